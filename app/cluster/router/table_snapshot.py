@@ -1,15 +1,17 @@
 """Downloads of tables that take scatters: each range is read from a snapshot that one of its replicas keeps meanwhile.
 
 All streams are opened before the first byte is sent on, so that the ETag is known and each range is of one sequence.
-The rows of one range come after those of another; the streams that wait their turn hold some memory each.
+The rows of one range come after those of another; the streams that wait their turn hold some memory each. A shard gives
+up an answer that nobody reads for an hour. So a little is read of each, now and then, however slow the client is.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
@@ -23,11 +25,17 @@ from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shard_resources import NeedingPlaces, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import Replica, RowRange
+from app.memory.budget import Memory
 from app.telemetry.served_request import ServedRequest
 
 _HELD: Final = 1 << 18
 """A stream that waits holds at most twice as many bytes."""
 _PIECE: Final = 1 << 20
+TOUCH_S: Final = 1200.0
+"""Seconds after which something is read of a stream that waits; a client may take as long for one piece."""
+_TOUCH: Final = 1 << 20
+"""Bytes that are read then: enough for the kernels of both machines to let some more through."""
+_TOUCH_WAIT_S: Final = 1.0
 _OPEN_S: Final = 10.0
 _SILENT_S: Final = 30.0
 _ROUNDS: Final = 3
@@ -37,12 +45,43 @@ _PROBLEMS: Final = (OSError, ValueError, EOFError, BadAnswer, asyncio.LimitOverr
 
 @dataclass(slots=True)
 class _RangeStream:
-    """The rows of one range that come: `size` bytes of the content at `sequence`."""
+    """The rows of one range that come, of the content at `sequence`: `held`, and `left` bytes after that."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    size: int
+    left: int
     sequence: int
+    held: deque[bytes] = field(default_factory=deque)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all has been read."""
+        return not self.left and not self.held
+
+    async def read(self) -> bytes:
+        """The next bytes. Raises OSError, EOFError and TimeoutError."""
+        if self.held:
+            return self.held.popleft()
+        async with asyncio.timeout(_SILENT_S):
+            return await self._take(_PIECE)
+
+    async def touch(self, memory: Memory) -> None:
+        """Read a little ahead of its turn. Raises OSError and EOFError, and overloaded if there is no room for it."""
+        most = min(_TOUCH, self.left)
+        memory.charge(most)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TOUCH_WAIT_S):
+                while most:
+                    piece = await self._take(most)
+                    self.held.append(piece)
+                    most -= len(piece)
+
+    async def _take(self, most: int) -> bytes:
+        piece = await self.reader.read(min(most, self.left))
+        if not piece:
+            raise EOFError("a shard has broken off a download")
+        self.left -= len(piece)
+        return piece
 
 
 class TableSnapshots:
@@ -72,7 +111,7 @@ class TableSnapshots:
             read[one.tensor] = stream.sequence
             self._fetcher.sequences.told(one.tensor, stream.sequence)
         etag = self._fetcher.sequences.etag(version, read)
-        return ContentSnapshot(etag, _pieces(found), lambda: _close(found))
+        return ContentSnapshot(etag, _pieces(found, request.memory), lambda: _close(found))
 
     async def _stream(
         self, one: RowRange, bounds: tuple[int, int], request: ServedRequest
@@ -122,17 +161,16 @@ class TableSnapshots:
             raise
 
 
-async def _pieces(streams: Sequence[_RangeStream]) -> AsyncIterator[bytes]:
+async def _pieces(streams: Sequence[_RangeStream], memory: Memory) -> AsyncIterator[bytes]:
     """The bytes of all streams. Raises OSError and EOFError if one ends early."""
-    for stream in streams:
-        left = stream.size
-        while left:
-            async with asyncio.timeout(_SILENT_S):
-                piece = await stream.reader.read(min(left, _PIECE))
-            if not piece:
-                raise EOFError("a shard has broken off a download")
-            left -= len(piece)
-            yield piece
+    loop = asyncio.get_running_loop()
+    touched = loop.time()
+    for number, stream in enumerate(streams):
+        while not stream.is_over:
+            if loop.time() >= touched + TOUCH_S:
+                await asyncio.gather(*(one.touch(memory) for one in streams[number + 1 :]))
+                touched = loop.time()
+            yield await stream.read()
         stream.writer.close()
 
 
