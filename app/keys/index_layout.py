@@ -12,7 +12,8 @@
 An entry is 0 if it is free. Otherwise its upper 24 bits are a fingerprint, the low bits of the key's hash, and its
 lower 40 bits are the row + 1. A key's home is the bucket that the upper bits of its hash choose. A key whose home is
 full is in the first bucket after it that had a free entry, and adds one to the overflow count of each bucket passed on
-the way. So a search ends at a bucket that no key has passed, and removing a key moves no other.
+the way. So a search ends at a bucket that no key has passed. When a key is removed, the nearest one that passed it
+takes its place, and so on: searches stay as short as in an index that is built anew.
 
 A file of zeros behind the header is an empty index. The keys themselves are in the key column: an index has 12.2 bytes
 for each key at its capacity, three quarters of its entries.

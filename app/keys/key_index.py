@@ -154,15 +154,18 @@ class KeyIndex:
         return Duplicates(total, tuple(first[:total].tolist()))
 
     def remove(self, column: KeyColumn, rows: NDArray[np.int64]) -> int:
-        """Remove the keys of `rows`, which the column still holds; returns how many were in the index."""
+        """Remove the keys of `rows`; returns how many were in the index.
+
+        The column still holds the keys of all rows: change the index first, and the column after it.
+        """
         self._check(column)
         return probe.remove.run(self.buffer, *column.arrays, len(column), _int64(rows))
 
     def move(self, column: KeyColumn, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> int:
         """Have the key of each row of `sources` found at that of `targets`; returns how many were in the index.
 
-        The column still holds the keys at `sources`: change the index first, and the column after it. Raises ValueError
-        if the two differ in length, or a target is not a row of the column.
+        The column still holds the keys at `sources`. Raises ValueError if the two differ in length, or a target is no
+        row of the column.
         """
         self._check(column)
         sources, targets = _int64(sources), _int64(targets)

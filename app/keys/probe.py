@@ -9,7 +9,7 @@ than MOST_PROBES buckets: an entry counts only if its row is one of the column's
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -77,7 +77,10 @@ def insert(
 
 @UntilCompiled
 def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, removed: Integers) -> int:
-    """Remove the entries of the rows `removed`, whose keys are still in the column: how many were found."""
+    """Remove the entries of the rows `removed`: how many were found.
+
+    The column still holds the keys of all rows of the index. Keys that passed a removed one on their way move back.
+    """
     found = 0
     for row in removed.tolist():
         at = _entry_of_row(index, offsets, step, keys, rows, row)
@@ -86,8 +89,8 @@ def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, remo
         found += 1
         words, passed, place = at
         words[place] = 0
-        for bucket in passed:
-            words[bucket, 0] = max(int(words[bucket, 0]) - 1, 0)
+        _add_to_passed(words, passed, -1)
+        _fill_hole(index, offsets, step, keys, rows, place)
     return found
 
 
@@ -146,12 +149,47 @@ def _place(index: Bytes, key: bytes, row: int) -> bool:
     for bucket in way:
         for place in range(1, WORDS):
             if words[bucket, place] == 0:
-                for one in passed:
-                    words[one, 0] = min(int(words[one, 0]) + 1, 2**64 - 1)
+                _add_to_passed(words, passed, 1)
                 words[bucket, place] = fingerprint << ROW_BITS | (row + 1)
                 return True
         passed.append(bucket)
     return False
+
+
+def _add_to_passed(words: NDArray[np.uint64], buckets: Iterable[int], change: int) -> None:
+    for bucket in buckets:
+        words[bucket, 0] = (int(words[bucket, 0]) + change) % 2**64
+
+
+def _fill_hole(
+    index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, hole: tuple[int, int]
+) -> None:  # fmt: skip
+    """Move the nearest entry whose way passes a free one there, and go on with the entry that this frees."""
+    words = index[LINE:].view("<u8").reshape(-1, WORDS)
+    count = len(words)
+    at = hole[0]
+    for _ in range(min(count, MOST_PROBES) - 1):
+        if words[at, 0] == 0:
+            return
+        at = (at + 1) % count
+        for place in range(1, WORDS):
+            home = _home(index, offsets, step, keys, rows, int(words[at, place]))
+            if home is not None and (at - home) % count >= (at - hole[0]) % count:
+                words[hole] = words[at, place]
+                words[at, place] = 0
+                _add_to_passed(words, ((hole[0] + way) % count for way in range((at - hole[0]) % count)), -1)
+                hole = at, place
+                break
+
+
+def _home(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, entry: int) -> int | None:
+    """The home of an entry, None if it is free or not one of the column's."""
+    row = (entry & ROW_MASK) - 1
+    key = _key(offsets, step, keys, row) if 0 <= row < rows else None
+    if key is None:
+        return None
+    _, fingerprint, way = _way(index, key)
+    return next(way) if entry >> ROW_BITS == fingerprint else None
 
 
 def _entry_of_row(

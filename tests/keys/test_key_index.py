@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,12 @@ def test_every_key_has_its_row_and_others_have_none(kind: KeyType, data: st.Data
     assert found(index, column, column_of(kind, asked)) == [rows.get(key, -1) for key in asked]
 
 
+def overflows(index: KeyIndex) -> list[int]:
+    """How many keys have passed each bucket."""
+    counts: list[int] = index.buffer[LINE:].view("<u8")[::8].tolist()
+    return counts
+
+
 @for_each("kind", KEY_TYPES)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
@@ -94,6 +101,8 @@ def test_changes_are_those_of_a_dict(kind: KeyType, data: st.DataObject) -> None
         rows = {key: row for row, key in enumerate(keys)}
         asked = [*pool, *keys]
         assert found(index, column_of(kind, keys), column_of(kind, asked)) == [rows.get(key, -1) for key in asked]
+        anew, _ = build(column_of(kind, keys), index.seed(), index.capacity)
+        assert overflows(index) == overflows(anew), "searches are longer than in an index that is built anew"
 
 
 @for_each("kind", KEY_TYPES)
@@ -188,6 +197,47 @@ def test_a_reader_of_the_mapped_file_sees_what_a_writer_changes(tmp_path: Path) 
     assert found(reader, column, column) == [0, 1, 2]
     writer.remove(column, np.array([1]))
     assert found(reader, column, column) == [0, -1, 2]
+
+
+def test_a_reader_beside_a_writer_finds_true_rows_or_none_and_all_when_nothing_changed() -> None:
+    column = column_of("int64", list(range(500)))
+    index, _ = build(column, SEED)
+    sequence, done = [0], Event()
+
+    def write() -> None:
+        for first in range(100, 450, 5):
+            sequence[0] += 1
+            index.remove(column, np.arange(first, first + 50))
+            index.insert(column, first, first + 50)
+            sequence[0] += 1
+        done.set()
+
+    writer = Thread(target=write)
+    writer.start()
+    while True:
+        last, before = done.is_set(), sequence[0]
+        rows = found(index, column, column)
+        if before % 2 == 0 and before == sequence[0]:
+            assert rows == list(range(500))
+        assert all(row in (-1, at) for at, row in enumerate(rows))
+        if last:
+            break
+    writer.join()
+
+
+def test_removing_many_keys_and_inserting_others_keeps_searches_short() -> None:
+    random = np.random.default_rng(5)
+    keys = random.permutation(10_000)
+    column = KeyColumn.integers(keys[:1000])
+    index, _ = build(column, SEED)
+    for start in range(1000, 9000, 250):
+        rows = random.choice(1000, 250, replace=False)
+        assert index.remove(column, rows) == 250
+        column.keys[rows] = keys[start : start + 250]
+        for row in np.sort(rows).tolist():
+            index.insert(column, row, row + 1)
+    assert overflows(index) == overflows(build(column, SEED)[0])
+    assert found(index, column, column) == list(range(1000))
 
 
 def test_the_bytes_of_an_index_are_fixed() -> None:

@@ -26,7 +26,7 @@ from app.compilation.intrinsics import (
     store_u64,
 )
 from app.keys.compiled.key_bytes import equal_keys, hash_key, is_torn, string_size
-from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK
+from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK, WORDS
 
 BLOCK: Final = 64
 """Keys that are searched for at once. Measured with benchmarks/key_index.py."""
@@ -118,6 +118,34 @@ def _entry_of_row(index: Address, count: int, hashed: int, row: int) -> tuple[Ad
             return int64(0), passed
         at = _next(at, count)
     return int64(0), int64(0)
+
+
+@inner
+def _fill_hole(
+    index: Address, count: int, low: int, high: int, offsets: Address, step: int, keys: Address, size: int, rows: int,
+    hole: Address, hole_bucket: int,
+) -> None:  # fmt: skip
+    """Move the nearest entry whose way passes a free one there, and go on with the entry that this frees."""
+    at = hole_bucket
+    for _ in range(min(count, MOST_PROBES) - 1):
+        if load_u64(_bucket(index, at)) == 0:
+            return
+        at = _next(at, count)
+        distance = at - hole_bucket if at >= hole_bucket else at - hole_bucket + count
+        for place in range(1, WORDS):
+            entry_at = _bucket(index, at) + 8 * place
+            row = _row(entry_at)
+            if row < 0 or row >= rows or is_torn(offsets, step, size, row):
+                continue
+            hashed = hash_key(offsets, step, keys, size, row, low, high)
+            home = mulhi_u64(hashed, count)
+            way = at - home if at >= home else at - home + count
+            if way >= distance and (load_u64(entry_at) ^ hashed << ROW_BITS) & _FINGERPRINT == 0:
+                store_u64(hole, load_u64(entry_at))
+                store_u64(entry_at, 0)
+                _add_to_passed(index, count, hole_bucket, distance, -1)
+                hole, hole_bucket = entry_at, at
+                break
 
 
 @entry
@@ -243,7 +271,11 @@ def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, remo
         at, passed = _entry_of_row(buckets, count, hashed, row)
         if at != 0:
             store_u64(at, 0)
-            _add_to_passed(buckets, count, mulhi_u64(hashed, count), passed, -1)
+            home = mulhi_u64(hashed, count)
+            _add_to_passed(buckets, count, home, passed, -1)
+            _fill_hole(
+                buckets, count, low, high, offsets_at, step, keys_at, size, rows, at, (home + passed) % count
+            )  # fmt: skip
             found += 1
     return found
 
