@@ -204,3 +204,48 @@ def test_the_metadata_of_a_table_with_keys_names_them() -> None:
 
 def test_a_gather_by_key_without_missing_ones_counts_none() -> None:
     assert ask(by_key("int64", [0]))["missing"] == 0
+
+
+def string_keys(texts: list[str], prefix: str = "") -> dict[str, Any]:
+    cuts = [0]
+    for text in texts:
+        cuts.append(cuts[-1] + len(text.encode()))
+    octets_ = list("".join(texts).encode())
+    return {
+        f"{prefix}keys.offsets": tensor("int64", [len(cuts)], cuts),
+        f"{prefix}keys.bytes": tensor("uint8", [len(octets_)], octets_),
+    }
+
+
+def test_strings_in_safetensors_are_two_tensors() -> None:
+    codec = formats_of(GATHER)[SAFETENSORS]
+    body = safetensors(string_keys(keys_of("string")["values"]))
+    call, _ = codec.read(body, b"tensor=string&missing=fill&fill_value=2.5", GATHER, LIMITS, served().memory)
+    assert run(call).output.array.tolist() == wanted("string")["output"]["values"]
+    lookup = ROWS["lookup"].signature
+    text = json.dumps({"features": [{"tensor": "string", "missing": "fill"}, {"tensor": "plain"}]})
+    arrays = string_keys(["", "x", "jürgen"], "0.") | {"1.indices": tensor("int64", [3], [0, 1, 2])}
+    call, _ = codec.read(safetensors(arrays, {"lookup": text}), b"", lookup, LIMITS, served().memory)
+    assert run(call).output.array.reshape(3, 6)[:, :3].tolist() == [TABLE[1].tolist(), [0, 0, 0], TABLE[2].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("code", "pointer", "change"),
+    [
+        ("invalid_field", "/keys.offsets", {"keys.bytes": None}),
+        ("unsupported_dtype", "/keys.offsets", {"keys.offsets": tensor("int32", [2], [0, 1])}),
+        ("unsupported_dtype", "/keys.bytes", {"keys.bytes": tensor("int8", [1], [65])}),
+        ("element_count_mismatch", "/keys.offsets", {"keys.offsets": tensor("int64", [0], [])}),
+        ("element_count_mismatch", "/keys.offsets", {"keys.offsets": tensor("int64", [2], [0, 2])}),
+        ("element_count_mismatch", "/keys.offsets", {"keys.offsets": tensor("int64", [2], [1, 1])}),
+        ("element_count_mismatch", "/keys.offsets", {"keys.offsets": tensor("int64", [4], [0, 2, -1, 1])}),
+        ("element_count_mismatch", "/keys.offsets", {"keys.offsets": tensor("int64", [1, 2], [0, 1])}),
+        ("value_not_representable", "/keys.bytes", {"keys.bytes": tensor("uint8", [1], [255])}),
+    ],
+)
+def test_wrong_string_keys_in_safetensors(code: str, pointer: str, change: dict[str, Any]) -> None:
+    codec = formats_of(GATHER)[SAFETENSORS]
+    arrays = {name: given for name, given in (string_keys(["A"]) | change).items() if given is not None}
+    with pytest.raises(GatherError) as caught:
+        codec.read(safetensors(arrays), b"tensor=string", GATHER, LIMITS, served().memory)
+    assert (caught.value.code, caught.value.places[0].pointer) == (code, pointer)

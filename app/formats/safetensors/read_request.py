@@ -22,12 +22,13 @@ from app.formats.safetensors.header import (
     hint_for_type,
     read_header,
 )
+from app.formats.safetensors.string_keys import StringKeys, read_string_keys, with_string_keys
 from app.json_text.lossless_json import shown
 from app.memory.budget import UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.read_call import FAMILIES, make_call, read_arrays, settle, validate
-from app.requests.request import QUERY, Request
+from app.requests.request import QUERY, ReadArray, Request
 from app.requests.schemas.field_hints import name_hint
 from app.requests.schemas.gather_request import BESIDE
 from app.requests.schemas.lookup_request import LookupParameters
@@ -53,7 +54,7 @@ class _Ready:
     where their bytes start, how long the whole body is, and whether the query asks for an explanation.
     """
 
-    entries: tuple[tuple[str, Entry], ...]
+    entries: tuple[tuple[str, Entry | StringKeys], ...]
     start: int
     size: int
     explain: bool
@@ -76,9 +77,12 @@ def read_request(
             envelopes.keep(row, envelope, validated)
     ready: _Ready = validated.ready
     view, start = memoryview(body), ready.start
-    given = {
-        name: (_read, (entry, view[start + entry.begin : start + entry.end], memory)) for name, entry in ready.entries
-    }
+    given: dict[str, ReadArray] = {}
+    for name, entry in ready.entries:
+        if isinstance(entry, StringKeys):
+            given[name] = read_string_keys, (entry, view[start:], memory)
+        else:
+            given[name] = _read, (entry, view[start + entry.begin : start + entry.end], memory)
     call = make_call(row, validated, read_arrays(given), limits)
     if ready.explain:
         call.explain = True
@@ -94,7 +98,7 @@ def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory
     """All that a request says beside the bytes of its tensors."""
     metadata: dict[str, str] = {}
     entries, start = read_layout(body, memory, metadata)
-    found = {entry.name: entry for entry in entries}
+    found = with_string_keys(entries)
     if row.kind == "lookup":
         text = metadata.get(LOOKUP)
         if text is None:
@@ -113,8 +117,8 @@ def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory
 
 
 def _validate_query(
-    found: Mapping[str, Entry], query: bytes, row: Signature, limits: Limits
-) -> tuple[dict[str, Entry], Validated, bool]:
+    found: Mapping[str, Entry | StringKeys], query: bytes, row: Signature, limits: Limits
+) -> tuple[dict[str, Entry | StringKeys], Validated, bool]:
     """The tensors of a request and what its query says. Raises invalid_field."""
     inputs = row.inputs_beside(found)
     for name in found:

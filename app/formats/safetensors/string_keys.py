@@ -1,0 +1,98 @@
+"""Keys that are strings in a safetensors request, which has no type for those: two tensors stand for them.
+
+`keys.offsets` (int64, n + 1) cuts n keys of UTF-8 out of `keys.bytes` (uint8), as in an upload; those of a lookup are
+`0.keys.offsets` and `0.keys.bytes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GatherError, Place
+from app.formats.safetensors.header import Entry
+from app.memory.budget import Memory
+from app.tensors.dtypes import DTYPES
+from app.tensors.little_endian_items import UTF8_HINT
+from app.tensors.string_frames import HEAD, read_frames
+from app.tensors.string_tensor import PackedStrings
+
+_OFFSETS: Final = re.compile(r"((?:[0-9]{1,6}\.)?keys)\.offsets")
+_TAKEN: Final = 3
+"""Bytes that a byte of the frames takes: itself, the mark of a head, and a copy."""
+
+
+class StringKeys(NamedTuple):
+    """The two tensors that are the keys `name`."""
+
+    name: str
+    offsets: Entry
+    octets: Entry
+
+
+def with_string_keys(entries: Iterable[Entry]) -> dict[str, Entry | StringKeys]:
+    """The tensors of a header by name, with each pair of offsets and bytes as the keys that it is."""
+    found: dict[str, Entry | StringKeys] = {entry.name: entry for entry in entries}
+    for name, entry in list(found.items()):
+        match = _OFFSETS.fullmatch(name)
+        octets = None if match is None else found.get(f"{match[1]}.bytes")
+        if match is not None and isinstance(entry, Entry) and isinstance(octets, Entry) and match[1] not in found:
+            del found[name], found[octets.name]
+            found[match[1]] = StringKeys(match[1], entry, octets)
+    return found
+
+
+def read_string_keys(keys: StringKeys, items: memoryview, memory: Memory) -> PackedStrings:
+    """The keys whose tensors lie within `items`. `memory` is charged with what they take as strings.
+
+    Raises unsupported_dtype, element_count_mismatch, value_not_representable, and what charging raises.
+    """
+    _check(keys.offsets, "int64")
+    _check(keys.octets, "uint8")
+    octets = np.frombuffer(items[keys.octets.begin : keys.octets.end], np.uint8)
+    cuts: NDArray[Any] = np.frombuffer(items[keys.offsets.begin : keys.offsets.end], np.uint8).copy().view("<i8")
+    if not cuts.size or cuts[0] != 0 or cuts[-1] != octets.size or (cuts[1:] < cuts[:-1]).any():
+        raise GatherError(
+            "element_count_mismatch",
+            f"{keys.offsets.name} must begin with 0, never fall, and end with {octets.size}, the size of "
+            f"{keys.octets.name}",
+            pointer=keys.offsets.pointer,
+            hint=f"Send at {keys.offsets.pointer} for each key the number of bytes before it, and then that of all.",
+        )
+    count = cuts.size - 1
+    size = octets.size + HEAD * count
+    memory.charge(_TAKEN * size + 8 * cuts.size)
+    starts = cuts[:-1] + HEAD * np.arange(count)
+    heads = np.zeros(size, np.bool_)
+    heads[(starts[:, None] + np.arange(HEAD)).reshape(-1)] = True
+    frames = np.empty(size, np.uint8)
+    frames[heads] = np.diff(cuts).astype("<u4").view(np.uint8)
+    frames[~heads] = octets
+    found = PackedStrings(
+        DTYPES["string"], (count,), starts, keys.octets.pointer, "whole", keys.offsets.pointer, keys.octets.pointer,
+        octets=frames,
+    )  # fmt: skip
+    _, _, wrong = read_frames.run(frames, count, np.empty(count, np.int64))
+    if wrong >= 0:
+        place = Place(keys.octets.pointer, (wrong,))
+        raise GatherError("value_not_representable", "a key is not UTF-8", places=[place], hint=UTF8_HINT)
+    return found
+
+
+def _check(entry: Entry, dtype: str) -> None:
+    """Raise unsupported_dtype or element_count_mismatch unless an entry is of a type, and of one dimension."""
+    if entry.known is not DTYPES[dtype]:
+        raise GatherError(
+            "unsupported_dtype",
+            f"{entry.name} must be of type {dtype}",
+            pointer=entry.pointer,
+            hint=f"Send {entry.name} as {dtype}.",
+        )
+    if entry.fault or len(entry.shape) != 1:
+        detail = entry.fault or f"{entry.name} has shape {list(entry.shape)} and must have one dimension"
+        hint = f"Send {entry.name} with one dimension."
+        raise GatherError("element_count_mismatch", detail, pointer=entry.pointer, hint=hint)
