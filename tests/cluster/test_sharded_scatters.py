@@ -59,7 +59,9 @@ class Asks(PrimaryAsks):
 class Tables(PublishedTensors):
     """Tables of a map; etcd does not answer, but for the key bindings."""
 
-    def __init__(self, shard_map: ShardMap, read_etag: str = '"x-0"', binding: Binding | None = None) -> None:
+    def __init__(
+        self, shard_map: ShardMap, read_etag: str = '"x-0"', binding: Binding | None = None, committed_etag: str = ""
+    ) -> None:
         def refresh() -> None:
             raise OSError("etcd does not answer")
 
@@ -74,10 +76,13 @@ class Tables(PublishedTensors):
         async def read(resident: object, request: object) -> str:
             return read_etag
 
+        async def committed(resident: object, request: object) -> str:
+            return committed_etag
+
         async def after(resident: Any, changed: dict[str, int]) -> str:
             return str(resident.version_in_map.etag_at(sum(changed.values())))
 
-        self.etags = cast("Any", SimpleNamespace(read=read, after=after))
+        self.etags = cast("Any", SimpleNamespace(read=read, after=after, committed=committed))
 
     async def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
         return self._binding or Binding(content_id, digest)
@@ -94,9 +99,11 @@ def scatter(
     key: str | None = None,
     conditions: Conditions = ALWAYS,
     seconds: float = 1.0,
+    rows: int = 12,
 ) -> ScatterOutcome:
-    """Add 1 to all rows, within some seconds."""
-    call = ScatterCall(Tensor(INT64, (12, 1), np.arange(12)), Tensor(INT64, (12,), np.ones(12, np.int64)), "add")
+    """Add 1 to the first rows, within some seconds."""
+    updates = Tensor(INT64, (rows,), np.ones(rows, np.int64))
+    call = ScatterCall(Tensor(INT64, (rows, 1), np.arange(rows)), updates, "add")
 
     async def work() -> ScatterOutcome:
         threads = DiskThreads()
@@ -143,6 +150,13 @@ def test_a_condition_is_judged_by_the_primary_and_not_by_a_replica_that_is_behin
     assert scatter(tables, primary, conditions=Conditions(none_match=('"x-4"',))).etag == '"x-6"'
     error = refused("precondition_failed", tables, primary, conditions=Conditions(match=('"x-4"',)))
     assert '"x-5"' in error.detail
+
+
+def test_a_condition_of_a_scatter_without_updates_is_judged_by_the_primary() -> None:
+    tables = Tables(map_of(1), read_etag='"x-4"', committed_etag='"x-5"')
+    options: Any = {"rows": 0, "conditions": Conditions(match=('"x-5"',))}
+    assert scatter(tables, lambda _, __: RangeScattered(9, 1), **options).ranges == 0
+    refused("precondition_failed", tables, None, rows=0, conditions=Conditions(match=('"x-4"',)))
 
 
 def test_an_error_tells_that_other_ranges_have_changed() -> None:

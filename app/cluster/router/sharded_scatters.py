@@ -147,13 +147,15 @@ class ShardedScatters:
     async def _make_if(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
         """The same if `conditions` hold for the table, which has one range at most."""
         version = self._newest(one)
-        etag = await self._tables.etags.read(ShardedResident(self._tables.shard_map, one.table, version), request)
+        resident = ShardedResident(self._tables.shard_map, one.table, version)
+        if not len(one.whole.slices):  # no primary is asked for a part that would judge it
+            conditions.check(await self._tables.etags.committed(resident, request))
+            return await self._outcome(one, [])
+        etag = await self._tables.etags.read(resident, request)
         for _ in range(_ATTEMPTS):
             problem = _problem(conditions, etag)
-            if problem is not None and (not len(one.whole.slices) or (one.is_own and not version.is_open)):
+            if problem is not None and one.is_own and not version.is_open:
                 raise problem
-            if not len(one.whole.slices):
-                return await self._outcome(one, [])
             sequence = _NO_SEQUENCE if problem is not None else sequence_in(etag)
             answers = await self._all(one, [one.whole], request, sequence)
             refusal = next((answer for _, answer in answers if answer.refused), None)

@@ -73,11 +73,12 @@ class TableEtags:
             return resident.etag
         assert self.loop is not None, "the service serves"
         asking: Future[str] = asyncio.run_coroutine_threadsafe(
-            self._ask_primaries(resident, _request_of(BLOCKED_S)), self.loop
+            self.committed(resident, _request_of(BLOCKED_S)), self.loop
         )
         return asking.result()
 
-    async def _ask_primaries(self, resident: ShardedResident, request: ServedRequest) -> str:
+    async def committed(self, resident: ShardedResident, request: ServedRequest) -> str:
+        """As `now`, on the event loop, until the deadline of a request."""
         version = resident.version_in_map
         numbers = [number for number, one in enumerate(version.ranges) if one.primary is not None]
         found = await asyncio.gather(*(self._sequence(resident, number, request) for number in numbers))
