@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from app.keys.index_layout import LINE, index_bytes
 from app.keys.key_column import KEY_TYPES, KeyColumn, KeyType
@@ -321,13 +322,33 @@ def test_keys_that_collide_without_the_seed_spread_with_it() -> None:
     assert len({tuple(home.tolist()) for home in homes}) == 3
 
 
+def keys_alike() -> NDArray[np.int64]:
+    """Integers in pairs of neighbors with one fingerprint and one home of two."""
+    many = np.arange(60_000)
+    hashes = hash_keys(KeyColumn.integers(many), SEED)
+    hashes = (hashes & np.uint64(2**24 - 1)) << np.uint64(1) | hashes >> np.uint64(63)
+    order = np.argsort(hashes, kind="stable")
+    same = np.flatnonzero(np.diff(hashes[order]) == 0)
+    pairs = np.stack([order[same], order[same + 1]], axis=1)
+    assert len(pairs) > 20
+    return np.unique(pairs, axis=0)[:50]
+
+
+def test_a_row_that_a_reader_does_not_know_hides_no_key_of_its_fingerprint() -> None:
+    for other, key in keys_alike().tolist():
+        column = column_of("int64", [other, key, -1])
+        index, _ = build(column, SEED, 10)
+        index.remove(column, np.array([2]))
+        index.move(column, np.array([0]), np.array([2]))
+        column = column_of("int64", [-2, key, other])
+        wanted = column_of("int64", [key, other])
+        assert found(index, column, wanted) == [1, 2]
+        assert found(index, column.rows(0, 2), wanted) == [1, -1]
+
+
 def test_keys_of_one_fingerprint_and_one_bucket_are_told_apart() -> None:
-    many = np.arange(40_000)
-    hashes = hash_keys(KeyColumn.integers(many), SEED) & np.uint64(2**24 - 1)
-    _, where, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    alike = many[counts[where] > 1]
-    assert len(alike) > 20
-    kept = np.sort(alike[np.argsort(where[alike], kind="stable")][::2])
+    alike = keys_alike().reshape(-1)
+    kept = np.unique(alike[::2])
     column = KeyColumn.integers(kept)
     index, duplicates = build(column, SEED, len(kept))
     assert duplicates.total == 0

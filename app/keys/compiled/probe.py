@@ -35,8 +35,9 @@ _ENTRIES: Final = 0xFE
 _FINGERPRINT: Final = signed(2**64 - 1 - ROW_MASK)
 _WHOLE: Final = -1
 _MISSING: Final = -1
-_ELSEWHERE: Final = -2
-"""In place of a row: the key may be in a bucket after its home, or in another entry."""
+_FARTHER: Final = -2
+_UNCLEAR: Final = -3
+"""In place of a row: the key is missing, may be in a bucket after this one, or in another entry of this one."""
 _block_words: Final = stack_words(BLOCK)
 
 
@@ -183,7 +184,7 @@ def find(
             if row >= 0:
                 prefetch(first_of_rows + row_bytes * row)
         for number in range(first, last):
-            if out[number] == _ELSEWHERE:
+            if out[number] == _FARTHER:
                 hashed = load_u64(hashes + 8 * (number - first))
                 row = _first_alike(buckets, count, _next(mulhi_u64(hashed, count), count), hashed, rows)
                 out[number] = row
@@ -195,7 +196,7 @@ def find(
                     prefetch(keys_at + load_u64(offsets_at + step * out[number]))
         for number in range(first, last):
             row = out[number]
-            if row == _ELSEWHERE or (
+            if row < _MISSING or (
                 row >= 0
                 and not equal_keys(
                     offsets_at, step, keys_at, size, row, wanted_offsets_at, wanted_step, wanted_at, wanted_size, number
@@ -213,16 +214,16 @@ def find(
 
 @inlined
 def _first_alike(buckets: Address, count: int, at: int, hashed: int, rows: int) -> int:
-    """The row of the first entry of a bucket with the fingerprint of a hash, _MISSING or _ELSEWHERE."""
+    """The row of the first entry of a bucket with the fingerprint of a hash, _MISSING, _FARTHER or _UNCLEAR."""
     bucket = _bucket(buckets, at)
     alike = find_words(bucket, hashed << ROW_BITS, _FINGERPRINT) & _ENTRIES
     if alike != 0:
         row = _row(bucket + 8 * count_trailing_zeros(alike))
-        return row if 0 <= row < rows else _ELSEWHERE
+        return row if 0 <= row < rows else _UNCLEAR
     if load_u64(bucket) == 0:
         return _MISSING
     prefetch(_bucket(buckets, _next(at, count)))
-    return _ELSEWHERE
+    return _FARTHER
 
 
 @entry
