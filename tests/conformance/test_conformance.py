@@ -50,9 +50,9 @@ FEWER = SHARE if SOAK else 3 * SHARE
 """NumPy's kernel and a router take one in so many."""
 OF_NO_CASE = {
     "payload_too_large", "unsupported_media_type", "deadline_exceeded", "shard_unavailable", "tensor_damaged",
-    "not_implemented",
+    "not_implemented", "no_keys", "key_not_found",
 }  # fmt: skip
-"""Errors of operators that depend on a state of the service, or on how a request travels."""
+"""Errors of operators that depend on a state of the service, on how a request travels, or on keys (`tests/keys`)."""
 PATHS: dict[str, Any] = {row.path: row for row in ROWS.values()}
 
 
