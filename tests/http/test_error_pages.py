@@ -37,8 +37,8 @@ STATES = ("overloaded", "not_ready", "deadline_exceeded", "shard_unavailable", "
 """Codes that a service in a certain state answers with, whatever is asked."""
 OWN = ("unauthorized", "request_timeout")
 """Codes that need a service of their own, or half a minute."""
-OF_KEYS = ("no_keys", "key_not_found", "keys_not_unique")
-"""Codes of tables with keys, which no request of a page has yet."""
+OF_KEYS = ("key_not_found", "keys_not_unique")
+"""Codes that need a table with keys."""
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs the Debian package curl")
 
 
