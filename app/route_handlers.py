@@ -16,6 +16,7 @@ from app.api.routes.imports import ImportsRoute
 from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
+from app.api.routes.tensors_keys import KeysRoute
 from app.api.routes.tensors_rows import RowsRoute
 from app.api.routes.tensors_scatter import ScatterRoute, ScatterTarget, StoreScatters
 from app.api.routes.v2_infer import InferRoute
@@ -31,6 +32,7 @@ from app.server.readiness import Readiness
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
+from app.store.store_errors import keys_not_implemented
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.request_metrics import Metrics
 
@@ -68,6 +70,8 @@ def handlers_of(
         "putTensor": with_name(tensors.put),
         "setReplicas": with_name(tensors.set_replicas),
         "deleteTensor": with_name(tensors.delete),
+        "putKeys": with_name(tensors.put_keys),
+        "getKeys": with_name(KeysRoute(store, disk_threads)),
         "tensorContent": with_name(ContentRoute(store, disk_threads)),
         "tensorRows": with_name(RowsRoute(service)),
         "scatterTensor": scattering(StoreScatters(store, disk_threads)),
@@ -91,7 +95,13 @@ def handlers_of(
         handlers["scatterTensor"] = scattering(ShardedScatters(changing, asks, disk_threads))
     else:
         handlers |= _of_static_map(tables)
-    return handlers | {"tensorContent": with_name(ShardedContentRoute(tables, service, service.read_scalar, changing))}
+    content = ShardedContentRoute(tables, service, service.read_scalar, changing)
+    return handlers | {"tensorContent": with_name(content), "getKeys": with_name(_refuse_keys)}
+
+
+async def _refuse_keys(context: RequestContext, name: str) -> None:
+    context.query_fields()
+    raise keys_not_implemented(name)
 
 
 def _body_limits(settings: Settings) -> BodyLimits:

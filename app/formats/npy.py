@@ -20,6 +20,7 @@ import numpy as np
 
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
+from app.tensors.keys_spec import KeysSpec
 
 MAGIC: Final = b"\x93NUMPY"
 MAX_HEADER: Final = 1 << 16
@@ -51,7 +52,8 @@ _ALIGNMENT: Final = 64
 class Start:
     """What an upload says before its items: they begin `offset` bytes from its start.
 
-    `swap` says that they are big endian, `fortran` that they are in column-major order.
+    `swap` says that they are big endian, `fortran` that they are in column-major order. `keys` come before the items if
+    rows have keys; `only_keys` says that nothing comes but these.
     """
 
     dtype: DType
@@ -60,6 +62,8 @@ class Start:
     swap: bool = False
     fortran: bool = False
     shape_pointer: str = "/body"
+    keys: KeysSpec | None = None
+    only_keys: bool = False
 
 
 def read_start(head: bytes | bytearray) -> Start | None:

@@ -49,7 +49,7 @@ from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_folder, check_processor
 from app.store.files.folder_layout import check_layout
-from app.store.files.key_files import KeysSpec, repair_index
+from app.store.files.key_files import repair_index
 from app.store.files.keyed_upload import KeyedUpload
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
 from app.store.files.tensor_file import HeaderWord
@@ -74,6 +74,7 @@ from app.store.store_errors import has_keys, not_found, storage_errors
 from app.store.stored_tensors import StoredTensors
 from app.store.tensor_metadata import Metadata, metadata_of
 from app.tensors.dtypes import DTYPES
+from app.tensors.keys_spec import KeysSpec
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference
 

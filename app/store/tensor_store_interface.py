@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from app.catalogue.aliases import AliasMove, find_alias
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias
-from app.store.files.key_files import KeysSpec
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import keys_not_implemented
 from app.store.store_interface import Store
 from app.store.tensor_metadata import Metadata
+from app.tensors.keys_spec import KeysSpec
 
 
 class TensorStore(Store, ABC):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from app.keys.key_column import KeyColumn
 from app.store import LocalStore, Metadata
-from app.store.files.key_files import KeysSpec
 from app.store.files.write_uploaded_tensor import UploadSpec
+from app.tensors.keys_spec import KeysSpec
 from tests.store.helpers import BY_NUMPY, packed, uploaded
 from tests.strings import packed as packed_strings
 

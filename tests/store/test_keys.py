@@ -16,7 +16,6 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore, Quota
 from app.store.files import disk_writes
-from app.store.files.key_files import KeysSpec
 from app.store.files.remove_leftovers import file_names
 from app.store.files.tensor_file import PAGE
 from app.store.files.write_uploaded_tensor import UploadSpec
@@ -26,6 +25,7 @@ from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
 from app.store.processes.directory_lock import StateWord
 from app.tensors.dtypes import DTYPES
+from app.tensors.keys_spec import KeysSpec
 from tests.store.helpers import flip, opened, put, read, reopened, scatter, strings, uploaded
 from tests.store.keyed import Keys, keys_spec, put_keyed, raw_keys, rows_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from app.api.route_rows.operation import (
@@ -79,35 +80,39 @@ REPLICAS: Final = parameter(
     "many as before.",
     {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS},
 )
+
+
+def _dtype(names: Iterable[str]) -> Described:
+    text = f"Only with {RAW}, and needed there: the element type."
+    return parameter("dtype", "query", text, {"type": "string", "enum": list(names)})
+
+
+_KEEP: Final = keep(
+    "How many of the newest versions stay, this one among them, beside those that aliases name; without it what the "
+    "service is set to."
+)
+_NOTE: Final = parameter(
+    "note",
+    "query",
+    f"What is said of this version wherever it is described, such as its run, commit and author: at most "
+    f"{MAX_NOTE_BYTES} bytes of UTF-8 without control characters.",
+    {"type": "string", "maxLength": MAX_NOTE_BYTES},
+)
 _PUT: Final = Operation(
     "putTensor",
     "Upload the next version of a tensor",
-    (*_BODY, "name_conflict", "not_implemented"),
+    (*_BODY, "name_conflict", "keys_not_unique", "not_implemented"),
     (
         NEW_NAME,
-        parameter(
-            "dtype",
-            "query",
-            f"Only with {RAW}, and needed there: the element type.",
-            {"type": "string", "enum": list(DTYPES)},
-        ),
+        _dtype(DTYPES),
         parameter(
             "shape",
             "query",
             f"Only with {RAW}, and needed there: sizes with commas between them, as in 200000,64; empty for a scalar.",
         ),
         *MEMORY,
-        keep(
-            "How many of the newest versions stay, this one among them, beside those that aliases name; without it "
-            "what the service is set to."
-        ),
-        parameter(
-            "note",
-            "query",
-            f"What is said of this version wherever it is described, such as its run, commit and author: at most "
-            f"{MAX_NOTE_BYTES} bytes of UTF-8 without control characters.",
-            {"type": "string", "maxLength": MAX_NOTE_BYTES},
-        ),
+        _KEEP,
+        _NOTE,
         REPLICAS,
         IF_MATCH,
         IF_NONE_MATCH,
@@ -120,7 +125,10 @@ _PUT: Final = Operation(
         # so that nothing else is taken for items.
         "content": {
             NPY: binary("An npy file of numbers, in either order of bytes and of axes."),
-            SAFETENSORS: binary("A safetensors file with one tensor."),
+            SAFETENSORS: binary(
+                "A safetensors file with one tensor, or a table with keys: `keys` (int64 or uint64) and `data`, or "
+                "`keys.offsets` (int64, n + 1), `keys.bytes` (uint8, the UTF-8 of all keys) and `data`, in this order."
+            ),
             RAW: binary(
                 "The items, row-major and little endian; bool one byte, 0 or 1; strings each a little-endian uint32 "
                 "length and then UTF-8. An npy file is read too."
@@ -159,8 +167,58 @@ _CONTENT: Final = Operation(
         304: UNCHANGED[304] | {"headers": _UNCHANGED_ETAG | _BY_ACCEPT},
     },
     description=f"As {RAW} (the items, as an upload has them), {NPY} or {SAFETENSORS}: the best of those that Accept "
-    "admits and that carry the type. All of it is of one content, that of its ETag, however many scatters come "
+    f"admits and that carry the type. {SAFETENSORS} has the keys of these rows, too, if the table has keys: what an "
+    "upload has. All of it is of one content, that of its ETag, however many scatters come "
     "meanwhile.",
+)
+_PUT_KEYS: Final = Operation(
+    "putKeys",
+    "Give the rows of a table keys, as its next version",
+    (*_BODY, "tensor_not_found", "tensor_damaged", "name_conflict", "keys_not_unique", "not_implemented"),
+    (
+        NEW_NAME,
+        _dtype(("int64", "uint64")),
+        parameter("shape", "query", f"Only with {RAW}, and needed there: the number of keys."),
+        _KEEP,
+        _NOTE,
+        IF_MATCH,
+        parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
+    ),
+    request={
+        "required": True,
+        "content": {
+            NPY: binary("An npy file of int64 or uint64."),
+            SAFETENSORS: binary(
+                "One tensor, int64 or uint64; or `keys.offsets` (int64, n + 1) and `keys.bytes` (uint8), in this order."
+            ),
+            RAW: binary("int64 or uint64, little endian. An npy file is read too."),
+        },
+    },
+    answer=ResidentTensor,
+    answers={200: {"description": "The next version", "headers": _ETAG}},
+    description="One distinct key for each row. The current version must have none, and If-Match must name its ETag. "
+    "The next version has the keys and a copy of the rows; a change of the rows meanwhile is precondition_failed.",
+)
+_GET_KEYS: Final = Operation(
+    "getKeys",
+    "Download the keys of a table",
+    (*_READ, "no_keys", "precondition_failed", "unsupported_dtype", "not_implemented"),
+    (_NAME, IF_MATCH, IF_CHANGED),
+    answers={
+        200: {
+            "description": "The keys",
+            "headers": _ETAG
+            | {
+                "X-Gathernd-Dtype": header("The type of the keys."),
+                "X-Gathernd-Shape": header("How many there are."),
+            }
+            | _BY_ACCEPT,
+            "content": {kind: binary() for kind in (RAW, NPY, SAFETENSORS)},
+        },
+        304: UNCHANGED[304] | {"headers": _UNCHANGED_ETAG | _BY_ACCEPT},
+    },
+    description=f"In the order of the rows: as {RAW} (strings each with their length before it), {NPY} (no strings) or "
+    f"{SAFETENSORS} (`keys`; strings as `keys.offsets` and `keys.bytes`).",
 )
 _SCATTER: Final = Operation(
     "scatterTensor",
@@ -221,6 +279,7 @@ TENSOR_ROUTES: Final = (
         ),
     }),
     Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": _CONTENT}),
+    Route("/tensors/{name}/keys", TENSORS, Access.TENSORS, {"GET": _GET_KEYS, "PUT": _PUT_KEYS}),
     Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": _SCATTER}),
     Route("/tensors/{name}/replicas", TENSORS, Access.TENSORS, {
         "PUT": Operation(

@@ -20,7 +20,7 @@ from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.request_body import check_json_type, read_json, too_large
 from app.api.route_rows.tensors import MAX_KEEP, MAX_LIST, MAX_NOTE_BYTES
-from app.api.upload_receiver import MEMORY_BYTES, UploadReceiver, receive
+from app.api.upload_receiver import MEMORY_BYTES, Opener, UploadReceiver, receive
 from app.errors import GatherError, invalid_field
 from app.formats.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.formats.npy import Start
@@ -33,6 +33,7 @@ from app.store.tensor_metadata import RangeMetadata
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.served_request import ServedRequest
 from app.telemetry.tensor_change_log import Change
+from app.tensors.keys_spec import KeysSpec
 from app.tensors.little_endian_items import packed_size_hint
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
@@ -47,7 +48,10 @@ CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], 
 
 
 class TensorsRoute:
-    """`/tensors` and `/tensors/{name}`. `max_upload_bytes` holds for an upload as sent and as inflated."""
+    """`/tensors`, `/tensors/{name}`, and what is set of one.
+
+    `max_upload_bytes` holds for an upload as sent and as inflated.
+    """
 
     def __init__(
         self,
@@ -94,34 +98,78 @@ class TensorsRoute:
         note = read_note(fields.get("note"), "/query/note")
         conditions = read_conditions(context.headers)
         codec = _codec_of(context.headers.get(b"content-type"))
-        declared = context.content_length()
-        if declared is not None and declared > self.max_upload_bytes:
-            raise too_large(self.max_upload_bytes, "upload_bytes")
+        declared = self._declared(context)
         if conditions != Conditions():
             # Judged again when the upload is committed; here it saves the sending.
             conditions.check(await self.threads.look_up(name, lambda: self.store.etag_to_replace(name)))
-        context.admission.budget.admit_now(MEMORY_BYTES)
-        encoding = context.headers.get(b"content-encoding")
 
         def begin(start: Start) -> Upload:
+            if start.only_keys:
+                raise invalid_field(
+                    "/body", "the body has keys and no data", "Send 'data' behind the keys, or PUT them to /keys."
+                )
             check_shape(start.dtype, start.shape, self.limits, start.shape_pointer)
-            if declared is not None and encoding is None and start.dtype.kind != "string":
+            if declared is not None and start.dtype.kind != "string":
                 check_count(start, declared)
             spec = UploadSpec(
                 name, start.dtype, start.shape, start.swap, start.fortran, prefault, lock, keep, note=note,
-                replicas=replicas,
+                replicas=replicas, keys=start.keys,
             )  # fmt: skip
             return self.store.upload(spec)
 
+        upload = await self._receive(context, codec, fields, begin)
+        await self._commit(context, upload, conditions)
+
+    async def put_keys(self, context: RequestContext, name: str) -> None:
+        """`PUT /tensors/{name}/keys`."""
+        check_new_name(name)
+        fields = context.query_fields()
+        keep, note = read_keep(fields.get("keep")), read_note(fields.get("note"), "/query/note")
+        conditions = read_conditions(context.headers)
+        if conditions.match is None:
+            raise invalid_field(
+                "/if-match",
+                "If-Match is missing: keys belong to the rows that their sender knows",
+                f"Read the ETag with GET /tensors/{name}, and send it in If-Match.",
+            )
+        codec = _codec_of(context.headers.get(b"content-type"))
+        self._declared(context)
+        etag = await self.threads.look_up(name, lambda: self.store.etag_to_replace(name))
+        conditions.check(etag)
+        assert etag is not None
+
+        def begin(start: Start) -> Upload:
+            return self.store.upload_keys(name, keys_of(start), keep=keep, note=note)
+
+        upload = await self._receive(context, codec, fields, begin)
+        # The rows are those of this ETag if the tensor still has it.
+        await self._commit(context, upload, Conditions(match=(etag,)))
+
+    def _declared(self, context: RequestContext) -> int | None:
+        """The length of the body, None if it is not known before. Raises payload_too_large."""
+        declared = context.content_length()
+        if declared is not None and declared > self.max_upload_bytes:
+            raise too_large(self.max_upload_bytes, "upload_bytes")
+        return None if context.headers.get(b"content-encoding") is not None else declared
+
+    async def _receive(
+        self, context: RequestContext, codec: TensorCodec | None, fields: dict[str, str], begin: Opener
+    ) -> Upload:
+        """Read the body into the upload that `begin` opens."""
+        context.admission.budget.admit_now(MEMORY_BYTES)
         receiver = UploadReceiver(
             lambda head, whole: start_of(codec, head, fields, whole=whole, memory=context.memory),
             begin,
             self.max_upload_bytes,
-            encoding=encoding,
+            encoding=context.headers.get(b"content-encoding"),
             digest=context.headers.get(b"content-digest"),
         )
         with storage_errors():
-            upload = await receive(context, receiver, self.threads.streams)
+            return await receive(context, receiver, self.threads.streams)
+
+    async def _commit(self, context: RequestContext, upload: Upload, conditions: Conditions) -> None:
+        """Make an upload the next version, and answer with its metadata."""
+        name, note = upload.spec.name, upload.spec.note
         metadata, created = await self.threads.change(name, lambda: self.store.put(upload, conditions))
         context.changes = [Change("tensor uploaded", metadata.name, metadata.version, metadata.size, note=note or None)]
         where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
@@ -171,16 +219,35 @@ def check_count(start: Start, declared: int) -> None:
         wanted = min(wanted * size, 2**70)
     if 0 in start.shape:
         wanted = 0
-    if declared != start.offset + wanted:
+    offset = start.offset + (0 if start.keys is None else start.keys.size)
+    if declared != offset + wanted:
         raise GatherError(
             "element_count_mismatch",
-            f"{declared - start.offset} bytes of items are announced, which is not what shape "
+            f"{declared - offset} bytes of items are announced, which is not what shape "
             f"{list(start.shape)} of {start.dtype.name} asks for",
             pointer="/body",
             hint=WHOLE_FILE_HINT
             if start.offset
-            else packed_size_hint(start.dtype, start.shape, max(0, declared - start.offset)),
+            else packed_size_hint(start.dtype, start.shape, max(0, declared - offset)),
         )
+
+
+def keys_of(start: Start) -> KeysSpec:
+    """The keys that a body of keys alone has. Raises invalid_field and unsupported_dtype."""
+    if start.keys is not None:
+        if not start.only_keys:
+            raise invalid_field("/body", "the body has keys and data", "Send the keys alone, or PUT both as a version.")
+        return start.keys
+    if start.dtype.name not in ("int64", "uint64"):
+        raise GatherError(
+            "unsupported_dtype",
+            f"keys are int64, uint64 or strings, and not {start.dtype.name}",
+            pointer="/body",
+            hint="Send int64 or uint64, or texts as safetensors with keys.offsets and keys.bytes.",
+        )
+    if len(start.shape) != 1:
+        raise invalid_field(start.shape_pointer, f"keys have one dimension, not the shape {list(start.shape)}")
+    return KeysSpec("int64" if start.dtype.name == "int64" else "uint64", start.shape[0], swap=start.swap)
 
 
 def read_page(context: RequestContext) -> tuple[int, str | None]:

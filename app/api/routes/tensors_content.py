@@ -6,7 +6,8 @@ A small content is copied before it is sent; of a large one a snapshot is kept u
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -15,10 +16,14 @@ from app.api.asgi_request import Field, RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
 from app.errors import GatherError, invalid_field
-from app.formats.body_formats import RAW, TENSORS, TensorCodec
+from app.formats.body_formats import RAW, SAFETENSORS_FILE, TENSORS, TensorCodec
+from app.formats.safetensors.upload import keys_head
+from app.formats.safetensors.write_answer import check_writable
 from app.store import LocalStore
+from app.store.files.key_files import key_pieces, string_bytes
 from app.store.files.mapped_tensor import MappedContent
 from app.tensors.dtypes import DTYPES
+from app.tensors.keys_spec import KeysSpec
 
 _FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
 _RAW: Final = RAW.media_type.encode()
@@ -50,8 +55,8 @@ class ContentRoute:
             return
         codec = codec_of(context, content.description.dtype)
         shape, begin, end = _rows(content, fields.get("rows"))
-        head = codec.write_head(DTYPES[content.description.dtype], shape, end - begin)
-        size = len(head) + end - begin
+        head, before = _before_rows(codec, content, fields.get("rows"), shape, end - begin)
+        size = len(head) + before.size + end - begin
 
         def fields_of(etag: str) -> list[Field]:
             return content_fields(codec, content.description.dtype, shape, etag, content.data_version, size)
@@ -69,6 +74,10 @@ class ContentRoute:
                 return
             await context.begin_answer(200, *fields_of(read))
             assert body is not None
+            if before.size:
+                await context.sender({"type": "http.response.body", "body": head, "more_body": True})
+                await send_pieces(context, self.threads, name, before.pieces)
+                head = b""
             await context.sender({"type": "http.response.body", "body": head + body})
             return
         snapshot = await self.threads.change(lock, lambda: self.store.snapshot(content))
@@ -77,12 +86,41 @@ class ContentRoute:
                 return
             await context.begin_answer(200, *fields_of(snapshot.etag))
             await context.sender({"type": "http.response.body", "body": head, "more_body": True})
+            await send_pieces(context, self.threads, name, before.pieces)
             for place in range(begin, end, _CHUNK):
                 last = min(place + _CHUNK, end)
                 piece = await self.threads.read(name, partial(snapshot.read, place, last))
                 await context.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
         finally:
             self.threads.streams.submit(snapshot.close)
+
+
+async def send_pieces(context: RequestContext, threads: DiskThreads, name: str, pieces: Iterator[bytes]) -> None:
+    """Send pieces of tensor `name`, none of which is empty and which are not the last ones of the body."""
+    while piece := await threads.read(name, partial(next, pieces, b"")):
+        await context.sender({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys that come before the rows of a download, and their bytes."""
+
+    pieces: Iterator[bytes]
+    size: int
+
+
+def _before_rows(
+    codec: TensorCodec, content: MappedContent, rows: str | None, shape: tuple[int, ...], size: int
+) -> tuple[bytes, _Keys]:
+    """What comes before `size` bytes of rows of this shape: the head of the format, and keys if it carries them."""
+    dtype = DTYPES[content.description.dtype]
+    if content.keys is None or codec is not SAFETENSORS_FILE:
+        return codec.write_head(dtype, shape, size), _Keys(iter(()), 0)
+    check_writable(dtype, "/accept")
+    first, last = row_range(rows, content.description.shape)
+    column = content.keys.column
+    spec = KeysSpec(column.dtype, last - first, string_bytes(column, first, last))
+    return keys_head(spec, (dtype, shape, size)), _Keys(key_pieces(column, first, last), spec.size)
 
 
 def content_fields(
@@ -103,8 +141,13 @@ def content_fields(
 
 def codec_of(context: RequestContext, dtype: str) -> TensorCodec:
     """The format of a download, by Accept: the best of those that carry `dtype`, where one does."""
-    formats = [_FORMATS[name] for name in admitted(context.headers.get(b"accept", b""), _FORMATS, _RAW)]
+    formats = admitted_codecs(context)
     return next((codec for codec in formats if dtype in codec.dtypes), formats[0])
+
+
+def admitted_codecs(context: RequestContext) -> list[TensorCodec]:
+    """The formats of a download that Accept admits, the best first."""
+    return [_FORMATS[name] for name in admitted(context.headers.get(b"accept", b""), _FORMATS, _RAW)]
 
 
 def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], int, int]:

@@ -1,15 +1,39 @@
-"""Uploads as a safetensors file, which has one tensor: what its header says, before the items come."""
+"""Uploads as a safetensors file: what its header says, before the items come.
+
+A file has one tensor, or a table with keys: `keys` and `data`, or `keys.offsets`, `keys.bytes` and `data` for keys that
+are strings. Keys alone, which are added to a table, are the same without `data`. The bytes come in this order, so that
+keys are known to be unique before a row is sent.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from app.errors import GatherError, invalid_field
 from app.formats.npy import Start
-from app.formats.safetensors.header import HEADER_BYTES, UNSOUND_HINT, check_header_size, hint_for_type, read_header
+from app.formats.safetensors.header import (
+    HEADER_BYTES,
+    UNSOUND_HINT,
+    Entry,
+    check_header_size,
+    hint_for_type,
+    read_header,
+    write_headers,
+)
 from app.memory.budget import Memory
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.keys_spec import KeysSpec
+
+DATA: Final = "data"
+KEYS: Final = "keys"
+OFFSETS: Final = "keys.offsets"
+BYTES: Final = "keys.bytes"
+_LAYOUTS: Final = ((KEYS, DATA), (OFFSETS, BYTES, DATA), (OFFSETS, BYTES))
 
 
 def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
-    """What the header of a file with one tensor says, None where `head` ends before it does.
+    """What the header of a file says, None where `head` ends before it does.
 
     Raises malformed_request, limit_exceeded, invalid_field, unsupported_dtype and element_count_mismatch.
     """
@@ -24,15 +48,90 @@ def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
     memory.charge(HEADER_BYTES * size)
     entries = read_header(bytes(head[8 : 8 + size]))
     if len(entries) != 1:
-        raise invalid_field("/body", f"the body has {len(entries)} tensors; an upload has exactly one")
+        return _keyed_start(entries, 8 + size)
     (entry,) = entries
+    _check(entry, "/body")
+    assert entry.known is not None
+    return Start(entry.known, entry.shape, 8 + size)
+
+
+def _keyed_start(entries: Sequence[Entry], offset: int) -> Start:
+    names = tuple(entry.name for entry in entries)
+    if names not in _LAYOUTS:
+        meant = next((layout for layout in _LAYOUTS if sorted(layout) == sorted(names)), None)
+        if meant is None:
+            raise invalid_field(
+                "/body",
+                f"the body has {len(entries)} tensors; an upload has exactly one, or keys and data",
+                "Send one tensor, or 'keys' and 'data', or 'keys.offsets', 'keys.bytes' and 'data'.",
+            )
+        raise invalid_field(
+            "/body",
+            f"the bytes of {', '.join(names)} come in this order, and must come as {', '.join(meant)}",
+            f"Write the bytes of {', '.join(meant)} in this order; save_file of safetensors sorts tensors by type.",
+        )
+    for entry in entries:
+        _check(entry, entry.pointer)
+    keys = _keys_spec(entries)
+    last = entries[-1]
+    assert last.known is not None
+    return Start(last.known, last.shape, offset, keys=keys, only_keys=last.name != DATA)
+
+
+def _keys_spec(entries: Sequence[Entry]) -> KeysSpec:
+    first = entries[0]
+    _check_column(first, ("int64", "uint64") if first.name == KEYS else ("int64",))
+    if first.name == KEYS:
+        return KeysSpec("int64" if first.known is DTYPES["int64"] else "uint64", first.shape[0])
+    _check_column(entries[1], ("uint8",))
+    if not first.shape[0]:
+        raise GatherError(
+            "element_count_mismatch",
+            "keys.offsets has no items; n keys have n + 1 offsets",
+            pointer=first.pointer,
+            hint="Begin keys.offsets with 0.",
+        )
+    return KeysSpec("string", first.shape[0] - 1, entries[1].shape[0])
+
+
+def _check_column(entry: Entry, dtypes: Sequence[str]) -> None:
+    assert entry.known is not None
+    if entry.known.name not in dtypes:
+        raise GatherError(
+            "unsupported_dtype",
+            f"{entry.name} is of {entry.known.name}, and must be of {' or '.join(dtypes)}",
+            pointer=entry.pointer,
+            hint=f"Send {entry.name} as {' or '.join(dtypes)}; keys that are texts as keys.offsets and keys.bytes.",
+        )
+    if len(entry.shape) != 1:
+        raise invalid_field(
+            entry.pointer,
+            f"{entry.name} has shape {list(entry.shape)}, and must have one dimension",
+            "Send one key for each row.",
+        )
+
+
+def _check(entry: Entry, pointer: str) -> None:
+    """Raises unsupported_dtype for a type that is not known, and element_count_mismatch."""
     if entry.known is None:
         raise GatherError(
             "unsupported_dtype",
             f"{entry.dtype!a} is not an element type of this service",
-            pointer="/body",
+            pointer=pointer,
             hint=hint_for_type(entry.dtype),
         )
     if entry.fault:
-        raise GatherError("element_count_mismatch", entry.fault, pointer="/body")
-    return Start(entry.known, entry.shape, 8 + size)
+        raise GatherError("element_count_mismatch", entry.fault, pointer=pointer)
+
+
+def keys_head(keys: KeysSpec, data: tuple[DType, tuple[int, ...], int] | None = None) -> bytes:
+    """What stands before the keys of a download, and the rows behind them: `data`, their type, shape and bytes."""
+    if keys.dtype == "string":
+        texts = keys.string_bytes
+        tensors = {
+            OFFSETS: (DTYPES["int64"], (keys.count + 1,), keys.size - texts),
+            BYTES: (DTYPES["uint8"], (texts,), texts),
+        }
+    else:
+        tensors = {KEYS: (keys.stored[0], (keys.count,), keys.size)}
+    return write_headers(tensors if data is None else tensors | {DATA: data})

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,39 +26,16 @@ from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import PAGE, BadFile, Description, decode_page
-from app.tensors.dtypes import DTYPES, DType
+from app.tensors.keys_spec import KeysSpec
 from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 
 logger = logging.getLogger("gathernd")
 ROWS_AT_ONCE: Final = 1 << 20
 """Rows that are indexed, checked or compared in one step."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeysSpec:
-    """Keys that are uploaded: their type, how many there are, and the bytes of all strings together.
-
-    `swap` says that integers come big endian.
-    """
-
-    dtype: KeyType
-    count: int
-    string_bytes: int = 0
-    swap: bool = False
-
-    @property
-    def stored(self) -> tuple[DType, tuple[int, ...]]:
-        """Type and shape of the key file."""
-        if self.dtype == "string":
-            return DTYPES["uint8"], (8 * (self.count + 1) + self.string_bytes,)
-        return DTYPES[self.dtype], (self.count,)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the keys as they come, which are those of the key file's items."""
-        dtype, (items,) = self.stored
-        return dtype.item_size * items
+PIECE_BYTES: Final = 1 << 20
+"""Bytes of keys that are read at once, but for a longer string."""
+_STRINGS_AT_ONCE: Final = 1 << 12
 
 
 def column_over(keys: Any, dtype: KeyType, count: int) -> KeyColumn:
@@ -128,6 +105,43 @@ def unframed(strings: PackedStrings) -> KeyColumn:
     np.cumsum(lengths, out=offsets[1:])
     sources = np.arange(offsets[-1]) + np.repeat(starts + HEAD - offsets[:-1], lengths)
     return KeyColumn.strings(offsets, strings.octets[sources])
+
+
+def key_pieces(column: KeyColumn, first: int, last: int) -> Iterator[bytes]:
+    """The keys of rows `first` to `last` - 1 as an upload has them: integers, or offsets from 0 and then UTF-8."""
+    step = PIECE_BYTES // 8
+    if column.dtype != "string":
+        for start in range(first, last, step):
+            yield column.keys[start : min(start + step, last)].tobytes()
+        return
+    begin, end = int(column.offsets[first]), int(column.offsets[last])
+    for start in range(first, last + 1, step):
+        yield (column.offsets[start : min(start + step, last + 1)] - begin).tobytes()
+    for start in range(begin, end, PIECE_BYTES):
+        yield column.keys[start : min(start + PIECE_BYTES, end)].tobytes()
+
+
+def framed_pieces(column: KeyColumn) -> Iterator[bytes]:
+    """All keys, which are strings, in BYTES framing (see `app.tensors.string_frames`)."""
+    stop = 0
+    while stop < column.count:
+        start = stop
+        full = int(column.offsets.searchsorted(column.offsets[start] + PIECE_BYTES, side="right")) - 1
+        stop = min(max(full, start + 1), start + _STRINGS_AT_ONCE, column.count)
+        offsets = column.offsets[start : stop + 1]
+        sizes = np.diff(offsets)
+        begins = offsets[:-1] - offsets[0] + HEAD * np.arange(len(sizes))
+        frames = np.empty(int(offsets[-1] - offsets[0]) + HEAD * len(sizes), np.uint8)
+        is_text = np.ones(len(frames), bool)
+        is_text[begins[:, None] + np.arange(HEAD)] = False
+        frames[is_text] = column.keys[offsets[0] : offsets[-1]]
+        frames[~is_text] = sizes.astype("<u4").view(np.uint8)
+        yield frames.tobytes()
+
+
+def string_bytes(column: KeyColumn, first: int, last: int) -> int:
+    """Bytes of the strings of rows `first` to `last` - 1; 0 for integers."""
+    return int(column.offsets[last] - column.offsets[first]) if column.dtype == "string" else 0
 
 
 def map_keys(folder: Path, row: Row) -> ResidentKeys | None:

@@ -18,10 +18,11 @@ from app.keys.key_index import Duplicates
 from app.near_name import shorten
 from app.store.catalogue.catalogue_rows import INDEX, KEYS, StoredKeys
 from app.store.files import disk_writes
-from app.store.files.key_files import ROWS_AT_ONCE, KeysSpec, column_over, make_index
+from app.store.files.key_files import ROWS_AT_ONCE, column_over, make_index
 from app.store.files.tensor_file import PAGE, Description, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.tensors.buffer_type import Buffer
+from app.tensors.keys_spec import KeysSpec
 from app.tensors.little_endian_items import UTF8_HINT
 from app.tensors.shape_limits import Limits
 

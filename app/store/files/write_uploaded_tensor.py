@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from app.errors import GatherError, Place
 from app.store.catalogue.catalogue_rows import StoredKeys
 from app.store.files import disk_writes
-from app.store.files.key_files import KeysSpec
 from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description, HeaderWord, encode_page, new_hash
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
+from app.tensors.keys_spec import KeysSpec
 from app.tensors.little_endian_items import BOOL_HINT, UTF8_HINT, first_no_bool
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.string_frames import HEAD, read_frames

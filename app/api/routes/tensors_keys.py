@@ -1,0 +1,66 @@
+"""`GET /tensors/{name}/keys`: the keys of a table. Scatters do not change them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.api.asgi_request import RequestContext
+from app.api.conditional_requests import is_unchanged
+from app.api.disk_threads import DiskThreads
+from app.api.routes.tensors_content import BY_ACCEPT, admitted_codecs, content_fields, send_pieces
+from app.errors import GatherError
+from app.formats.body_formats import RAW, SAFETENSORS_FILE, TensorCodec
+from app.formats.safetensors.upload import keys_head
+from app.keys.key_column import KeyColumn
+from app.store import LocalStore
+from app.store.files.key_files import PIECE_BYTES, framed_pieces, key_pieces, string_bytes
+from app.tensors.dtypes import DTYPES
+from app.tensors.keys_spec import KeysSpec
+from app.tensors.string_frames import HEAD
+
+
+class KeysRoute:
+    """Downloads of keys."""
+
+    def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
+        self.store = store
+        self.threads = threads
+
+    async def __call__(self, context: RequestContext, name: str) -> None:
+        """Answer with all keys. Raises GatherError for everything it refuses."""
+        context.query_fields()
+        content = await self.threads.look_up(name, lambda: self.store.content(name))
+        if content.keys is None:
+            raise GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or ask for /content.")
+        etag = content.resident().etag
+        if await is_unchanged(context, etag, BY_ACCEPT):
+            return
+        column = content.keys.column
+        codec = _codec_of(context, column)
+        head, size, pieces = _body(codec, column)
+        fields = content_fields(codec, column.dtype, (column.count,), etag, content.data_version, len(head) + size)
+        if context.method != "HEAD":
+            context.memory.charge(min(size, PIECE_BYTES))
+        await context.begin_answer(200, *fields)
+        if context.method != "HEAD":
+            await context.sender({"type": "http.response.body", "body": head, "more_body": True})
+            await send_pieces(context, self.threads, name, pieces)
+        await context.sender({"type": "http.response.body", "body": b""})
+
+
+def _codec_of(context: RequestContext, column: KeyColumn) -> TensorCodec:
+    """The format by Accept: the best of those that carry the keys; safetensors carries strings, as two tensors."""
+    formats = admitted_codecs(context)
+    return next((codec for codec in formats if codec is SAFETENSORS_FILE or column.dtype in codec.dtypes), formats[0])
+
+
+def _body(codec: TensorCodec, column: KeyColumn) -> tuple[bytes, int, Iterator[bytes]]:
+    """The head, and the bytes and pieces of what follows. Raises unsupported_dtype for strings in npy."""
+    count = column.count
+    spec = KeysSpec(column.dtype, count, string_bytes(column, 0, count))
+    if codec is SAFETENSORS_FILE:
+        return keys_head(spec), spec.size, key_pieces(column, 0, count)
+    head = codec.write_head(DTYPES[column.dtype], (count,), spec.size)
+    if codec is RAW and column.dtype == "string":
+        return head, spec.string_bytes + HEAD * count, framed_pieces(column)
+    return head, spec.size, key_pieces(column, 0, count)
