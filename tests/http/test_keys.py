@@ -17,6 +17,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from tests.http.conftest import Start
+from tests.http.server import Server
 from tests.http.tensors import NPY, RAW, SAFETENSORS, dying, error, npy, put_raw, put_strings, scatter_body
 from tests.strings import framed
 
@@ -60,7 +61,11 @@ COLUMNS = {
     "uint64": {"keys": INTEGERS.astype(np.uint64)},
     "string": of_texts(TEXTS),
 }
-VALUES: dict[str, list[Any]] = {"int64": INTEGERS.tolist(), "uint64": COLUMNS["uint64"]["keys"].tolist(), "string": TEXTS}
+VALUES: dict[str, list[Any]] = {
+    "int64": INTEGERS.tolist(),
+    "uint64": COLUMNS["uint64"]["keys"].tolist(),
+    "string": TEXTS,
+}
 
 
 def put_keyed(client: httpx.Client, name: str, data: NDArray[Any] = ROWS, **keys: NDArray[Any]) -> httpx.Response:
@@ -200,7 +205,9 @@ def test_keys_belong_to_the_rows_that_their_sender_knows(client: httpx.Client, n
     assert client.put(path, content=npy(INTEGERS), headers={"if-match": "*"}).status_code == 200
     np.testing.assert_array_equal(gathered(client, name, "int64", [7]), [[1, 1, 1]])
     error(client.put(path, content=npy(INTEGERS), headers={"if-match": "*"}), 422, "invalid_field", "/keys")
-    error(client.put("/tensors/none/keys", content=npy(INTEGERS), headers={"if-match": "*"}), 412, "precondition_failed")
+    error(
+        client.put("/tensors/none/keys", content=npy(INTEGERS), headers={"if-match": "*"}), 412, "precondition_failed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,53 +281,52 @@ def test_a_large_table_with_keys_streams_and_comes_back(client: httpx.Client, na
 
 def test_keys_are_there_in_each_worker_and_after_a_restart(start: Start, tmp_path: Path) -> None:
     options = ("--workers", "2", "--store-dir", str(tmp_path / "kept"))
-    with start(*options) as server:
-        put_keyed(server.client, "x", keys=INTEGERS)
-        for _ in range(8):  # each on a connection of its own
-            with httpx.Client(base_url=server.client.base_url) as client:
-                np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[2]])
-        put_keyed(server.client, "x", keys=INTEGERS[::-1].copy())
+
+    def on_many_connections(server: Server, row: int) -> None:
         for _ in range(8):
-            with httpx.Client(base_url=server.client.base_url) as client:
-                np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[1]])
-    with start(*options) as server:
-        np.testing.assert_array_equal(gathered(server.client, "x", "int64", [3]), ROWS[[1]])
-        assert server.client.get("/tensors/x/keys").content == INTEGERS[::-1].tobytes()
+            with server.client() as client:
+                np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[row]])
+
+    with start(*options) as server, server.client() as client:
+        put_keyed(client, "x", keys=INTEGERS)
+        on_many_connections(server, 2)
+        put_keyed(client, "x", keys=INTEGERS[::-1].copy())
+        on_many_connections(server, 1)
+    with start(*options) as server, server.client() as client:
+        on_many_connections(server, 1)
+        assert client.get("/tensors/x/keys").content == INTEGERS[::-1].tobytes()
 
 
 def test_a_service_that_dies_within_an_upload_leaves_nothing(start: Start, tmp_path: Path) -> None:
-    options = ("--store-dir", str(tmp_path / "kept"))
+    folder = tmp_path / "kept"
     whole = body(keys=INTEGERS, data=ROWS)
-    with dying(start, *options) as server:
+    with dying(start, "--store-dir", str(folder)) as server, server.client() as client:
 
         def sent() -> Iterator[bytes]:
             yield whole[:-20]
             server.process.kill()
             yield whole[-20:]
 
-        put_keyed(server.client, "x", keys=INTEGERS)
+        put_keyed(client, "x", keys=INTEGERS)
         with pytest.raises(httpx.TransportError):
-            server.client.put("/tensors/y", content=sent(), headers=HEADERS)
-    with start(*options) as server:
-        error(server.client.get("/tensors/y"), 404, "tensor_not_found")
-        np.testing.assert_array_equal(gathered(server.client, "x", "int64", [3]), ROWS[[2]])
-        files = sorted(path.suffix for path in (tmp_path / "kept" / "tensors").iterdir())
-        assert files == ["", ".index", ".keys"]
-        assert list((tmp_path / "kept" / "incoming").iterdir()) == []
+            client.put("/tensors/y", content=sent(), headers=HEADERS)
+    with start("--store-dir", str(folder)) as server, server.client() as client:
+        error(client.get("/tensors/y"), 404, "tensor_not_found")
+        np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[2]])
+        assert sorted(path.suffix for path in (folder / "tensors").iterdir()) == ["", ".index", ".keys"]
+        assert list((folder / "incoming").iterdir()) == []
 
 
 def test_a_damaged_key_file_answers_tensor_damaged(start: Start, tmp_path: Path) -> None:
     options = ("--store-dir", str(tmp_path / "kept"))
-    with start(*options) as server:
-        put_keyed(server.client, "x", keys=INTEGERS)
+    with start(*options) as server, server.client() as client:
+        put_keyed(client, "x", keys=INTEGERS)
     (path,) = (tmp_path / "kept" / "tensors").glob("*.keys")
     path.write_bytes(path.read_bytes()[:-1])
-    with start(*options) as server:
-        for answer in (
-            server.client.get("/tensors/x"), server.client.get("/tensors/x/keys"),
-            server.client.get("/tensors/x/content"),
-            server.client.post("/gather", json={
-                "data": {"tensor": "x"}, "keys": {"dtype": "int64", "shape": [1], "values": [3]},
-            }),
-        ):  # fmt: skip
-            error(answer, 500, "tensor_damaged")
+    asked = {"data": {"tensor": "x"}, "keys": {"dtype": "int64", "shape": [1], "values": [3]}}
+    with start(*options) as server, server.client() as client:
+        for path_ in ("", "/keys", "/content"):
+            error(client.get(f"/tensors/x{path_}"), 500, "tensor_damaged")
+        error(client.post("/gather", json=asked), 500, "tensor_damaged")
+        assert put_keyed(client, "x", keys=INTEGERS).status_code == 200
+        np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[2]])

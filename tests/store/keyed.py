@@ -24,8 +24,8 @@ def column_of(keys: Keys) -> KeyColumn:
 
 def raw_keys(keys: Keys) -> bytes:
     """The bytes of keys as an upload has them: integers, or offsets and then UTF-8."""
-    column = column_of(keys)
-    return bytes(column.offset_bytes) + bytes(column.key_bytes)
+    offsets, _, octets = column_of(keys).arrays
+    return offsets.tobytes() + octets.tobytes()
 
 
 def keys_spec(keys: Keys) -> KeysSpec:

@@ -172,10 +172,11 @@ def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
         part = column.rows(start, min(start + ROWS_AT_ONCE, column.count))
         bad = part.first_bad_offset()
         if bad >= 0:
+            at = start + bad
             raise GatherError(
                 "invalid_field",
                 f"keys.offsets is less than the one before, or over {size}",
-                places=[Place(OFFSETS_POINTER, (start + bad,), int(offsets[start + bad]))],
+                places=[Place(OFFSETS_POINTER, (at,), int(offsets[at]))],
             )
         long = np.diff(part.offsets) > longest
         if long.any():
