@@ -24,9 +24,9 @@ from tests.for_each import for_each
         ([(np.arange(2), "items")], "feature 0 begins with the name .* not with a ndarray"),
         ([(None, [1])], "feature 0 begins with the name .* not with a NoneType"),
         ([{"items": [1]}], r"feature 0 has the fields \['items'\]: take tensor, indices, offsets"),
-        ([{"tensor": "items"}], "tensor and indices are needed"),
+        ([{"tensor": "items"}], "tensor and indices or keys are needed"),
         ([("items",)], "feature 0 has 1 fields: take tensor"),
-        ([("items", [1], [0], None, None, "sum", False, 8)], "feature 0 has 8 fields"),
+        ([("items", [1], [0], None, None, "sum", False, None, None, None, False, 8)], "feature 0 has 12 fields"),
         ([7], "not a int"),
     ],
 )

@@ -15,7 +15,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from ._answers import Alias, Result, ScatterInfo, TableRange, TensorInfo
+from ._answers import Alias, KeysInfo, Result, ScatterInfo, TableRange, TensorInfo
 from ._async_client import AsyncClient
 from ._client import Client
 from ._connection_settings import VERSION
@@ -39,6 +39,7 @@ __all__ = [
     "Feature",
     "GatherNDError",
     "ImportInfo",
+    "KeysInfo",
     "LookupResult",
     "Result",
     "Retries",

@@ -11,10 +11,12 @@ from typing import Any, Final, NamedTuple
 
 from ._array_bytes import ELEMENT_TYPES, Buffer, ElementType
 from ._messages import Answer, Headers
-from ._safetensors import read_safetensors
+from ._safetensors import read_safetensors, read_tensors
 from .errors import UnexpectedAnswer
 
 SAFETENSORS: Final = "application/x-safetensors"
+Encoded = tuple[ElementType, tuple[int, ...], memoryview]
+"""Type, shape and bytes of a tensor."""
 Decode = Callable[[ElementType, Sequence[int], Buffer], Any]
 """Makes an array, or another library's tensor, of type, shape and bytes."""
 _STAGE: Final = re.compile(r"([a-z]+);dur=([0-9.]+)")
@@ -31,6 +33,8 @@ class Result:
     timings     seconds that the service spent in each of its stages, such as parse, queue, kernel and encode
     replaced    how many components of the indices were out of bounds, None where that is an error
     version     number of the version of the resident tensor that was read, None for data that was sent along
+    missing     how many of the keys the table lacks, None for a gather by position
+    found       a bool for each key, true if the table has it; None unless the call asks with `found=True`
     """
 
     array: Any
@@ -40,6 +44,16 @@ class Result:
     timings: Mapping[str, float]
     replaced: int | None = None
     version: int | None = None
+    missing: int | None = None
+    found: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeysInfo:
+    """The keys of a table: their type (int64, uint64 or string), and the hash of them as uploaded."""
+
+    dtype: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,8 @@ class TensorInfo:
     this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal uploads.
     `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there. `note` is what
     was said of it when it was uploaded. `replicas` is on how many shards each range of its rows is to be, None
-    unless it is in a cluster; there `metadata` has its first 1000 `ranges`, too.
+    unless it is in a cluster; there `metadata` has its first 1000 `ranges`, too. `keys` is None
+    for a tensor whose rows have no keys.
     """
 
     name: str
@@ -83,6 +98,7 @@ class TensorInfo:
     note: str | None = None
     replicas: int | None = None
     ranges: tuple[TableRange, ...] = ()
+    keys: KeysInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,38 +152,56 @@ class Page:
 
 
 class Gathered(NamedTuple):
-    """The output of a gather; `etag`, `device`, `replaced` and `version` as in `Result`."""
+    """The output of a gather; the other members as in `Result`."""
 
     array: Any
     etag: str | None
     device: str | None
     replaced: int | None
     version: int | None
+    missing: int | None
+    found: Any
 
 
 def read_gathered(answer: Answer, decode: Decode) -> Gathered:
     """What a gather answers."""
     headers = answer.headers
     if headers.get("content-type", "").startswith(SAFETENSORS):
-        element_type, shape, raw = read_safetensors(answer.body)
-        array = decode(element_type, shape, raw)
-        replaced = headers.get("x-gathernd-replaced")
+        replaced, missing = headers.get("x-gathernd-replaced"), headers.get("x-gathernd-missing")
+        output, found = (read_safetensors(answer.body), None) if missing is None else _read_found(answer)
         return Gathered(
-            array,
+            decode(*output),
             headers.get("x-gathernd-data-etag"),
             headers.get("x-gathernd-device"),
             None if replaced is None else int(replaced),
             version_of(headers),
+            None if missing is None else int(missing),
+            None if found is None else decode(*found),
         )
     try:
         document = json_document(answer)
-        output = document["output"]
-        element_type, shape = ELEMENT_TYPES[output["dtype"]], tuple(output["shape"])
-        raw = memoryview(bytearray(b64decode(output["base64"], validate=True)))
-        beside = tuple(document.get(member) for member in ("data_etag", "device", "replaced", "version"))
+        output, found = read_tensor(document["output"]), document.get("found")
+        known = None if found is None else read_tensor(found)
+        etag, device, replaced = (document.get(member) for member in ("data_etag", "device", "replaced"))
+        version, missing = document.get("version"), document.get("missing")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnexpectedAnswer(f"the answer has no output: {error!r}", answer.status) from error
-    return Gathered(decode(element_type, shape, raw), *beside)
+    array, there = decode(*output), None if known is None else decode(*known)
+    return Gathered(array, etag, device, replaced, version, missing, there)
+
+
+def read_tensor(body: Any) -> Encoded:
+    """A tensor of a JSON answer, in base64. Raises KeyError, TypeError and ValueError."""
+    raw = memoryview(bytearray(b64decode(body["base64"], validate=True)))
+    return ELEMENT_TYPES[body["dtype"]], tuple(body["shape"]), raw
+
+
+def _read_found(answer: Answer) -> tuple[Encoded, Encoded | None]:
+    """The output of a gather by key, and for each key whether the table has it, if the request asks."""
+    tensors = read_tensors(answer.body)
+    if "output" not in tensors:
+        raise UnexpectedAnswer(f"the answer has no output but {', '.join(tensors)}", answer.status)
+    return tensors["output"], tensors.get("found")
 
 
 def version_of(headers: Headers) -> int | None:
@@ -183,11 +217,14 @@ def with_info(
     device: str | None = None,
     replaced: int | None = None,
     version: int | None = None,
+    missing: int | None = None,
+    found: Any = None,
 ) -> Result:
     """`array` with what the header of its answer says."""
     stages = _STAGE.findall(answer.headers.get("server-timing", ""))
     timings = {stage: float(milliseconds) / 1000 for stage, milliseconds in stages}
-    return Result(array, etag, device, answer.headers.get("x-request-id", ""), timings, replaced, version)
+    request_id = answer.headers.get("x-request-id", "")
+    return Result(array, etag, device, request_id, timings, replaced, version, missing, found)
 
 
 def type_and_shape(status: int, headers: Headers) -> tuple[ElementType, tuple[int, ...]]:
@@ -266,6 +303,7 @@ def read_scatter(answer: Answer, idempotency_key: str) -> ScatterInfo:
 
 def tensor_info(body: Any) -> TensorInfo:
     """The metadata of a tensor in an answer. Raises KeyError and TypeError."""
+    keys = body.get("keys")
     return TensorInfo(
         name=body["name"],
         dtype=body["dtype"],
@@ -282,6 +320,7 @@ def tensor_info(body: Any) -> TensorInfo:
         note=body.get("note"),
         replicas=body.get("replicas"),
         ranges=tuple(_table_range(one) for one in body.get("ranges", ())),
+        keys=None if keys is None else KeysInfo(keys["dtype"], keys["sha256"]),
     )
 
 

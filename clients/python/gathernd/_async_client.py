@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 
 from numpy.typing import NDArray
 
-from . import _endpoints, _gradients, _imports, _lookups, _scatters
+from . import _endpoints, _gradients, _imports, _keys, _lookups, _scatters
 from ._answers import SAFETENSORS, Alias, Result, ScatterInfo, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._asyncio_transport import AsyncioTransport
@@ -32,9 +32,10 @@ from ._connection_settings import Certificate, ConnectionSettings, Verify, calle
 from ._endpoints import OutOfBounds, Reduction
 from ._gradients import SparseGradient
 from ._imports import ImportInfo
+from ._keys import Missing
 from ._lookups import Feature
 from ._messages import Answer, Progress, Request
-from ._resident_tensor import AsyncResidentTensor, NamedTensor
+from ._resident_tensor import AsyncResidentTensor, NamedTensor, resident_name
 from ._retries import Attempts, Retries, may_become_ready
 from .errors import NotReady, TensorNotFound, TransportError
 
@@ -122,25 +123,34 @@ class AsyncClient:
 
     @overload
     async def gather(
-        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[False] = False,
-        as_torch: Literal[False] = False, **options: Unpack[AxisGatherOptions],
+        self, data: Any, indices: Any = None, axis: int = 0, *, with_info: Literal[False] = False,
+        found: Literal[False] = False, as_torch: Literal[False] = False, **options: Unpack[AxisGatherOptions],
     ) -> NDArray[Any]: ...  # fmt: skip
     @overload
     async def gather(
-        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[True],
-        as_torch: bool = False, **options: Unpack[AxisGatherOptions],
+        self, data: Any, indices: Any = None, axis: int = 0, *, with_info: Literal[True],
+        found: bool = False, as_torch: bool = False, **options: Unpack[AxisGatherOptions],
     ) -> Result: ...  # fmt: skip
     @overload
     async def gather(
-        self, data: Any, indices: Any, axis: int = 0, *, as_torch: Literal[True],
-        with_info: Literal[False] = False, **options: Unpack[AxisGatherOptions],
+        self, data: Any, indices: Any = None, axis: int = 0, *, as_torch: Literal[True],
+        with_info: Literal[False] = False, found: Literal[False] = False, **options: Unpack[AxisGatherOptions],
     ) -> Any: ...  # fmt: skip
+    @overload
+    async def gather(
+        self, data: Any, indices: Any = None, axis: int = 0, *, found: Literal[True],
+        with_info: bool = False, as_torch: bool = False, **options: Unpack[AxisGatherOptions],
+    ) -> Result: ...  # fmt: skip
     async def gather(
         self,
         data: Any,
-        indices: Any,
+        indices: Any = None,
         axis: int = 0,
         *,
+        keys: Any = None,
+        missing: Missing | None = None,
+        missing_row: Any = None,
+        found: bool = False,
         batch_dims: int = 0,
         dialect: str = "onnx-13",
         device: str = "auto",
@@ -154,20 +164,23 @@ class AsyncClient:
     ) -> Any:
         """Gather, see `Client.gather`."""
         request = await _packed(
-            (data, indices),
-            _endpoints.gather,
-            "gather",
+            (data, indices, keys),
+            _keys.gather,
             data,
             indices,
+            keys,
             axis,
+            batch_dims,
             dialect,
             device,
             out_of_bounds,
+            missing,
+            missing_row,
+            found,
             fill_value,
             output_dtype,
             with_info,
             as_torch,
-            batch_dims,
         )
         return await self._run(request, timeout, headers)
 
@@ -291,11 +304,13 @@ class AsyncClient:
 
         Each feature is a `Feature`, or its fields in a tuple or dict: the name of a tensor, indices of rows along its
         first axis, and for bags `offsets` (where each begins) or `lengths`, `pooling` (sum, mean or max) and `weights`.
+        It may have `keys` in place of indices, with `missing`, `missing_row` and `found` as `gather` has them.
         A list of weights takes the tensor's type, for which the service is asked. `features_of` makes features of a
         KeyedJaggedTensor's values and lengths. Returns the features' outputs joined on axis 1, which takes equal types
         and numbers of rows; without `concat` a list of an output for each.
-        `with_info` returns a LookupResult, `as_torch` PyTorch's tensors. Sums go in index order in float32 (float64 for
-        float64) and are rounded once. Each tensor is read in one content, however many features name it.
+        `with_info`, and a feature with `found`, return a LookupResult, `as_torch` PyTorch's tensors. Sums go in index
+        order in float32 (float64 for float64) and are rounded once. Each tensor is read in one content, however many
+        features name it.
         """
         until = call_end(timeout)
         named = _lookups.as_features(features)
@@ -337,7 +352,7 @@ class AsyncClient:
     ) -> Any:
         """See `Client.scatternd`."""
         until = call_end(timeout)
-        name = _scatters.resident_name(data)
+        name = resident_name(data)
         if name is not None and has_no_type(updates):
             updates = as_type(updates, await self._dtype(name, until, headers))
         request = await _packed(
@@ -389,7 +404,7 @@ class AsyncClient:
     ) -> Any:
         """See `Client.scatter_elements`."""
         until = call_end(timeout)
-        name = _scatters.resident_name(data)
+        name = resident_name(data)
         if name is not None and has_no_type(updates):
             updates = as_type(updates, await self._dtype(name, until, headers))
         request = await _packed(
@@ -439,7 +454,7 @@ class AsyncClient:
     ) -> Any:
         """The gradient of GatherND, see `Client.gathernd_backward`."""
         until = call_end(timeout)
-        name = _scatters.resident_name(tensor)
+        name = resident_name(tensor)
         if name is not None and has_no_type(grad_output):
             grad_output = as_type(grad_output, await self._dtype(name, until, headers))
         request = await _packed(
@@ -491,7 +506,7 @@ class AsyncClient:
     ) -> Any:
         """The gradient of Gather, see `Client.gather_backward`."""
         until = call_end(timeout)
-        name = _scatters.resident_name(tensor)
+        name = resident_name(tensor)
         if name is not None and has_no_type(grad_output):
             grad_output = as_type(grad_output, await self._dtype(name, until, headers))
         request = await _packed(
@@ -516,6 +531,7 @@ class AsyncClient:
         name: str,
         source: Any,
         *,
+        keys: Any = None,
         tensor: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
@@ -530,10 +546,11 @@ class AsyncClient:
     ) -> TensorInfo:
         """Make an array, a file or rows a resident tensor, see `Client.put`."""
         request = await _packed(
-            (Path(source) if isinstance(source, str) else source,),
+            (*(Path(one) if isinstance(one, str) else one for one in (source, keys)),),
             _endpoints.put,
             name,
             source,
+            keys,
             tensor,
             if_match,
             if_none_match,
@@ -545,6 +562,33 @@ class AsyncClient:
             progress,
         )
         return await self._run(request, timeout, headers)
+
+    async def put_keys(
+        self,
+        name: str,
+        keys: Any,
+        *,
+        if_match: str,
+        keep: int | None = None,
+        note: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> TensorInfo:
+        """Give the rows of a table keys, see `Client.put_keys`."""
+        source = Path(keys) if isinstance(keys, str) else keys
+        request = await _packed((source,), _keys.put_keys, name, keys, if_match, keep, note)
+        return await self._run(request, timeout, headers)
+
+    async def get_keys(
+        self,
+        name: str,
+        *,
+        if_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> NDArray[Any]:
+        """The keys of a table, see `Client.get_keys`."""
+        return await self._run(_keys.get_keys(name, if_match), timeout, headers)
 
     @overload
     async def get(

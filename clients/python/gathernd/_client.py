@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from numpy.typing import NDArray
 
-from . import _endpoints, _gradients, _imports, _lookups, _scatters
+from . import _endpoints, _gradients, _imports, _keys, _lookups, _scatters
 from ._answers import Alias, Result, ScatterInfo, TensorInfo
 from ._arrays_of_others import as_type, has_no_type
 from ._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
 from ._endpoints import OutOfBounds, Reduction
 from ._gradients import SparseGradient
 from ._imports import ImportInfo
+from ._keys import Missing
 from ._lookups import Feature
 from ._messages import Answer, Progress, Request
-from ._resident_tensor import NamedTensor, ResidentTensor
+from ._resident_tensor import NamedTensor, ResidentTensor, resident_name
 from ._retries import Attempts, Retries, may_become_ready
 from ._socket_transport import SocketTransport
 from .errors import NotReady, TensorNotFound, TransportError
@@ -50,6 +51,9 @@ class AxisGatherOptions(GatherOptions, total=False):
     """The same of a gather along an axis."""
 
     batch_dims: int
+    keys: Any
+    missing: Missing | None
+    missing_row: Any
 
 
 class BlockQuantizedOptions(TypedDict, total=False):
@@ -210,25 +214,34 @@ class Client:
 
     @overload
     def gather(
-        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[False] = False,
-        as_torch: Literal[False] = False, **options: Unpack[AxisGatherOptions],
+        self, data: Any, indices: Any = None, axis: int = 0, *, with_info: Literal[False] = False,
+        found: Literal[False] = False, as_torch: Literal[False] = False, **options: Unpack[AxisGatherOptions],
     ) -> NDArray[Any]: ...  # fmt: skip
     @overload
     def gather(
-        self, data: Any, indices: Any, axis: int = 0, *, with_info: Literal[True],
-        as_torch: bool = False, **options: Unpack[AxisGatherOptions],
+        self, data: Any, indices: Any = None, axis: int = 0, *, with_info: Literal[True],
+        found: bool = False, as_torch: bool = False, **options: Unpack[AxisGatherOptions],
     ) -> Result: ...  # fmt: skip
     @overload
     def gather(
-        self, data: Any, indices: Any, axis: int = 0, *, as_torch: Literal[True],
-        with_info: Literal[False] = False, **options: Unpack[AxisGatherOptions],
+        self, data: Any, indices: Any = None, axis: int = 0, *, as_torch: Literal[True],
+        with_info: Literal[False] = False, found: Literal[False] = False, **options: Unpack[AxisGatherOptions],
     ) -> Any: ...  # fmt: skip
+    @overload
+    def gather(
+        self, data: Any, indices: Any = None, axis: int = 0, *, found: Literal[True],
+        with_info: bool = False, as_torch: bool = False, **options: Unpack[AxisGatherOptions],
+    ) -> Result: ...  # fmt: skip
     def gather(
         self,
         data: Any,
-        indices: Any,
+        indices: Any = None,
         axis: int = 0,
         *,
+        keys: Any = None,
+        missing: Missing | None = None,
+        missing_row: Any = None,
+        found: bool = False,
         batch_dims: int = 0,
         dialect: str = "onnx-13",
         device: str = "auto",
@@ -249,20 +262,29 @@ class Client:
         indices share, so that the shape is data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis + 1:].
         device is auto, cpu or gpu. `with_info` returns a Result with the array, `as_torch` PyTorch's tensor in its
         place.
+
+        `keys` are ids of rows in place of `indices`, for a table that was uploaded with keys: integers or strings, as
+        the table's are. For one that the table lacks, `missing` says what comes: error (KeyNotFound, the default); fill
+        (a row of `fill_value`, 0 unless given); or row, the one that `missing_row` names by its position, such as 0, or
+        by its key, such as {"key": 7}. A Result counts the `missing`; with `found=True` a Result comes, and has a bool
+        for each key.
         """
-        request = _endpoints.gather(
-            "gather",
+        request = _keys.gather(
             data,
             indices,
+            keys,
             axis,
+            batch_dims,
             dialect,
             device,
             out_of_bounds,
+            missing,
+            missing_row,
+            found,
             fill_value,
             output_dtype,
             with_info,
             as_torch,
-            batch_dims,
         )
         return self._run(request, timeout, headers)
 
@@ -389,11 +411,13 @@ class Client:
 
         Each feature is a `Feature`, or its fields in a tuple or dict: the name of a tensor, indices of rows along its
         first axis, and for bags `offsets` (where each begins) or `lengths`, `pooling` (sum, mean or max) and `weights`.
+        It may have `keys` in place of indices, with `missing`, `missing_row` and `found` as `gather` has them.
         A list of weights takes the tensor's type, for which the service is asked. `features_of` makes features of a
         KeyedJaggedTensor's values and lengths. Returns the features' outputs joined on axis 1, which takes equal types
         and numbers of rows; without `concat` a list of an output for each.
-        `with_info` returns a LookupResult, `as_torch` PyTorch's tensors. Sums go in index order in float32 (float64 for
-        float64) and are rounded once. Each tensor is read in one content, however many features name it.
+        `with_info`, and a feature with `found`, return a LookupResult, `as_torch` PyTorch's tensors. Sums go in index
+        order in float32 (float64 for float64) and are rounded once. Each tensor is read in one content, however many
+        features name it.
         """
         until = call_end(timeout)
         named = _lookups.as_features(features)
@@ -444,7 +468,7 @@ class Client:
         with the array, `as_torch` PyTorch's tensor in its place.
         """
         until = call_end(timeout)
-        name = _scatters.resident_name(data)
+        name = resident_name(data)
         if name is not None and has_no_type(updates):
             updates = as_type(updates, self._dtype(name, until, headers))
         request = _scatters.scatter_into_copy(
@@ -491,7 +515,7 @@ class Client:
         type. For reduction, dialect and the result see `scatternd`.
         """
         until = call_end(timeout)
-        name = _scatters.resident_name(data)
+        name = resident_name(data)
         if name is not None and has_no_type(updates):
             updates = as_type(updates, self._dtype(name, until, headers))
         request = _scatters.scatter_into_copy(
@@ -538,7 +562,7 @@ class Client:
         tensors.
         """
         until = call_end(timeout)
-        name = _scatters.resident_name(tensor)
+        name = resident_name(tensor)
         if name is not None and has_no_type(grad_output):
             grad_output = as_type(grad_output, self._dtype(name, until, headers))
         request = _gradients.backward(
@@ -586,7 +610,7 @@ class Client:
         has it. `as_torch` returns PyTorch's tensors.
         """
         until = call_end(timeout)
-        name = _scatters.resident_name(tensor)
+        name = resident_name(tensor)
         if name is not None and has_no_type(grad_output):
             grad_output = as_type(grad_output, self._dtype(name, until, headers))
         request = _gradients.backward(
@@ -599,6 +623,7 @@ class Client:
         name: str,
         source: Any,
         *,
+        keys: Any = None,
         tensor: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
@@ -617,6 +642,10 @@ class Client:
         an iterator of rows, which are kept in a temporary file until all are there. A file and a memory-mapped array
         are read as they are sent.
 
+        `keys` gives each row its key, by which `gather` and `lookup` find it: integers or strings, one for each row, no
+        two the same (KeysNotUnique), or the path of an npy file of them. A safetensors file has them if its tensors are
+        `keys` (or `keys.offsets` and `keys.bytes`, for strings) and `data`.
+
         `if_match` is the ETag that the tensor must have; `if_none_match="*"` asks that there is none of that name
         (PreconditionFailed). `prefault` has the service read the content into memory ahead of requests, `lock` keeps it
         there where the system allows that. `keep` is how many of the newest versions stay, this one among them; without
@@ -626,9 +655,40 @@ class Client:
         that is neither, and for rows that differ in shape or type.
         """
         request = _endpoints.put(
-            name, source, tensor, if_match, if_none_match, prefault, lock, keep, note, replicas, progress
+            name, source, keys, tensor, if_match, if_none_match, prefault, lock, keep, note, replicas, progress
         )
         return self._run(request, timeout, headers)
+
+    def put_keys(
+        self,
+        name: str,
+        keys: Any,
+        *,
+        if_match: str,
+        keep: int | None = None,
+        note: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> TensorInfo:
+        """Give the rows of a table that has no keys their keys: its next version, with a copy of the rows.
+
+        `keys`, `keep` and `note` are as `put` has them; `if_match` is the ETag of the version whose rows they name.
+        """
+        return self._run(_keys.put_keys(name, keys, if_match, keep, note), timeout, headers)
+
+    def get_keys(
+        self,
+        name: str,
+        *,
+        if_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> NDArray[Any]:
+        """The keys of a table in the order of its rows: int64, uint64, or an array of objects, which are str.
+
+        Raises NoKeys if the table has none.
+        """
+        return self._run(_keys.get_keys(name, if_match), timeout, headers)
 
     @overload
     def get(

@@ -24,8 +24,8 @@ from ._arrays_of_others import as_indices, decode_for_torch, encode_value
 from ._messages import Answer, Headers, Progress, Request
 from ._progress_bar import ProgressBar
 from ._resident_tensor import NamedTensor
-from ._safetensors import write_safetensors
-from ._upload_sources import encode_upload
+from ._safetensors import write_in_order, write_safetensors
+from ._upload_sources import DATA, upload_tensors
 from .errors import GatherNDError, IndexDepthOutOfRange, IndexOutOfBounds
 
 Operator = Literal["gathernd", "gather", "gather_elements"]
@@ -202,6 +202,7 @@ def _gather_query(
 def put(
     name: str,
     source: Any,
+    keys: Any,
     tensor: str | None,
     if_match: str | None,
     if_none_match: str | None,
@@ -212,12 +213,18 @@ def put(
     replicas: int | None,
     progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
-    """An upload as raw bytes, the one format that has every element type. Not retryable: a second one would make
-    another version, for which the oldest of those that are kept goes.
+    """An upload as raw bytes, the one format that has every element type; with keys as safetensors.
+
+    Not retryable: a second one would make another version, for which the oldest of those that are kept goes.
     """
     path = _path(name)
-    encoded = encode_upload(source, tensor)
-    query = {"dtype": encoded.element_type.name, "shape": ",".join(map(str, encoded.shape))}
+    tensors = upload_tensors(source, tensor, keys)
+    rows = tensors[DATA]
+    if len(tensors) > 1:
+        content_type, query, body = SAFETENSORS, {}, write_in_order(tensors)
+    else:
+        content_type, body = RAW, [rows.raw]
+        query = {"dtype": rows.element_type.name, "shape": ",".join(map(str, rows.shape))}
     query |= {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     if keep is not None:
         query["keep"] = str(keep)
@@ -225,9 +232,9 @@ def put(
         query["note"] = note
     if replicas is not None:
         query["replicas"] = str(replicas)
-    headers = {"content-type": RAW, "accept": JSON, **conditions(if_match, if_none_match)}
-    told = ProgressBar(name, len(encoded.raw)) if progress is True else progress or None
-    return Request("PUT", path, _answers.read_info, query, headers, [encoded.raw], retryable=False, progress=told)
+    headers = {"content-type": content_type, "accept": JSON, **conditions(if_match, if_none_match)}
+    told = ProgressBar(name, sum(map(len, body))) if progress is True else progress or None
+    return Request("PUT", path, _answers.read_info, query, headers, body, retryable=False, progress=told)
 
 
 def get(

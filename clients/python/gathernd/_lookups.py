@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
@@ -11,10 +10,12 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ._answers import SAFETENSORS, Decode, json_document, with_info
-from ._array_bytes import ELEMENT_TYPES, EncodedTensor, decode, encode
+from ._answers import SAFETENSORS, Decode, json_document, read_tensor, with_info
+from ._array_bytes import EncodedTensor, decode, encode
 from ._arrays_of_others import as_array, as_indices, as_type, decode_for_torch, encode_value, has_no_type
-from ._endpoints import SAFETENSORS_OR_JSON, OutOfBounds, check_name, dtype_name, json_value
+from ._endpoints import JSON, SAFETENSORS_OR_JSON, OutOfBounds, check_name, dtype_name, json_tensor, json_value
+from ._key_arrays import KEYS, key_array
+from ._keys import FOUND, Missing, key_fields
 from ._messages import Answer, Request
 from ._resident_tensor import NamedTensor
 from ._safetensors import read_metadata, read_tensors, write_safetensors
@@ -23,7 +24,7 @@ from .errors import UnexpectedAnswer
 Pooling = Literal["none", "sum", "mean", "max"]
 _LOOKUP: Final = "lookup"
 _EXAMPLE: Final = "[('items', [3, 1])]"
-_AT_LEAST: Final = "tensor and indices are needed"
+_AT_LEAST: Final = "tensor and indices or keys are needed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,22 @@ class Feature:
     A bag begins where `offsets` says, or is as long as `lengths` says, as in TorchRec's KeyedJaggedTensor; either needs
     `pooling`. The last bag ends with the indices; with `include_last_offset`, as in PyTorch, offsets have that end as
     one entry more. `weights` are one for each index, for "sum", of the tensor's type, which a list takes.
+
+    `keys` are ids of rows in place of `indices`, for a table with keys: integers or strings. `missing`, `missing_row`
+    and `found` are those of `Client.gather`.
     """
 
     tensor: str | NamedTensor
-    indices: Any
+    indices: Any = None
     offsets: Any = None
     lengths: Any = None
     weights: Any = None
     pooling: Pooling | None = None
     include_last_offset: bool = False
+    keys: Any = None
+    missing: Missing | None = None
+    missing_row: Any = None
+    found: bool = False
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Feature))
@@ -57,6 +65,8 @@ class LookupResult:
     timings     seconds that the service spent in each of its stages
     replaced    how many indices were out of bounds, None where that is an error
     versions    of each feature the number of the version that was read
+    missing     how many keys their tables lack, None without keys
+    found       of each feature that asks for it a bool for each key, true if the table has it; None of the others
     """
 
     output: Any
@@ -65,6 +75,8 @@ class LookupResult:
     timings: Mapping[str, float]
     replaced: int | None = None
     versions: Sequence[int] = ()
+    missing: int | None = None
+    found: Sequence[Any] = ()
 
 
 def features_of(
@@ -109,7 +121,7 @@ def _as_feature(number: int, given: Any) -> Feature:
     made = given
     if isinstance(given, Mapping):
         unknown = [name for name in given if name not in _FIELDS]
-        if unknown or not given.keys() >= {"tensor", "indices"}:
+        if unknown or "tensor" not in given or given.keys().isdisjoint({"indices", "keys"}):
             raise TypeError(f"feature {number} has the fields {list(given)}: take {', '.join(_FIELDS)}; {_AT_LEAST}")
         made = Feature(**given)
     elif isinstance(given, tuple | list):
@@ -122,6 +134,8 @@ def _as_feature(number: int, given: Any) -> Feature:
     if not isinstance(tensor, str | NamedTensor):
         kind = type(tensor).__name__
         raise TypeError(f"feature {number} begins with the name of its tensor, a str, not with a {kind}: {_EXAMPLE}")
+    if (made.indices is None) == (made.keys is None):
+        raise TypeError(f"feature {number} takes indices, positions of rows, or keys, and one of them")
     bags = "offsets" if made.offsets is not None else "lengths" if made.lengths is not None else None
     if bags is not None and made.pooling in (None, "none"):
         raise ValueError(f"feature {number} has {bags} and no pooling: give pooling='sum', 'mean' or 'max'")
@@ -163,24 +177,18 @@ def lookup(
     Raises TypeError for indices, offsets or lengths that are no integers, ValueError for a feature with both offsets
     and lengths.
     """
-    tensors: dict[str, EncodedTensor] = {}
-    named = []
-    for number, feature in enumerate(features):
+    named, arrays = [], []
+    for feature in features:
         name = _name(feature)
         check_name(name)
-        indices, offsets = _indices(feature)
-        tensors[f"{number}.indices"] = encode(indices)
-        if offsets is not None:
-            tensors[f"{number}.offsets"] = encode(offsets)
-        if feature.weights is not None:
-            tensors[f"{number}.weights"] = encode_value(feature.weights)
-        settings: dict[str, Any] = {"tensor": name}
+        arrays.append(_arrays(feature))
+        settings: dict[str, Any] = {"tensor": name, **key_fields(feature.missing, feature.missing_row, feature.found)}
         if feature.pooling not in (None, "none"):
             settings["pooling"] = feature.pooling
         if feature.include_last_offset:
             settings["include_last_offset"] = True
         named.append(settings)
-    asked: dict[str, Any] = {"features": named, "concat": concat, "output_encoding": "base64"}
+    asked: dict[str, Any] = {"concat": concat, "output_encoding": "base64"}
     if out_of_bounds != "error":
         asked["out_of_bounds"] = out_of_bounds
     if fill_value is not None:
@@ -190,18 +198,40 @@ def lookup(
     make: Decode = decode_for_torch if as_torch else decode
 
     def read(answer: Answer) -> Any:
-        outputs, told = _read(answer, make, concat, len(named))
+        outputs, known, told = _read(answer, make, concat, len(named))
         output = outputs[0] if concat else outputs
-        if not info:
+        if not info and not any(feature.found for feature in features):
             return output
         etags = [str(one["data_etag"]) for one in told["features"]]
         beside = with_info(answer, output, None)
         versions = [one.get("version", 1) for one in told["features"]]
-        return LookupResult(output, etags, beside.request_id, beside.timings, told.get("replaced"), versions)
+        return LookupResult(
+            output, etags, beside.request_id, beside.timings, told.get("replaced"), versions,
+            told.get("missing"), known,
+        )  # fmt: skip
 
-    headers = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
-    text = json.dumps(asked, separators=(",", ":"))
-    return Request("POST", f"/{_LOOKUP}", read, {}, headers, write_safetensors(tensors, {_LOOKUP: text}))
+    # Keys of strings make the request JSON, since safetensors has no strings.
+    if all(tensor.element_type.safetensors for own in arrays for tensor in own.values()):
+        tensors = {f"{number}.{array}": one for number, own in enumerate(arrays) for array, one in own.items()}
+        text = json.dumps({"features": named, **asked}, separators=(",", ":"))
+        body, kind = write_safetensors(tensors, {_LOOKUP: text}), SAFETENSORS
+    else:
+        for settings, own in zip(named, arrays, strict=True):
+            settings |= {array: json_tensor(one) for array, one in own.items()}
+        body, kind = [json.dumps({"features": named, **asked}).encode()], JSON
+    headers = {"content-type": kind, "accept": SAFETENSORS_OR_JSON}
+    return Request("POST", f"/{_LOOKUP}", read, {}, headers, body)
+
+
+def _arrays(feature: Feature) -> dict[str, EncodedTensor]:
+    """The arrays of a feature by their names in a request."""
+    indices, offsets = _indices(feature)
+    arrays = {"indices" if feature.keys is None else KEYS: encode(indices)}
+    if offsets is not None:
+        arrays["offsets"] = encode(offsets)
+    if feature.weights is not None:
+        arrays["weights"] = encode_value(feature.weights)
+    return arrays
 
 
 def _name(feature: Feature) -> str:
@@ -223,42 +253,41 @@ def _of_integers(array: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Indices and offsets, both int32 or both int64."""
+    """Indices and offsets, both int32 or both int64; keys in place of indices, with offsets of int64."""
     if feature.offsets is not None and feature.lengths is not None:
         raise ValueError("a feature has offsets or lengths, not both")
-    indices = as_indices(feature.indices, widen=False)
-    if indices.dtype not in (np.int32, np.int64):
+    indices = as_indices(feature.indices, widen=False) if feature.keys is None else key_array(feature.keys)
+    if feature.keys is None and indices.dtype not in (np.int32, np.int64):
         indices = _of_integers(as_indices(indices, widen=True), "the indices of a feature")
     if feature.lengths is not None:
         sizes = _sizes(feature.lengths)
         if int(sizes.sum()) != indices.size:
             raise ValueError(f"the lengths add up to {int(sizes.sum())}, and there are {indices.size} indices")
-        return indices, (np.cumsum(sizes) - sizes).astype(indices.dtype)
+        own = indices.dtype if feature.keys is None else np.int64
+        return indices, (np.cumsum(sizes) - sizes).astype(own)
     if feature.offsets is None:
         return indices, None
     offsets = _of_integers(as_indices(feature.offsets, widen=True), "the offsets of bags")
+    if feature.keys is not None:
+        return indices, offsets.astype(np.int64)
     if indices.dtype != offsets.dtype:
         indices = indices.astype(np.int64)
     return indices, offsets
 
 
-def _read(answer: Answer, make: Decode, concat: bool, features: int) -> tuple[list[Any], Any]:
-    """The outputs, and what is said beside them."""
+def _read(answer: Answer, make: Decode, concat: bool, features: int) -> tuple[list[Any], list[Any], Any]:
+    """The outputs, of each feature which of its keys are there (None unless it asks), and what is said beside them."""
     names = ["output"] if concat else [f"{number}.output" for number in range(features)]
     try:
         if answer.headers.get("content-type", "").startswith(SAFETENSORS):
             told = json.loads(read_metadata(answer.body)[_LOOKUP])
-            found = read_tensors(answer.body)
-            return [make(*found[name]) for name in names], told
-        told = json_document(answer)
-        outputs = [told["output"]] if concat else told["outputs"]
-        return [
-            make(
-                ELEMENT_TYPES[output["dtype"]],
-                tuple(output["shape"]),
-                memoryview(bytearray(b64decode(output["base64"], validate=True))),
-            )
-            for output in outputs
-        ], told
+            tensors = read_tensors(answer.body)
+            outputs = [tensors[name] for name in names]
+            known = [tensors.get(f"{number}.{FOUND}") for number in range(features)]
+        else:
+            told = json_document(answer)
+            outputs = [read_tensor(one) for one in ([told["output"]] if concat else told["outputs"])]
+            known = [read_tensor(one[FOUND]) if FOUND in one else None for one in told["features"]]
+        return [make(*one) for one in outputs], [None if one is None else make(*one) for one in known], told
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnexpectedAnswer(f"the answer is not that of a lookup: {error!r}", answer.status) from error

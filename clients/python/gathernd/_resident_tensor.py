@@ -84,6 +84,11 @@ class NamedTensor:
         return f"<{type(self).__name__} {self.name!r}>"
 
 
+def resident_name(data: Any) -> str | None:
+    """The name of the resident tensor that `data` stands for, None for an array."""
+    return data.name if isinstance(data, NamedTensor) else data if isinstance(data, str) else None
+
+
 class ResidentTensor(NamedTensor):
     """`client["items"]`: `[5:7]`, `[-1]`, `[[3, 8]]` and `[rows, columns]` are arrays, as from a NumPy array.
 

@@ -24,11 +24,14 @@ def write_safetensors(tensors: Mapping[str, EncodedTensor], metadata: Mapping[st
     `metadata` are the texts of `__metadata__`.
     """
     order = sorted(tensors.items(), key=lambda pair: -pair[1].element_type.itemsize)
-    header = _header(
-        tuple([(name, tensor.element_type.safetensors, tensor.shape, len(tensor.raw)) for name, tensor in order]),
-        tuple((metadata or {}).items()),
-    )
-    return [header, *[tensor.raw for _, tensor in order]]
+    return write_in_order(dict(order), metadata)
+
+
+def write_in_order(tensors: Mapping[str, EncodedTensor], metadata: Mapping[str, str] | None = None) -> list[Buffer]:
+    """The buffers of a safetensors body with `tensors` in their order, which an upload with keys needs."""
+    described = tuple([(name, one.element_type.safetensors, one.shape, len(one.raw)) for name, one in tensors.items()])
+    header = _header(described, tuple((metadata or {}).items()))
+    return [header, *[tensor.raw for tensor in tensors.values()]]
 
 
 @lru_cache(256)

@@ -12,8 +12,10 @@ import numpy as np
 
 from ._array_bytes import ElementType, EncodedTensor
 from ._arrays_of_others import encode_value
-from ._safetensors import MAX_HEADER_BYTES, tensor_of_file
+from ._key_arrays import KEY_TENSORS, key_tensors
+from ._safetensors import MAX_HEADER_BYTES, read_entries, tensor_of_file
 
+DATA: Final = "data"
 _NPY_MAGIC: Final = b"\x93NUMPY"
 
 
@@ -28,6 +30,36 @@ def encode_upload(source: Any, tensor: str | None) -> EncodedTensor:
     if tensor is not None:
         raise ValueError("tensor= names a tensor of a safetensors file, and no file is uploaded")
     return _encode_rows(source) if isinstance(source, Iterator) else encode_value(source)
+
+
+def upload_tensors(source: Any, tensor: str | None, keys: Any) -> dict[str, EncodedTensor]:
+    """The tensors of an upload in their order: `data`, after the keys of its rows if it has keys.
+
+    `keys` is an array or the path of an npy file. Without them a safetensors file may have keys beside its `data`.
+    Raises what `encode_upload` and `key_tensors` raise, and TypeError for rows that cannot be sent beside keys.
+    """
+    if keys is None and tensor is None and isinstance(source, str | os.PathLike):
+        for names in KEY_TENSORS:
+            if _tensors_of_file(Path(source)) == {*names, DATA}:
+                return {name: _encode_file(Path(source), name) for name in (*names, DATA)}
+    rows = encode_upload(source, tensor)
+    if keys is None:
+        return {DATA: rows}
+    if rows.element_type.safetensors is None:
+        raise TypeError(f"rows of {rows.element_type.name} are uploaded without keys; put_keys gives them keys then")
+    return {**key_tensors(keys), DATA: rows}
+
+
+def _tensors_of_file(path: Path) -> set[str]:
+    """The names of the tensors of a safetensors file, none of another file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(path.stat().st_size - 8, MAX_HEADER_BYTES):
+            return set()
+        try:
+            return set(read_entries(file.read(length)))
+        except ValueError:
+            return set()
 
 
 def _encode_file(path: Path, tensor: str | None) -> EncodedTensor:

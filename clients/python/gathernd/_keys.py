@@ -1,0 +1,110 @@
+"""Requests with keys, ids that name the rows of a table in place of their positions: gathers, uploads, downloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from numpy.typing import NDArray
+
+from . import _answers, _endpoints
+from ._answers import SAFETENSORS, Decode, TensorInfo
+from ._array_bytes import decode, encode
+from ._arrays_of_others import decode_for_torch
+from ._endpoints import JSON, RAW, OutOfBounds, check_name, conditions, dtype_name, json_value, to_operator
+from ._key_arrays import KEYS, key_array, key_tensors
+from ._messages import Answer, Request
+from ._resident_tensor import resident_name
+from ._safetensors import write_in_order
+
+Missing = Literal["error", "fill", "row"]
+FOUND: Final = "found"
+
+
+def key_fields(missing: Missing | None, missing_row: Any, found: bool) -> dict[str, Any]:
+    """What a request says beside its keys: the fields that are given."""
+    fields: dict[str, Any] = {} if missing is None else {"missing": missing}
+    if missing_row is not None:
+        by_key = isinstance(missing_row, Mapping)
+        fields["missing_row"] = {
+            name: json_value(value) for name, value in missing_row.items()
+        } if by_key else json_value(missing_row)  # fmt: skip
+    if found:
+        fields[FOUND] = True
+    return fields
+
+
+def gather(
+    data: Any,
+    indices: Any,
+    keys: Any,
+    axis: int,
+    batch_dims: int,
+    dialect: str,
+    device: str,
+    out_of_bounds: OutOfBounds | None,
+    missing: Missing | None,
+    missing_row: Any,
+    found: bool,
+    fill_value: Any,
+    output_dtype: Any,
+    info: bool,
+    as_torch: bool,
+) -> Request[Any]:
+    """A Gather, of rows by their keys or of slices by their positions.
+
+    Its result is an array, for `as_torch` PyTorch's tensor; for `info` and `found` a Result with that. Raises TypeError
+    unless there are either indices or keys, and for what is for keys alone beside indices.
+    """
+    if (indices is None) == (keys is None):
+        raise TypeError("a gather takes indices, positions of rows, or keys=, and one of them")
+    fields = key_fields(missing, missing_row, found)
+    if keys is None:
+        if fields:
+            raise TypeError(f"{min(fields)}= belongs to a gather with keys=")
+        return _endpoints.gather(
+            "gather", data, indices, axis, dialect, device, out_of_bounds, fill_value, output_dtype, info, as_torch,
+            batch_dims,
+        )  # fmt: skip
+    make: Decode = decode_for_torch if as_torch else decode
+
+    def read(answer: Answer) -> Any:
+        gathered = _answers.read_gathered(answer, make)
+        return _answers.with_info(answer, *gathered) if info or found else gathered.array
+
+    name = resident_name(data)
+    if name is None:
+        raise TypeError("keys name rows of a resident tensor: data is its name")
+    check_name(name)
+    fields |= {"dialect": dialect, "device": device}
+    given = {"axis": axis or None, "batch_dims": batch_dims or None, "out_of_bounds": out_of_bounds}
+    fields |= {field: value for field, value in given.items() if value is not None}
+    if fill_value is not None:
+        fields["fill_value"] = json_value(fill_value)
+    if output_dtype is not None:
+        fields["output_dtype"] = dtype_name(output_dtype)
+    return to_operator("/gather", read, {KEYS: encode(key_array(keys))}, {"data": name}, fields)
+
+
+def put_keys(name: str, keys: Any, if_match: str, keep: int | None, note: str | None) -> Request[TensorInfo]:
+    """Keys for the rows of a table that has none. Not retryable: the second one would find a table that has them."""
+    check_name(name)
+    query = {"keep": None if keep is None else str(keep), "note": note}
+    given = {field: value for field, value in query.items() if value is not None}
+    headers = {"content-type": SAFETENSORS, "accept": JSON, **conditions(if_match, None)}
+    body = write_in_order(key_tensors(keys))
+    return Request("PUT", _path(name), _answers.read_info, given, headers, body, retryable=False)
+
+
+def get_keys(name: str, if_match: str | None) -> Request[NDArray[Any]]:
+    """The keys of a table, in the order of its rows."""
+    check_name(name)
+
+    def read(answer: Answer) -> NDArray[Any]:
+        return decode(*_answers.type_and_shape(answer.status, answer.headers), answer.body)
+
+    return Request("GET", _path(name), read, headers={"accept": RAW, **conditions(if_match, None)})
+
+
+def _path(name: str) -> str:
+    return f"/tensors/{name}/keys"
