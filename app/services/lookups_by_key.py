@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from app.errors import GatherError
 from app.operators.lookup_plan import check_offsets
-from app.services.edit_bags import skipped_entries
 from app.services.find_rows import FoundRows, check_keys, find_rows, positions_of
 from app.store import Resident
 from app.tensors.lookup_call import LookupCall
@@ -40,8 +39,7 @@ def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRow
         rows: FoundRows | GatherError | None = None
         if feature.by_key is not None:
             assert resident.keys is not None, "this was checked"
-            skipped = skipped_entries(feature, resident)
-            rows = find_rows(feature.by_key, feature.indices, resident.keys, feature.tensor, skipped)
+            rows = find_rows(feature.by_key, feature.indices, resident.keys, feature.tensor)
         if isinstance(rows, GatherError):
             first = first or rows
         else:

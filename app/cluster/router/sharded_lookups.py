@@ -239,10 +239,5 @@ def _unavailable(
     found = []
     for one in own:
         part = resident.version_in_map.ranges[one.number]
-        needed = np.flatnonzero((read >= part.start) & (read < part.stop))
-        items = run.items.get(number)
-        if items is not None:
-            needed = items[needed]
-            needed = np.sort(needed[needed >= 0])
-        found.append(needing(call.features[number].indices, needed))
+        found.append(needing(call.features[number].indices, np.flatnonzero((read >= part.start) & (read < part.stop))))
     return unavailable(resident, own, found)

@@ -53,12 +53,20 @@ def gather_options(
     options: dict[str, Any] = {} if mode is None else {"out_of_bounds": mode.value}
     if output_dtype is not None:
         options["output_dtype"] = output_dtype.value
-    if fill_value is not None:
-        try:
-            options["fill_value"] = json.loads(fill_value, parse_int=_integer, parse_float=_finite)
-        except ValueError:
-            called_wrongly(f"--fill-value {fill_value!r} is not JSON; a string has quotes: '\"a\"'")
-    return options
+    return options | value_option(fill_value)
+
+
+def value_option(fill_value: str | None) -> dict[str, Any]:
+    """The option `fill_value` of the client's method, if it is given. Ends with 2 if it is no JSON."""
+    return {} if fill_value is None else {"fill_value": json_option("--fill-value", fill_value)}
+
+
+def json_option(name: str, text: str) -> Any:
+    """The value of an option that is JSON. Ends with 2 if it is none."""
+    try:
+        return json.loads(text, parse_int=_integer, parse_float=_finite)
+    except ValueError:
+        called_wrongly(f"{name} {text!r} is not JSON; a string has quotes: '\"a\"'")
 
 
 def _integer(text: str) -> int | float:

@@ -1,4 +1,4 @@
-"""`gathernd tensors put|ls|versions|show|replicas|get|scatter|rm`: the resident tensors of a running service.
+"""`gathernd tensors put|ls|versions|show|replicas|get|keys|rows|scatter|rm`: the resident tensors of a running service.
 
 Each command can be interrupted and given again without harm: an upload becomes visible whole or not at all, and a
 downloaded file gets its name once it is complete.
@@ -18,6 +18,8 @@ import typer
 
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 from .tables import Column, Field, human_bytes, print_fields, print_rows, short_etag
+from .tensor_keys import keys as print_keys
+from .tensor_keys import rows as print_rows_by_key
 from .url_files import fetched, is_url, shown_url, split_fragment
 
 if TYPE_CHECKING:
@@ -90,6 +92,9 @@ def _progress_bar(name: str, total: int | None) -> Iterator[Callable[[int], None
 def put(
     name: NewName,
     file: Annotated[str, typer.Argument(help="npy or safetensors file, or its URL, with #TENSOR for one of several.")],
+    keys: Annotated[
+        Path | None, typer.Option(help="npy file of the rows' keys; a safetensors file may have them itself.")
+    ] = None,
     if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
     tensor: Annotated[str | None, typer.Option(help="Which tensor of a safetensors file that has several.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Only if there is no tensor of this name yet.")] = False,
@@ -121,20 +126,25 @@ def put(
         if not is_url(file):
             if server:
                 raise ValueError("--server is for a URL")
-            info = _upload(service, name, Path(file), tensor, options)
+            info = _upload(service, name, Path(file), keys, tensor, options)
+        elif keys is not None:
+            raise ValueError("--keys is for a file, not for a URL")
         else:
             address, fragment = split_fragment(file)
             info = (_import if server else _fetch_and_upload)(service, name, address, tensor or fragment, options)
         typer.echo(info.etag)
 
 
-def _upload(service: Client, name: str, file: Path, tensor: str | None, options: PutOptions) -> TensorInfo:
+def _upload(
+    service: Client, name: str, file: Path, keys: Path | None, tensor: str | None, options: PutOptions
+) -> TensorInfo:
     from .npy_files import is_safetensors, load  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     # The client takes paths of both; what is no npy file is refused here with more to say of it.
     content = file if tensor is not None or is_safetensors(file) else load(file)
     with _progress_bar(name, getattr(content, "nbytes", None)) as progress:
-        return service.put(name, content, tensor=tensor, progress=progress, **options)
+        own = None if keys is None else load(keys)
+        return service.put(name, content, keys=own, tensor=tensor, progress=progress, **options)
 
 
 def _fetch_and_upload(service: Client, name: str, url: str, tensor: str | None, options: PutOptions) -> TensorInfo:
@@ -147,7 +157,7 @@ def _fetch_and_upload(service: Client, name: str, url: str, tensor: str | None, 
             bars[0](done)
 
         path = stack.enter_context(fetched(url, tensor, show))
-        return _upload(service, name, path, tensor if url.startswith("file:") else None, options)
+        return _upload(service, name, path, None, tensor if url.startswith("file:") else None, options)
 
 
 def _import(service: Client, name: str, url: str, tensor: str | None, options: PutOptions) -> TensorInfo:
@@ -218,6 +228,7 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> 
             Field("lock", str(info.lock).lower()),
             Field("version", str(info.version)),
             Field("versions", ",".join(map(str, info.versions))),
+            *([] if info.keys is None else [Field("keys", info.keys.dtype)]),
             *([] if info.replicas is None else [Field("replicas", str(info.replicas))]),
             *(Field("range", range_text(one)) for one in info.ranges),
             *([] if info.note is None else [Field("note", info.note)]),
@@ -300,6 +311,10 @@ def _download(service: Client, name: str, info: TensorInfo, target: Path, progre
                 np.lib.format.write_array_header_1_0(file, header)
             file.write(rows_read.data)
             progress((first + len(rows_read)) * info.bytes // rows)
+
+
+app.command("keys")(print_keys)
+app.command("rows")(print_rows_by_key)
 
 
 @app.command("scatter")
