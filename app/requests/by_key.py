@@ -9,7 +9,8 @@ from app.errors import invalid_field
 from app.json_text import lossless_json
 from app.requests.fill_value import JsonItem, json_value
 from app.requests.schemas.gather_request import NamedTensor
-from app.tensors.by_key import KEY_FIELDS, KEYS, ByKey, MissingRow
+from app.tensors.by_key import KEY_FIELDS, KEYS, ByKey, NamedRow
+from app.tensors.lookup_call import ROWS_OF_BAGS
 
 _FORMS = 'a position, such as 0, or a key, such as {"key": 7}'
 
@@ -45,17 +46,44 @@ def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> By
         raise invalid_field(
             at, "missing_row is missing, which missing row needs", f"Add 'missing_row' at {at}: {_FORMS}."
         )
-    return ByKey(fields.missing, _missing_row(json_value(fields.missing_row, "missing_row", at), at), fields.found)
+    return ByKey(
+        fields.missing, named_row(json_value(fields.missing_row, "missing_row", at), "missing_row", at), fields.found
+    )
 
 
-def _missing_row(value: Any, pointer: str) -> MissingRow:
-    """The row that a JSON value names: an integer, or an object with a key. Raises invalid_field."""
+def named_row(value: Any, name: str, pointer: str) -> NamedRow:
+    """The row that a JSON value of the field `name` names: an integer, or an object with a key.
+
+    Raises invalid_field.
+    """
     if type(value) is dict and [*value] == ["key"]:
-        return MissingRow(pointer, key=JsonItem(value["key"], f"{pointer}/key", "key"))
+        return NamedRow(pointer, key=JsonItem(value["key"], f"{pointer}/key", "key"))
     position = lossless_json.integer(value)
     if position is None:
-        raise invalid_field(pointer, f"missing_row must be {_FORMS}", f"Write at {pointer} {_FORMS}.")
-    return MissingRow(pointer, position)
+        raise invalid_field(pointer, f"{name} must be {_FORMS}", f"Write at {pointer} {_FORMS}.")
+    return NamedRow(pointer, position)
+
+
+def rows_of_bags(fields: Any, has_keys: bool, field: Callable[[str], str]) -> dict[str, NamedRow]:
+    """The rows that a valid feature names for its bags, by field. Raises invalid_field.
+
+    What is skipped is an entry: a key of a feature with keys, else a position.
+    """
+    rows: dict[str, NamedRow] = {}
+    for name in ROWS_OF_BAGS:
+        if name not in fields.model_fields_set:
+            continue
+        at = field(name)
+        if fields.pooling == "none":
+            hint = f"Leave out '{name}' at {at}, or give the feature a 'pooling', such as 'sum'."
+            raise invalid_field(at, f"{name} is for pooling sum, mean or max, and this feature has none", hint)
+        rows[name] = row = named_row(getattr(fields, name), name, at)
+        is_key = row.key is not None
+        if is_key != has_keys and (is_key or name == "padding_index"):
+            what, form = ("a key", '{"key": 7}') if has_keys else ("a position", "0")
+            entries = "keys" if has_keys else "indices"
+            raise invalid_field(at, f"{name} must be {what}, as this feature has {entries}", f"Write {form} at {at}.")
+    return rows
 
 
 def check_gather(fields: Any, keys: str, field: Callable[[str], str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from app.errors import GatherError, Place
-from app.requests.by_key import check_gather, check_no_bounds, check_one_given, given_by_key
+from app.requests.by_key import check_gather, check_no_bounds, check_one_given, given_by_key, rows_of_bags
 from app.requests.envelope_cache import Validated
 from app.requests.fill_value import given_fill_value
 from app.requests.request import Origin, ReadArray, Request
@@ -315,6 +315,7 @@ def _feature(
     arrays = {name: place for name in ARRAYS if (place := f"{at}/{name}") in given}
     settings = {name: getattr(fields, name) for name in SETTINGS} | {"pointer": origin.field(at)}
     settings["by_key"] = given_by_key(fields, KEYS in arrays, lambda name: origin.field(f"{at}/{name}"))
+    settings |= rows_of_bags(fields, KEYS in arrays, lambda name: origin.field(f"{at}/{name}"))
     if KEYS in arrays:
         arrays = {"indices": arrays.pop(KEYS)} | arrays
     return settings, [*arrays.items()]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from app.errors import REPORTED_PLACES, GatherError, Place
 from app.near_name import shorten
 from app.store import KeyColumn, Resident
-from app.tensors.by_key import ByKey
+from app.tensors.by_key import ByKey, NamedRow
 from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
@@ -67,17 +67,23 @@ def check_keys(keys: Tensor, resident: Resident, name: str, pointer: str) -> Non
     )
 
 
-def find_rows(by_key: ByKey, keys: Tensor, column: KeyColumn, name: str) -> FoundRows | GatherError:
+def find_rows(
+    by_key: ByKey, keys: Tensor, column: KeyColumn, name: str, skipped: NDArray[np.bool_] | None = None
+) -> FoundRows | GatherError:
     """Look up the keys. Returns key_not_found or index_out_of_bounds if a key, or the row in its place, is missing.
+
+    Those that are `skipped` are not missing; what their rows are does not matter.
 
     What it returns holds for the version of the table that `column` is of, if no writer changed it meanwhile.
     """
     rows = np.empty(keys.array.size, np.int64)
     column.find(_as_wanted(keys, column), rows)
     known = rows >= 0
+    if skipped is not None:
+        rows[skipped], known[skipped] = 0, True
     missing = known.size - int(np.count_nonzero(known))
     if by_key.missing_row is not None:
-        row = _row_for_missing(by_key, column, name)
+        row = row_named(by_key.missing_row, "missing_row", column, column.count, name)
         if isinstance(row, GatherError):
             return row
         rows[~known] = row
@@ -94,14 +100,13 @@ def _as_wanted(keys: Tensor, column: KeyColumn) -> Any:
     return keys.array.astype(column.dtype, copy=False)
 
 
-def _row_for_missing(by_key: ByKey, column: KeyColumn, name: str) -> int | GatherError:
-    """The row that stands for missing keys, or the error if the table has no such row.
+def row_named(given: NamedRow, field: str, column: KeyColumn | None, rows: int, name: str) -> int | GatherError:
+    """The row that the field of a request names, or the error if the table, which has so many rows, has none such.
 
     Raises value_not_representable.
     """
-    given, rows = by_key.missing_row, column.count
-    assert given is not None
     if given.key is not None:
+        assert column is not None, "a request that names a key has keys"
         key = given.key.item(DTYPES[column.dtype])
         found = np.empty(1, np.int64)
         column.find(_as_wanted(key, column), found)
@@ -109,16 +114,14 @@ def _row_for_missing(by_key: ByKey, column: KeyColumn, name: str) -> int | Gathe
             return int(found[0])
         value = _value(key, 0)
         place = Place(given.key.pointer, value=value)
-        return GatherError(
-            "key_not_found", f"missing_row names the key {value!r}, which {name!r} lacks", places=[place]
-        )
+        return GatherError("key_not_found", f"{field} names the key {value!r}, which {name!r} lacks", places=[place])
     position = given.position
     assert position is not None
     if 0 <= position < rows:
         return position
     return GatherError(
         "index_out_of_bounds",
-        f"missing_row names a row that {name!r} lacks, which has {rows}",
+        f"{field} names a row that {name!r} lacks, which has {rows}",
         places=[Place(given.pointer, value=position, axis=0, size=rows, allowed=(0, rows - 1) if rows else None)],
         hint=f"Name a row from 0 to {rows - 1} at {given.pointer}." if rows else None,
     )

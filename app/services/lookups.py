@@ -29,6 +29,7 @@ from app.operators.registry import LOOKUPS
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
 from app.services.call_resources import CallResources
+from app.services.edit_bags import EDITED_BYTES, edit_bags, skipped_entries
 from app.services.find_rows import FEW_KEYS, FOUND_BYTES, FoundRows
 from app.services.lookups_by_key import by_position, rows_found, with_rows
 from app.services.runner import Explanation, Runner
@@ -58,6 +59,9 @@ class _Planned(NamedTuple):
     """By whether reading a table waits for the disk."""
 
 
+_AS_SENT: Final[Mapping[int, NDArray[np.int64]]] = {}
+
+
 class LookupRun(NamedTuple):
     """What a lookup reads and writes: its indices and offsets as kernels take them, rows of fill values, outputs."""
 
@@ -67,6 +71,8 @@ class LookupRun(NamedTuple):
     weights: Sequence[NDArray[Any] | None]
     fills: Sequence[NDArray[Any] | None]
     outputs: Sequence[NDArray[Any]]
+    items: Mapping[int, NDArray[np.int64]] = _AS_SENT
+    """For a feature whose bags were edited the number of the index that each is, -1 for the default row."""
 
     def arrays(self, number: int, table: Tensor) -> FeatureArrays:
         """The arrays of a feature that reads `table`."""
@@ -172,6 +178,8 @@ class Lookups(Runner):
             one.include_last_offset and ends_early(one) for one in call.features
         ):  # the kernel sees where bags begin
             raise await self._first_error(call, plan, request)
+        if any(feature.edits_bags for feature in call.features):
+            run = await self._edit_bags(prepared, run, request)
         run, residents, tables, every = await self._read_tables(call, run, residents, request)
         plan = run.plan
         if on_event_loop and request.parts == 1 and not strings:
@@ -225,6 +233,15 @@ class Lookups(Runner):
         if isinstance(found, GatherError):
             raise found
         return found
+
+    async def _edit_bags(self, prepared: PreparedLookup, run: LookupRun, request: ServedRequest) -> LookupRun:
+        """The run without padding in its bags, and with default rows in empty ones. Raises what `edit_bags` raises."""
+        edited = [number for number, feature in enumerate(prepared.call.features) if feature.edits_bags]
+        plans = [run.plan.features[number] for number in edited]
+        count = sum(plan.indices + plan.bags for plan in plans)
+        request.memory.charge(EDITED_BYTES * count)
+        few = count < LARGE_INDEX_SCAN
+        return await self.resources.pool.run_unless(few, lambda: _with_edited_bags(prepared, run, edited), request)
 
     async def _first_error(self, call: LookupCall, plan: LookupPlan, request: ServedRequest) -> GatherError:
         """The error of indices or offsets of which some are known to be wrong."""
@@ -396,6 +413,21 @@ def _outputs(call: LookupCall, run: LookupRun) -> list[Tensor]:
         return [Tensor(target, shape, np.empty(0, target.numpy))]
     rows = [part.array.reshape(shape[0], -1) for part in parts]
     return [Tensor(target, shape, np.concatenate(rows, axis=1).reshape(-1))]
+
+
+def _with_edited_bags(prepared: PreparedLookup, run: LookupRun, edited: Sequence[int]) -> LookupRun:
+    """The run with the bags of the features `edited` as they are read."""
+    plans, indices, offsets, weights = [*run.plan.features], [*run.indices], [*run.offsets], [*run.weights]
+    items: dict[int, NDArray[np.int64]] = {}
+    for number in edited:
+        feature, resident, begin = prepared.call.features[number], prepared.residents[number], offsets[number]
+        assert begin is not None, "it is pooled"
+        skipped = skipped_entries(feature, resident)
+        bags = edit_bags(feature, resident, indices[number], begin, weights[number], skipped)
+        indices[number], offsets[number], weights[number], items[number] = bags
+        plans[number] = replace(plans[number], indices=bags.indices.size)
+    plan = replace(run.plan, features=tuple(plans))
+    return run._replace(plan=plan, indices=indices, offsets=offsets, weights=weights, items=items)
 
 
 def _fills(call: LookupCall, feature: Feature) -> bool:

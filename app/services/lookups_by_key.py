@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from app.errors import GatherError
 from app.operators.lookup_plan import check_offsets
+from app.services.edit_bags import skipped_entries
 from app.services.find_rows import FoundRows, check_keys, find_rows, positions_of
 from app.store import Resident
 from app.tensors.lookup_call import LookupCall
@@ -39,7 +40,8 @@ def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRow
         rows: FoundRows | GatherError | None = None
         if feature.by_key is not None:
             assert resident.keys is not None, "this was checked"
-            rows = find_rows(feature.by_key, feature.indices, resident.keys, feature.tensor)
+            skipped = skipped_entries(feature, resident)
+            rows = find_rows(feature.by_key, feature.indices, resident.keys, feature.tensor, skipped)
         if isinstance(rows, GatherError):
             first = first or rows
         else:

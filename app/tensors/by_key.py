@@ -34,8 +34,8 @@ class ItemOfRequest(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MissingRow:
-    """The row that stands for missing keys, named at `pointer`: by its position, or by its key."""
+class NamedRow:
+    """A row of a table that a request names at `pointer`: by its position, or by its key."""
 
     pointer: str
     position: int | None = None
@@ -50,5 +50,5 @@ class ByKey:
     """
 
     missing: Missing = "error"
-    missing_row: MissingRow | None = None
+    missing_row: NamedRow | None = None
     found: bool = False

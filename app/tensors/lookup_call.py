@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, get_args
 
-from app.tensors.by_key import FOUND, KEYS, ByKey
+from app.tensors.by_key import FOUND, KEYS, ByKey, NamedRow
 from app.tensors.gather_call import ReadingCall
 from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
@@ -20,6 +20,10 @@ ARRAYS: Final = ("indices", KEYS, "offsets", "weights")
 """The arrays that a feature may have, in the order in which they are judged: either indices or keys."""
 
 
+ROWS_OF_BAGS: Final = ("padding_index", "default_index")
+"""The fields of a pooled feature that name a row: the entry that is skipped, and the row of an empty bag."""
+
+
 def found_name(number: int) -> str:
     """The name of the output that says which keys of a feature its table has."""
     return f"{number}.{FOUND}"
@@ -30,7 +34,8 @@ class Feature:
     """Rows of the resident tensor `tensor`, by position: `indices`, and where pooled the first index of each bag.
 
     With `by_key` the indices are keys of rows. With `include_last_offset` the offsets have one entry more, the
-    number of indices.
+    number of indices. Entries of bags that are `padding_index` are skipped, and an empty bag is of the row
+    `default_index`.
 
     `pointer` is where the request has what is no array, such as `/features/3`.
     """
@@ -43,6 +48,13 @@ class Feature:
     pointer: str = ""
     include_last_offset: bool = False
     by_key: ByKey | None = None
+    padding_index: NamedRow | None = None
+    default_index: NamedRow | None = None
+
+    @property
+    def edits_bags(self) -> bool:
+        """Whether its bags are read with other entries than they have."""
+        return self.padding_index is not None or self.default_index is not None
 
     @property
     def bags(self) -> int:

@@ -239,5 +239,10 @@ def _unavailable(
     found = []
     for one in own:
         part = resident.version_in_map.ranges[one.number]
-        found.append(needing(call.features[number].indices, np.flatnonzero((read >= part.start) & (read < part.stop))))
+        needed = np.flatnonzero((read >= part.start) & (read < part.stop))
+        items = run.items.get(number)
+        if items is not None:
+            needed = items[needed]
+            needed = np.sort(needed[needed >= 0])
+        found.append(needing(call.features[number].indices, needed))
     return unavailable(resident, own, found)

@@ -15,7 +15,7 @@ from app.requests.schemas.key_fields import KEYS_DESCRIPTION, AsksForFound, Miss
 from app.requests.schemas.member_types import ABSENT, FEATURES, JsonBool, RequestModel, TensorName
 from app.tensors.by_key import KEY_FIELDS
 from app.tensors.gather_call import Encoding, OutOfBounds
-from app.tensors.lookup_call import ARRAYS, Pooling
+from app.tensors.lookup_call import ARRAYS, ROWS_OF_BAGS, Pooling
 
 
 class LookupFeature(RequestModel):
@@ -48,13 +48,23 @@ class LookupFeature(RequestModel):
         description="With pooling, whether `offsets` has one entry more, the end of the last bag: the number of "
         "indices.",
     )
+    padding_index: AnyJson = Field(
+        ABSENT,
+        description="With pooling, the entry that is skipped wherever it is in a bag: a position, such as 0, or with "
+        '`keys` a key, such as {"key": 7}, which the table may lack. A mean divides by the entries that are left.',
+    )
+    default_index: AnyJson = Field(
+        ABSENT,
+        description="With pooling, the row that an empty bag is of, zeros if left out: its position, or with `keys` "
+        "its key. A bag is empty, too, if all its entries are skipped.",
+    )
     missing: MissingMode = "error"
     missing_row: RowForMissing = ABSENT
     found: AsksForFound = False
 
 
 _BESIDE: Final = tuple(name for name in LookupFeature.model_fields if name not in ARRAYS)
-SETTINGS: Final = tuple(name for name in _BESIDE if name not in KEY_FIELDS)
+SETTINGS: Final = tuple(name for name in _BESIDE if name not in (*KEY_FIELDS, *ROWS_OF_BAGS))
 """What a feature says beside its arrays, and but for keys; `app.tensors.lookup_call.Feature` has fields of these names.
 """
 _FIELDS: Final[dict[str, Any]] = {name: (one.annotation, one) for name, one in LookupFeature.model_fields.items()}

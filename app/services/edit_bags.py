@@ -1,0 +1,105 @@
+"""Bags as they are read: without the entries that are padding, and with the default row where one is empty."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GatherError
+from app.operators.lookup_plan import check_offsets
+from app.services.find_rows import row_named
+from app.store import Resident
+from app.tensors.dtypes import DTYPES
+from app.tensors.lookup_call import Feature
+from app.tensors.string_frames import HEAD
+from app.tensors.string_tensor import PackedStrings
+
+EDITED_BYTES: Final = 64
+"""What `edit_bags` takes at most for each index and each bag."""
+
+
+class Bags(NamedTuple):
+    """The arrays of a feature as a kernel reads them. `items` has the number of the index that each is, -1 for none."""
+
+    indices: NDArray[Any]
+    offsets: NDArray[Any]
+    weights: NDArray[Any] | None
+    items: NDArray[np.int64]
+
+
+def skipped_entries(feature: Feature, resident: Resident) -> NDArray[np.bool_] | None:
+    """Which entries of a feature are its padding, None if it has none. `feature` has keys, or positions.
+
+    Raises index_out_of_bounds for a padding that is no row, and value_not_representable.
+    """
+    padding, indices = feature.padding_index, feature.indices
+    if padding is None:
+        return None
+    if padding.key is None:
+        row = row_named(padding, "padding_index", None, resident.tensor.shape[0], feature.tensor)
+        if isinstance(row, GatherError):
+            raise row
+        equal: NDArray[np.bool_] = indices.array == row
+        return equal
+    assert resident.keys is not None, "this was checked"
+    key = padding.key.item(DTYPES[resident.keys.dtype])
+    if isinstance(indices, PackedStrings):
+        return _equal_strings(indices, bytes(key.frame(0)) if isinstance(key, PackedStrings) else b"")
+    found: NDArray[np.bool_] = indices.array == key.array[0]
+    return found
+
+
+def edit_bags(
+    feature: Feature,
+    resident: Resident,
+    indices: NDArray[Any],
+    offsets: NDArray[Any],
+    weights: NDArray[Any] | None,
+    skipped: NDArray[np.bool_] | None,
+) -> Bags:
+    """The arrays of a feature without its padding, and with its default row in empty bags.
+
+    Raises offsets_invalid, index_out_of_bounds and key_not_found (the default row), and value_not_representable.
+    """
+    check_offsets(feature)
+    items = np.arange(indices.size)
+    if skipped is not None:
+        kept = ~skipped
+        before = np.concatenate(([0], np.cumsum(kept)))
+        indices, items = indices[kept], items[kept]
+        offsets = before[offsets].astype(offsets.dtype)
+        weights = None if weights is None else weights[kept]
+    if feature.default_index is not None:
+        rows = resident.tensor.shape[0]
+        row = row_named(feature.default_index, "default_index", resident.keys, rows, feature.tensor)
+        if isinstance(row, GatherError):
+            raise row
+        empty = np.diff(offsets, append=indices.size) == 0
+        at = offsets[empty]
+        indices = np.insert(indices, at, row)
+        items = np.insert(items, at, -1)
+        if weights is not None:
+            weights = np.insert(weights, at, _one(feature))
+        offsets = (offsets + np.cumsum(empty) - empty).astype(offsets.dtype)
+    return Bags(indices, offsets, weights, items)
+
+
+def _one(feature: Feature) -> Any:
+    """The weight 1 as weights have it."""
+    assert feature.weights is not None
+    dtype = feature.weights.dtype
+    return np.ones(1, dtype.numpy).view(dtype.carrier)[0]
+
+
+def _equal_strings(strings: PackedStrings, frame: bytes) -> NDArray[np.bool_]:
+    """Which of the strings have this frame."""
+    wanted = np.frombuffer(frame, np.uint8)
+    found = np.zeros(strings.array.size, np.bool_)
+    inside = np.flatnonzero(strings.array + wanted.size <= strings.octets.size)
+    for width in (HEAD, wanted.size):  # most differ in their length
+        places = strings.array[inside][:, None] + np.arange(width)
+        inside = inside[(strings.octets[places] == wanted[:width]).all(axis=1)]
+    found[inside] = True
+    return found
