@@ -13,8 +13,8 @@ metadata, lookups and further changes agree in every process. Versions have the 
 given twice, and an alias names a version that is there. The record of an import that was answered says how it ended,
 until it is forgotten: because a request asks for that, or as the oldest of more than MOST_RECORDS.
 
-SEQUENCE is `contents` (uploads, scatters, removals), `versions` (of tensors, kept or not, and aliases of them) or
-`imports` (whole, failed, ended and forgotten).
+SEQUENCE is `contents` (uploads, scatters, removals), `versions` (of tensors, kept or not, and aliases of them),
+`imports` (whole, failed, ended and forgotten) or `keys` (tables with keys).
 
 MODE says what dying means. `kill`: the process ends, what it wrote stays. `half`: so, with the last write done by half.
 `lost`, `names`, `data` and `first` are a loss of power, of which `lost` keeps what fsync has made durable and nothing
@@ -67,6 +67,7 @@ from app.store.scatters.scatter_log import ScatterLog
 from app.tensors.shape_limits import Limits
 from tests.http.tensors import npy
 from tests.store.helpers import call_of, change_of, files, put, put_alias, scatter_together, strings
+from tests.store.keyed import put_keyed, rows_of
 from tests.store.power import LOSSES, Power
 from tests.strings import items
 
@@ -83,6 +84,8 @@ Answers = list[tuple[str, Change, str]]
 Records = list[tuple[str, str]]
 """The name and the end of each import of which there is a record, the oldest first."""
 ALWAYS = Conditions()
+KEYS = 7 * np.arange(300) - 1000
+"""The keys of each table named k; no other table has keys."""
 CHECKPOINT = 1200
 LOGS = 20 * CHECKPOINT
 """More than the logs of a few small tensors ever take together."""
@@ -194,7 +197,30 @@ def imported() -> list[Change]:
     ]
 
 
-SEQUENCES: dict[str, Callable[[], list[Change]]] = {"contents": fixed, "versions": versioned, "imports": imported}
+def with_keys() -> list[Change]:
+    """Tables with keys: the first and further versions, one that an alias keeps, scatters and removals."""
+
+    def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
+        return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
+
+    return [
+        ("keyed", "k", (1, table(1))),
+        ("scatter", "k", (*rows(2, 0, 7), "add")),
+        ("keyed", "k", (2, table(2))),
+        ("alias", "a", "k@1"),
+        ("keyed", "k", (1, table(3))),
+        ("scatter", "a", (*rows(3, 5), "add")),
+        ("unalias", "a", None),
+        ("put", "t", table(1)),
+        ("keyed", "k", (1, table(4))),
+        ("delete", "k", None),
+        ("keyed", "k", (1, table(5))),
+    ]
+
+
+SEQUENCES: dict[str, Callable[[], list[Change]]] = {
+    "contents": fixed, "versions": versioned, "imports": imported, "keys": with_keys,
+}  # fmt: skip
 
 
 def random_changes(tables: Tables, rng: random.Random) -> Iterator[Change]:
@@ -260,7 +286,7 @@ def expected(tables: Tables, change: Change) -> Tables:
         return after
     if kind in ("import failed", "import ended", "forget"):
         return after
-    if kind in ("put", "keep", "import"):
+    if kind in ("put", "keep", "keyed", "import"):
         keep, content = (1, what) if kind == "put" else what
         number = tables.get(f"#{name}", 0) + 1
         for old in numbers_of(tables, name)[: max(0, len(numbers_of(tables, name)) + 1 - keep)]:
@@ -336,7 +362,7 @@ class Course:
             for one in [one for _, one in keyed(change, "")] or [change]:
                 tables = expected(tables, one)
                 self.tables.append(tables)
-                if change[0] in ("put", "keep", "import", "scatter", "together"):
+                if change[0] in ("put", "keep", "keyed", "import", "scatter", "together"):
                     contents.append(fingerprint(tables[resolved(tables, change[1])]))
             self.at.append(len(self.tables) - 1)
             self.records.append(expected_records(self.records[-1], change))
@@ -363,6 +389,9 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
     if kind in ("put", "keep"):
         keep, content = what if kind == "keep" else (None, what)
         return [put(store, name, content, step=30_000, keep=keep)[0].etag]
+    if kind == "keyed":
+        keep, content = what
+        return [put_keyed(store, name, KEYS, content, step=30_000, keep=keep).etag]
     if kind.startswith("import"):
         return carry_out_import(store, kind, name, what)
     if kind == "forget":
@@ -570,11 +599,14 @@ def found(store: LocalStore, etags: Etags) -> State:
             assert (download.etag, fingerprint(values_of(download))) == (etag, content), (
                 f"{reference}: a download is of another content"
             )
+            if name == "k":
+                assert rows_of(store, reference, KEYS) == [*range(KEYS.size)], f"{reference}: a key is lost"
+            assert (metadata.keys is not None) == (name == "k"), f"{reference}: {metadata}"
             if reference != name:
                 state[reference] = content
                 assert reference == f"{name}@{metadata.version}"
         assert state[f"{name}@{numbers[-1]}"] == content, f"{name} is not its newest version"
-    for name in "stuv":
+    for name in "kstuv":
         assert numbers_of(state, name) or look(store, name) is None, f"{name} is found and not listed"
     for alias in store.alias_names():
         target = store.alias(alias).reference
@@ -652,7 +684,8 @@ def judge(
         assert state in allowed, f"{case}: {state} is none of {allowed}"
         assert {path.split("/")[0] for path in files(folder)} <= {"tensors", "logs"}, (case, files(folder))
         versions = [key for key in state if key[0] != "="]
-        assert len([path for path in files(folder) if path.startswith("tensors/")]) == len(versions), case
+        kept = len(versions) + 2 * len(numbers_of(state, "k"))
+        assert len([path for path in files(folder) if path.startswith("tensors/")]) == kept, case
         there = check_imports(store, folder, case)
         if records is not None:
             records.check(there, case)
