@@ -25,6 +25,7 @@ from app.memory.budget import Budget
 from app.server.readiness import Readiness
 from app.store.store_errors import damaged
 from tests.for_each import for_each
+from tests.golden.source import safetensors, tensor
 from tests.http.conftest import Start
 from tests.http.server import ROOT, Server
 from tests.http.tensors import put_raw
@@ -35,10 +36,8 @@ IMPORTED = "file:///data/tables/"
 """From where the service of a command imports."""
 STATES = ("overloaded", "not_ready", "deadline_exceeded", "shard_unavailable", "tensor_damaged", "internal")
 """Codes that a service in a certain state answers with, whatever is asked."""
-OWN = ("unauthorized", "request_timeout")
+OWN = ("unauthorized", "request_timeout", "key_not_found")
 """Codes that need a service of their own, or half a minute."""
-OF_KEYS = ("key_not_found", "keys_not_unique")
-"""Codes that need a table with keys."""
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs the Debian package curl")
 
 
@@ -68,10 +67,19 @@ def answer_of(command: str, server: Server) -> Any:
 
 
 @needs_curl
-@pytest.mark.parametrize("code", [code for code in CODES if code not in (*STATES, *OWN, *OF_KEYS)])
+@pytest.mark.parametrize("code", [code for code in CODES if code not in (*STATES, *OWN)])
 def test_the_request_of_a_page_gets_the_answer_of_the_page(code: Code, full: Server) -> None:
     example = CATALOGUE[code].example
     assert answer_of(example.command, full) == example_answer(code)
+
+
+@needs_curl
+def test_a_key_that_a_table_lacks_gets_the_answer_of_the_page(start: Start) -> None:
+    keys = {"keys": tensor("int64", [3], [1001, 1002, 1003]), "data": tensor("float32", [3, 2], [0] * 6)}
+    headers = {"content-type": "application/x-safetensors"}
+    with start("--device", "cpu") as server, httpx.Client(base_url=server.url, trust_env=False, timeout=60) as client:
+        assert client.put("/tensors/users", content=safetensors(keys), headers=headers).status_code == 201
+        assert answer_of(CATALOGUE["key_not_found"].example.command, server) == example_answer("key_not_found")
 
 
 @needs_curl
