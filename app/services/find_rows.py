@@ -113,8 +113,12 @@ def row_named(given: NamedRow, field: str, column: KeyColumn | None, rows: int, 
         if found[0] >= 0:
             return int(found[0])
         value = _value(key, 0)
-        place = Place(given.key.pointer, value=value)
-        return GatherError("key_not_found", f"{field} names the key {value!r}, which {name!r} lacks", places=[place])
+        return GatherError(
+            "key_not_found",
+            f"{field} names the key {value!r}, which {name!r} lacks",
+            places=[Place(given.key.pointer, value=value)],
+            hint=f"Name a key that {name!r} has at {given.key.pointer}, or a row by its position at {given.pointer}.",
+        )
     position = given.position
     assert position is not None
     if 0 <= position < rows:

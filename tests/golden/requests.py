@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 from tests.golden.source import TYPES, Source, nested, packed, protocol, safetensors, tensor
 from tests.golden.written import WRITTEN, Written
+from tests.golden.written_keys import WRITTEN_KEYS
 from tests.golden.written_routes import WRITTEN_ROUTES
 
 Arrays = dict[str, dict[str, Any]]
@@ -507,7 +508,7 @@ def listed(wanted: Iterable[Written]) -> tuple[int, Callable[[str, Source], Aske
     return len(found), lambda name, _: Asked(name, *found[int(name.partition("/")[2])])
 
 
-EVERY_TIME = WRITTEN | WRITTEN_ROUTES
+EVERY_TIME = WRITTEN | WRITTEN_KEYS | WRITTEN_ROUTES
 """Groups of which every request is asked in each run of the tests."""
 GROUPS: dict[str, tuple[int, Callable[[str, Source], Asked]]] = {
     "valid": (560, valid),

@@ -26,7 +26,7 @@ SHOWN = 5
 NEEDS_A_STATE = {
     "internal", "unauthorized", "overloaded", "not_ready", "deadline_exceeded", "request_timeout", "header_too_large",
     "import_failed", "tensor_in_use", "insufficient_storage", "tensor_damaged",
-    "shard_unavailable", "key_not_found", "keys_not_unique",
+    "shard_unavailable",
 }  # fmt: skip
 """Codes that a service without keys, limits, peers and damage does not give."""
 

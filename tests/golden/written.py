@@ -440,44 +440,6 @@ def uploads() -> Iterator[Written]:
     yield Written("GET", "/v2/models/gathernd/versions/2", {}, b"")
 
 
-def keys() -> Iterator[Written]:
-    """Requests by key to tables that have none, and mistakes in what stands beside keys."""
-    more: dict[str, Any]
-    wanted = tensor("int64", [2], [7, -1])
-    asked = {"data": {"tensor": "g_float32"}, "keys": wanted}
-    for more in (
-        {}, {"found": True}, {"missing": "fill"}, {"missing": "row", "missing_row": 0}, {"indices": ROWS}, {"axis": 1},
-        {"data": MATRIX}, {"missing": "none"}, {"missing": "row"}, {"missing_row": 1}, {"fill_value": 0}, {"found": 1},
-        {"missing": "row", "missing_row": "7"}, {"missing": "row", "missing_row": {"key": 7, "row": 1}},
-        {"out_of_bounds": "clip"}, {"keys": None}, {"keys": {"tensor": "g_row"}}, {"key": wanted},
-        {"data": {"tensor": "g_none"}}, {"dialect": "onnx-11", "data": {"tensor": "g_bfloat16"}},
-    ):  # fmt: skip
-        yield post(AXIS, asked | more)
-    for name, value in (("missing", "fill"), ("missing_row", 0), ("found", False)):
-        yield gather(path=AXIS, **{name: value})
-    yield post(AXIS, {"data": {"tensor": "g_row"}})
-    yield post(ND, asked | {"indices": ROWS})
-    for query in ("", "&found=yes", "&missing=row&missing_row=x", "&missing=row&missing_row=1", "&out_of_bounds=clip"):
-        yield binary(f"/gather?tensor=g_float32{query}", {"keys": wanted})
-    yield binary("/gather?tensor=g_float32", {"keys": wanted, "indices": wanted})
-    yield binary("/gather?tensor=g_float32", {"keys.offsets": wanted})
-    feature = {"tensor": "g_float32", "keys": wanted}
-    for more in ({}, {"indices": wanted}, {"missing": "row"}, {"pooling": "sum"}):
-        yield look_up(feature | more)
-    yield look_up({"tensor": "g_float32"})
-    yield look_up(rows(found=True))
-    yield look_up(feature, out_of_bounds="clip")
-    one = {"name": "keys", "datatype": "INT64", "shape": [2], "data": [7, -1]}
-    model = "/v2/models/g_float32/infer"
-    for parameters in ({}, {"missing_row": 1}, {"missing": "row", "missing_row": "[]"}, {"batch_dims": 0}):
-        yield post(model, {"inputs": [one], "parameters": parameters})
-    yield post(model, {"inputs": [one, V2_INDICES]})
-    yield post("/v2/models/gather/infer", {"inputs": [V2_DATA, one]})
-    for query in ("key=7", "key=7&key=x", "", "rows=0:1"):
-        yield Written("GET", f"/tensors/g_float32/rows?{query}", {}, b"")
-    yield Written("GET", "/tensors/g_none/rows?key=1", {}, b"")
-
-
 _SPARSE = {"indices": ROWS, "grad_output": MATRIX}
 _LOOKUP = {"tensor": "g_float32", "indices": tensor("int64", [2], [0, 1])}
 _RARE: tuple[Written, ...] = (
@@ -560,5 +522,4 @@ WRITTEN: dict[str, Iterator[Written]] = {
     "resident_models": residents(),
     "uploads": uploads(),
     "rare": rare(),
-    "keys": keys(),
 }
