@@ -4,6 +4,7 @@ import { actionButtons } from "./tensor_actions.js";
 import { byId, make } from "./elements.js";
 import { ask, jsonOf, Problem } from "./service.js";
 import { TensorHistory } from "./tensor_history.js";
+import { KeySearch } from "./tensor_key_search.js";
 import { TensorRows } from "./tensor_rows.js";
 import { counted } from "./tensor_ranges.js";
 import { shapeText, sizeText } from "./tensor_values.js";
@@ -102,7 +103,11 @@ class TensorLine {
     this.shape = [];
     const look = make("div", { className: "look", hidden: true });
     const past = make("div", { className: "look", hidden: true });
-    this.rows = new TensorRows(look, name);
+    const rows = make("div");
+    this.byKey = make("div", { hidden: true });
+    look.append(rows, this.byKey);
+    this.rows = new TensorRows(rows, name);
+    this.keySearch = new KeySearch(this.byKey, name);
     this.history = new TensorHistory(past, name, list);
     const toggle = (label, below, onOpen) => {
       const button = make("button", { type: "button", "aria-expanded": "false", "aria-label": `${label} of ${name}` }, label);
@@ -134,14 +139,17 @@ class TensorLine {
     const isNew = this.text === undefined;
     this.text = text;
     this.shape = tensor.shape;
-    const { version, versions, dtype, shape, bytes, etag, damaged, replicas } = tensor;
+    const { version, versions, dtype, shape, bytes, etag, damaged, keys, replicas } = tensor;
     this.facts.replaceChildren(
       make("span", {}, `version ${version}${versions.length > 1 ? `, ${versions.length} kept` : ""}`),
       make("span", {}, `${dtype} ${shapeText(shape)}`),
       make("span", {}, sizeText(bytes)),
+      ...(keys ? [make("span", {}, `keys ${keys.dtype}`)] : []),
       ...(replicas ? [make("span", {}, counted(replicas, "replica"))] : []),
       make("code", { title: `ETag ${etag}` }, etag.replaceAll('"', "").replace(/^(.{8}).*-/, "$1…-")),
       ...(damaged ? [make("strong", { className: "damaged" }, "damaged")] : []));
+    this.byKey.hidden = !keys;
+    if (keys) this.keySearch.update(keys.dtype);
     if (isNew) return;
     if (!this.look.hidden) this.rows.show(this.shape);
     this.refreshVersions();
