@@ -98,6 +98,19 @@ def test_features_of_a_lookup_have_keys(service: Any, table: str, dtype: str) ->
         service.lookup([Feature(table, keys=asked(dtype))])
 
 
+@every_type
+def test_bags_are_without_padding_and_an_empty_one_is_the_default_row(service: Any, table: str, dtype: str) -> None:
+    service.put(table, ROWS, keys=KEYS[dtype])
+    keys = np.array([KEYS[dtype][0], LACKED[dtype], KEYS[dtype][2], LACKED[dtype]], KEYS[dtype].dtype)
+    by_key = Feature(
+        table, keys=keys, lengths=[3, 1], pooling="sum",
+        padding_index={"key": keys[1]}, default_index={"key": KEYS[dtype][3]},
+    )  # fmt: skip
+    by_position = Feature(table, [0, 1, 2, 1], lengths=[3, 1], pooling="sum", padding_index=1, default_index=3)
+    for feature in (by_key, by_position):
+        np.testing.assert_array_equal(service.lookup([feature]), [ROWS[0] + ROWS[2], ROWS[3]])
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint16, ">i8"])
 def test_narrower_keys_stand_for_int64(service: Any, table: str, dtype: Any) -> None:
     assert service.put(table, ROWS, keys=np.array([7, 1, 3, 9], dtype)).keys.dtype == "int64"

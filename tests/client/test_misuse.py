@@ -26,7 +26,10 @@ from tests.for_each import for_each
         ([{"items": [1]}], r"feature 0 has the fields \['items'\]: take tensor, indices, offsets"),
         ([{"tensor": "items"}], "tensor and indices or keys are needed"),
         ([("items",)], "feature 0 has 1 fields: take tensor"),
-        ([("items", [1], [0], None, None, "sum", False, None, None, None, False, 8)], "feature 0 has 12 fields"),
+        (
+            [("items", [1], [0], None, None, "sum", False, None, None, None, False, None, None, 8)],
+            "feature 0 has 14 fields",
+        ),
         ([7], "not a int"),
     ],
 )

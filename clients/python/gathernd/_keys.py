@@ -25,13 +25,17 @@ def key_fields(missing: Missing | None, missing_row: Any, found: bool) -> dict[s
     """What a request says beside its keys: the fields that are given."""
     fields: dict[str, Any] = {} if missing is None else {"missing": missing}
     if missing_row is not None:
-        by_key = isinstance(missing_row, Mapping)
-        fields["missing_row"] = {
-            name: json_value(value) for name, value in missing_row.items()
-        } if by_key else json_value(missing_row)  # fmt: skip
+        fields["missing_row"] = row_name(missing_row)
     if found:
         fields[FOUND] = True
     return fields
+
+
+def row_name(row: Any) -> Any:
+    """The JSON form of what names one row: its position, or a mapping with its `key`."""
+    if isinstance(row, Mapping):
+        return {name: json_value(value) for name, value in row.items()}
+    return json_value(row)
 
 
 def gather(

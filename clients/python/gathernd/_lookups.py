@@ -15,7 +15,7 @@ from ._array_bytes import EncodedTensor, decode, encode
 from ._arrays_of_others import as_array, as_indices, as_type, decode_for_torch, encode_value, has_no_type
 from ._endpoints import JSON, SAFETENSORS_OR_JSON, OutOfBounds, check_name, dtype_name, json_tensor, json_value
 from ._key_arrays import KEYS, key_array
-from ._keys import FOUND, Missing, key_fields
+from ._keys import FOUND, Missing, key_fields, row_name
 from ._messages import Answer, Request
 from ._resident_tensor import NamedTensor
 from ._safetensors import read_metadata, read_tensors, write_safetensors
@@ -37,6 +37,9 @@ class Feature:
 
     `keys` are ids of rows in place of `indices`, for a table with keys: integers or strings. `missing`, `missing_row`
     and `found` are those of `Client.gather`.
+
+    Bags are without their entries equal to `padding_index`, and an empty bag is the row `default_index`, zeros unless
+    given. Either is a position, or with keys {"key": 7}.
     """
 
     tensor: str | NamedTensor
@@ -50,6 +53,8 @@ class Feature:
     missing: Missing | None = None
     missing_row: Any = None
     found: bool = False
+    padding_index: Any = None
+    default_index: Any = None
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Feature))
@@ -187,6 +192,8 @@ def lookup(
             settings["pooling"] = feature.pooling
         if feature.include_last_offset:
             settings["include_last_offset"] = True
+        bag_rows = {"padding_index": feature.padding_index, "default_index": feature.default_index}
+        settings |= {name: row_name(row) for name, row in bag_rows.items() if row is not None}
         named.append(settings)
     asked: dict[str, Any] = {"concat": concat, "output_encoding": "base64"}
     if out_of_bounds != "error":
