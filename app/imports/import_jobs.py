@@ -117,7 +117,7 @@ class ImportJobs:
             reservation.charge(read_source.MEMORY_BYTES)
             source = read_source.source_of(request.url, self.allowed)
             head = await source.open()
-            found = await find_tensor(source, head, request.tensor, reservation)
+            found = await find_tensor(source, head, request.tensor, reservation, request.keys)
             if source.size and found.end > self._max_bytes:
                 raise self._too_large()
             steps = ImportSteps(request, found, source.checksum, source.size, has_ranges=source.has_ranges)
@@ -233,12 +233,13 @@ class ImportJobs:
         return True
 
     async def _read_here(self, steps: ImportSteps, source: Source) -> None:
-        reading = read_source.pieces(source, *steps.span)
-        try:
-            async for piece in reading:
-                await self._on_disk(lambda: steps.take(piece))  # noqa: B023  (called before the next one comes)
-        finally:
-            await reading.aclose()
+        for span in (*steps.key_spans, steps.span):
+            reading = read_source.pieces(source, *span)
+            try:
+                async for piece in reading:
+                    await self._on_disk(lambda: steps.take(piece))  # noqa: B023  (called before the next one comes)
+            finally:
+                await reading.aclose()
 
     async def _watch(self, steps: ImportSteps, task: asyncio.Task[Any] | None) -> None:
         """Note how far an import is, and cancel it where a request asks for that."""

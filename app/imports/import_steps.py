@@ -22,7 +22,10 @@ from app.tensors.little_endian_items import bounded_product
 
 @dataclass(frozen=True, slots=True)
 class ImportSpec:
-    """What is to be imported: `tensor` of the file at `url` as the next version of tensor `name`."""
+    """What is to be imported: `tensor` of the file at `url` as the next version of tensor `name`.
+
+    `keys` names the tensor of the file that has the keys of its rows.
+    """
 
     name: str
     url: SourceUrl
@@ -33,6 +36,7 @@ class ImportSpec:
     lock: bool = False
     note: str = ""
     replicas: int | None = None
+    keys: str | None = None
 
 
 class ImportSteps:
@@ -49,6 +53,8 @@ class ImportSteps:
     ) -> None:
         self.done = 0
         self.span = found.begin, found.end
+        self.key_spans = found.key_spans
+        """Where the keys are, which come before the items."""
         self._has_ranges = has_ranges
         self._request = request
         self._start = found.start
@@ -70,6 +76,10 @@ class ImportSteps:
         assert self._running is not None
         return self._running.record
 
+    @property
+    def _key_bytes(self) -> int:
+        return sum(end - begin for begin, end in self.key_spans)
+
     def enter(self, store: LocalStore, tensors: TensorStore | None = None) -> None:
         """Begin the upload into `tensors`, `store` if that is left out, and enter the record in `store`.
 
@@ -84,11 +94,13 @@ class ImportSteps:
         spec = UploadSpec(
             request.name, start.dtype, start.shape, start.swap, start.fortran, request.prefault, request.lock,
             request.keep, origin, request.note, request.replicas,
-            self._has_ranges and origin != "" and total > 0 and not start.swap,
+            self._has_ranges and origin != "" and total > 0 and not start.swap, start.keys,
         )  # fmt: skip
         self._upload = (store if tensors is None else tensors).upload(spec)
         content = self._upload.id if tensors is None or tensors is store else ""
-        self._running = store.imports.begin(request.name, request.url.shown, request.tensor, content, total)
+        self._running = store.imports.begin(
+            request.name, request.url.shown, request.tensor, content, total + self._key_bytes
+        )
 
     def withdraw(self) -> None:
         """Leave no trace of what `enter` did."""

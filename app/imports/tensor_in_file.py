@@ -12,6 +12,7 @@ from app.formats import npy
 from app.formats.body_formats import NPY, SAFETENSORS_FILE
 from app.formats.npy import Start
 from app.formats.safetensors.header import HEADER_BYTES, Entry, check_header_size, hint_for_type, read_header
+from app.formats.safetensors.upload import keys_spec
 from app.imports.source import Source, SourceFailed
 from app.memory.budget import Memory
 from app.near_name import near_name, shorten
@@ -28,25 +29,33 @@ _UNSOUND_HINT: Final = (
 class Found:
     """A tensor in a source: its type and shape, and the span of its items. `head` are the bytes before them where it is
     all that the source has: then a checksum of the whole can be compared.
+
+    `start.keys` are the keys of its rows if they were asked for; `key_spans` are where they are, before the items.
     """
 
     start: Start
     begin: int
     end: int
     head: bytes | None
+    key_spans: tuple[tuple[int, int], ...] = ()
 
 
-async def find_tensor(source: Source, head: bytes, tensor: str | None, memory: Memory) -> Found:
-    """The tensor of this name, or the only one. `head` are the first bytes.
+async def find_tensor(
+    source: Source, head: bytes, tensor: str | None, memory: Memory, keys: str | None = None
+) -> Found:
+    """The tensor of this name, or the only one. `head` are the first bytes, `keys` names the tensor of its keys.
 
-    Raises SourceFailed for what is no sound file, invalid_field at /tensor, limit_exceeded, and what charging raises.
+    Raises SourceFailed for what is no sound file, invalid_field at /tensor and /keys, limit_exceeded, and what charging
+    raises.
     """
     if NPY.is_meant(head):
         if tensor is not None:
             raise invalid_field("/tensor", "an npy file has one tensor, without a name", "Leave out 'tensor'.")
+        if keys is not None:
+            raise invalid_field("/keys", "an npy file has one tensor, and no keys", "Leave out 'keys'.")
         return await _find_in_npy(source, head)
     if SAFETENSORS_FILE.is_meant(head):
-        return await _find_in_safetensors(source, head, tensor, memory)
+        return await _find_in_safetensors(source, head, tensor, memory, keys)
     raise SourceFailed("it is neither an npy file nor a safetensors file")
 
 
@@ -62,7 +71,9 @@ async def _find_in_npy(source: Source, head: bytes) -> Found:
     return Found(start, start.offset, source.size, head[: start.offset])
 
 
-async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, memory: Memory) -> Found:
+async def _find_in_safetensors(
+    source: Source, head: bytes, tensor: str | None, memory: Memory, keys: str | None
+) -> Found:
     size = int.from_bytes(head[:8], "little")
     check_header_size(size, "/url")
     memory.charge(HEADER_BYTES * size)
@@ -75,14 +86,36 @@ async def _find_in_safetensors(source: Source, head: bytes, tensor: str | None, 
         source.size = max(described, len(head))
     if source.size != described:
         raise SourceFailed("its header does not describe all of it, and no more")
-    entry = _named(entries, tensor)
+    of_keys = () if keys is None else _keys_named(entries, keys)
+    entry = _named([one for one in entries if one not in of_keys], tensor)
     dtype = BY_SAFETENSORS.get(entry.dtype)
     if dtype is None:
         raise SourceFailed(f"{entry.dtype!a} is not an element type of this service", hint_for_type(entry.dtype))
     if entry.fault:
         raise SourceFailed(f"of its tensor {shorten(entry.name)!a} {entry.fault}")
     begin = 8 + size + entry.begin
-    return Found(Start(dtype, entry.shape, 0), begin, 8 + size + entry.end, head[:begin] if len(entries) == 1 else None)
+    spec = None if not of_keys else _sound(lambda: keys_spec(of_keys))
+    spans = tuple((8 + size + one.begin, 8 + size + one.end) for one in of_keys)
+    if any(after < end for (_, end), after in zip(spans, (*(first for first, _ in spans[1:]), begin), strict=False)):
+        raise SourceFailed(
+            "the bytes of its keys do not come before those of the tensor",
+            "Write the file with the keys first: the offsets, the bytes and then the tensor if they are strings.",
+        )
+    start = Start(dtype, entry.shape, 0, keys=spec)
+    return Found(start, begin, 8 + size + entry.end, head[:begin] if len(entries) == 1 else None, spans)
+
+
+def _keys_named(entries: Sequence[Entry], keys: str) -> tuple[Entry, ...]:
+    """The tensors of the keys of this name: one, or `NAME.offsets` and `NAME.bytes` for strings."""
+    named = {entry.name: entry for entry in entries}
+    for names in ((keys,), (f"{keys}.offsets", f"{keys}.bytes")):
+        if all(name in named for name in names):
+            return tuple(named[name] for name in names)
+    raise invalid_field(
+        "/keys",
+        f"the file has no tensor {shorten(keys)!r}, and not {shorten(keys)}.offsets and {shorten(keys)}.bytes",
+        "Name the tensor that holds the keys.",
+    )
 
 
 def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:

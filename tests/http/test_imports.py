@@ -17,10 +17,13 @@ import numpy as np
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.keyed import body as ordered
+from tests.http.keyed import of_texts
 from tests.http.server import Server
 from tests.http.tensors import npy, npy_of_python_2, put_raw, save
 from tests.imports.range_server import RangeServer, range_server
 from tests.safetensors_files import SOUND
+from tests.strings import framed
 
 TABLE = np.arange(300 * 64, dtype=np.float32).reshape(300, 64)
 
@@ -59,8 +62,11 @@ def client(importing: Server) -> httpx.Client:
     return importing.shared_client()
 
 
-def begin(client: httpx.Client, name: str, url: str, tensor: str | None = None, **options: Any) -> httpx.Response:
-    body = {"url": url} if tensor is None else {"url": url, "tensor": tensor}
+def begin(
+    client: httpx.Client, name: str, url: str, tensor: str | None = None, *, keys: str | None = None, **options: Any
+) -> httpx.Response:
+    body = {"url": url, "tensor": tensor, "keys": keys}
+    body = {member: text for member, text in body.items() if text is not None}
     return client.post(f"/tensors/{name}/import", json=body, **options)
 
 
@@ -415,3 +421,54 @@ def test_a_stop_ends_imports_and_a_restart_says_so(start: Start, source: RangeSe
         assert "stopped" in found["error"]["detail"]
         assert client.get("/tensors").json()["tensors"] == []
     assert [path.name for path in (tmp_path / "store" / "incoming").iterdir()] == []
+
+
+KEYS = np.arange(300) * 7
+WORDS = [f"word {number}" for number in range(300)]
+
+
+def test_a_table_is_imported_with_its_keys(client: httpx.Client, source: RangeServer) -> None:
+    source.files["/tables/keyed.safetensors"] = ordered(other=np.zeros(3, np.float32), ids=KEYS, table=TABLE)
+    answer = begin(client, "keyed", f"{source.url}/tables/keyed.safetensors", "table", keys="ids")
+    found = ended(client, answer)
+    assert found["state"] == "done", found
+    assert found["bytes_done"] == found["bytes_total"] == KEYS.nbytes + TABLE.nbytes
+    assert found["metadata"]["keys"]["dtype"] == "int64"
+    assert client.get("/tensors/keyed/keys").content == KEYS.tobytes()
+    assert np.array_equal(content(client, "keyed"), TABLE)
+
+
+def test_a_table_is_imported_with_keys_that_are_strings(client: httpx.Client, source: RangeServer) -> None:
+    texts = of_texts(WORDS)
+    file = ordered(ids__offsets=texts["keys__offsets"], ids__bytes=texts["keys__bytes"], table=TABLE)
+    source.respond = lambda handler: handler.answer_whole(file)  # a server that answers no ranges
+    answer = begin(client, "keyed", f"{source.url}/tables/words.safetensors", keys="ids")
+    assert ended(client, answer)["state"] == "done"
+    assert client.get("/tensors/keyed/keys").content == framed(WORDS)
+    assert np.array_equal(content(client, "keyed"), TABLE)
+
+
+@pytest.mark.parametrize(
+    ("file", "status", "code", "pointer"),
+    [
+        (ordered(table=TABLE, ids=KEYS), 502, "import_failed", "/url"),
+        (ordered(ids=KEYS.astype(np.float32), table=TABLE), 502, "import_failed", "/url"),
+        (ordered(ids=KEYS[:5], table=TABLE), 422, "element_count_mismatch", "/keys"),
+        (ordered(keys=KEYS, table=TABLE), 422, "invalid_field", "/keys"),
+        (npy(TABLE), 422, "invalid_field", "/keys"),
+    ],
+)
+def test_an_import_without_sound_keys_is_refused_at_once(
+    client: httpx.Client, source: RangeServer, file: bytes, status: int, code: str, pointer: str
+) -> None:
+    source.files["/tables/keyed"] = file
+    answer = begin(client, "unsound", f"{source.url}/tables/keyed", keys="ids")
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+def test_an_import_with_equal_keys_fails(client: httpx.Client, source: RangeServer) -> None:
+    source.files["/tables/equal.safetensors"] = ordered(ids=KEYS // 14, table=TABLE)
+    found = ended(client, begin(client, "equal", f"{source.url}/tables/equal.safetensors", keys="ids"))
+    assert (found["state"], found["error"]["code"]) == ("failed", "keys_not_unique")
+    assert client.get("/tensors/equal").status_code == 404

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from tests.http.conftest import Start
+from tests.http.keyed import body, of_texts
 from tests.http.server import Server
 from tests.http.tensors import NPY, RAW, SAFETENSORS, dying, error, npy, put_raw, put_strings, scatter_body
 from tests.strings import framed
@@ -25,7 +24,6 @@ ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 INTEGERS = np.array([7, -1, 3, 2**62])
 TEXTS = ["a", "bé", "", "z\0"]
 HEADERS = {"content-type": SAFETENSORS}
-DTYPES = {"int64": "I64", "uint64": "U64", "int32": "I32", "float32": "F32", "uint8": "U8", "float64": "F64"}
 
 
 @pytest.fixture
@@ -34,26 +32,6 @@ def name(client: httpx.Client, request: pytest.FixtureRequest) -> Iterator[str]:
     made = f"k-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:20]}"
     yield made
     client.delete(f"/tensors/{made}")
-
-
-def body(**tensors: NDArray[Any]) -> bytes:
-    """A safetensors file whose tensors come in this order; `__` stands for a point."""
-    described, place = {}, 0
-    for tensor, array in tensors.items():
-        end = place + array.nbytes
-        described[tensor.replace("__", ".")] = {
-            "dtype": DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": [place, end],
-        }  # fmt: skip
-        place = end
-    head = json.dumps(described).encode()
-    return struct.pack("<Q", len(head)) + head + b"".join(array.tobytes() for array in tensors.values())
-
-
-def of_texts(texts: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Keys that are strings, as the two tensors of an upload."""
-    raw = [text.encode() for text in texts]
-    offsets = np.cumsum([0, *map(len, raw)], dtype=np.int64)
-    return {"keys__offsets": offsets, "keys__bytes": np.frombuffer(b"".join(raw), np.uint8)}
 
 
 COLUMNS = {

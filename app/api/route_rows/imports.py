@@ -20,7 +20,7 @@ IMPORT_ROUTES: Final = (
             "Import the next version of a tensor from a URL",
             (
                 "name_conflict", "precondition_failed", "payload_too_large", "unsupported_media_type",
-                "limit_exceeded", "import_failed", "insufficient_storage", "not_implemented",
+                "element_count_mismatch", "limit_exceeded", "import_failed", "insufficient_storage", "not_implemented",
             ),
             (
                 NEW_NAME,

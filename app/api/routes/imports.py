@@ -46,7 +46,7 @@ class ImportsRoute:
         etag = await self.threads.look_up(name, lambda: self.tensors.etag_to_replace(name))
         if conditions != Conditions():
             conditions.check(etag)  # and again when it is committed
-        request = ImportSpec(name, url, asked.tensor, conditions, keep, prefault, lock, note, replicas)
+        request = ImportSpec(name, url, asked.tensor, conditions, keep, prefault, lock, note, replicas, asked.keys)
         record = await self.jobs.begin(request, context.metrics.caller(context))
         where = (b"location", path_of("getImport", id=record.id).encode())
         await context.send(202, JSON, dump(_described(record, context.request_id)), where)

@@ -50,7 +50,7 @@ def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
     if len(entries) != 1:
         return _keyed_start(entries, 8 + size)
     (entry,) = entries
-    _check(entry, "/body")
+    check_entry(entry, "/body")
     assert entry.known is not None
     return Start(entry.known, entry.shape, 8 + size)
 
@@ -71,37 +71,42 @@ def _keyed_start(entries: Sequence[Entry], offset: int) -> Start:
             f"Write the bytes of {', '.join(meant)} in this order; save_file of safetensors sorts tensors by type.",
         )
     for entry in entries:
-        _check(entry, entry.pointer)
-    keys = _keys_spec(entries)
+        check_entry(entry, entry.pointer)
     last = entries[-1]
+    keys = keys_spec(entries[:-1] if last.name == DATA else entries)
     assert last.known is not None
     return Start(last.known, last.shape, offset, keys=keys, only_keys=last.name != DATA)
 
 
-def _keys_spec(entries: Sequence[Entry]) -> KeysSpec:
-    first = entries[0]
-    _check_column(first, ("int64", "uint64") if first.name == KEYS else ("int64",))
-    if first.name == KEYS:
+def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
+    """The keys that one tensor of integers is, or two that are offsets and bytes, whose types are known.
+
+    Raises unsupported_dtype, invalid_field and element_count_mismatch.
+    """
+    first, *texts = entries
+    _check_column(first, ("int64",) if texts else ("int64", "uint64"))
+    if not texts:
         return KeysSpec("int64" if first.known is DTYPES["int64"] else "uint64", first.shape[0])
-    _check_column(entries[1], ("uint8",))
+    _check_column(texts[0], ("uint8",))
     if not first.shape[0]:
         raise GatherError(
             "element_count_mismatch",
-            "keys.offsets has no items; n keys have n + 1 offsets",
+            f"{first.name} has no items; n keys have n + 1 offsets",
             pointer=first.pointer,
-            hint="Begin keys.offsets with 0.",
+            hint=f"Begin {first.name} with 0.",
         )
-    return KeysSpec("string", first.shape[0] - 1, entries[1].shape[0])
+    return KeysSpec("string", first.shape[0] - 1, texts[0].shape[0])
 
 
 def _check_column(entry: Entry, dtypes: Sequence[str]) -> None:
+    check_entry(entry, entry.pointer)
     assert entry.known is not None
     if entry.known.name not in dtypes:
         raise GatherError(
             "unsupported_dtype",
             f"{entry.name} is of {entry.known.name}, and must be of {' or '.join(dtypes)}",
             pointer=entry.pointer,
-            hint=f"Send {entry.name} as {' or '.join(dtypes)}; keys that are texts as keys.offsets and keys.bytes.",
+            hint=f"Send {entry.name} as {' or '.join(dtypes)}; strings as keys.offsets and keys.bytes.",
         )
     if len(entry.shape) != 1:
         raise invalid_field(
@@ -111,7 +116,7 @@ def _check_column(entry: Entry, dtypes: Sequence[str]) -> None:
         )
 
 
-def _check(entry: Entry, pointer: str) -> None:
+def check_entry(entry: Entry, pointer: str) -> None:
     """Raises unsupported_dtype for a type that is not known, and element_count_mismatch."""
     if entry.known is None:
         raise GatherError(

@@ -13,6 +13,7 @@ from app.requests.schemas.member_types import ABSENT, Detail, JsonString, Reques
 _URL: Final = Detail("url must be a text, such as 'https://host/folder/table.npy'")
 _NOTE: Final = Detail("note must be a text, what is said of the version wherever it is described")
 _TENSOR: Final = Detail("tensor must be a text, the name of one of the tensors of a safetensors file")
+_KEYS: Final = Detail("keys must be a text, the name of the tensor that holds the keys of the rows")
 
 
 class ImportRequest(RequestModel):
@@ -24,6 +25,11 @@ class ImportRequest(RequestModel):
     tensor: Annotated[JsonString, _TENSOR] = Field(
         ABSENT, description="Which tensor of a safetensors file that has several."
     )
+    keys: Annotated[JsonString, _KEYS] = Field(
+        ABSENT,
+        description="Which tensor of a safetensors file holds the keys of the rows; NAME for NAME.offsets and "
+        "NAME.bytes if they are strings. Their bytes come before those of the tensor.",
+    )
     note: Annotated[JsonString, _NOTE] = Field(
         ABSENT, description="What is said of the version that it makes, as `note` in the query of an upload."
     )
@@ -32,6 +38,7 @@ class ImportRequest(RequestModel):
 def import_request(document: Any) -> ImportRequest:
     """What a JSON document asks for, as it was written. Raises invalid_field."""
     found = validated(ImportRequest, document)
-    if any("\ud800" <= sign <= "\udfff" for sign in found.tensor or ""):
-        raise invalid_field("/tensor", "tensor has a lone surrogate, which no name in a file can have")
+    for member, text in (("tensor", found.tensor), ("keys", found.keys)):
+        if any("\ud800" <= sign <= "\udfff" for sign in text or ""):
+            raise invalid_field(f"/{member}", f"{member} has a lone surrogate, which no name in a file can have")
     return found
