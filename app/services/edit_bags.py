@@ -19,6 +19,9 @@ from app.tensors.string_tensor import PackedStrings
 EDITED_BYTES: Final = 64
 """What `edit_bags` takes at most for each index and each bag."""
 
+_COMPARED_AT_ONCE: Final = 1 << 16
+"""Bytes of strings that are compared in one step, which takes nine times as many."""
+
 
 class Bags(NamedTuple):
     """The arrays of a feature as a kernel reads them. `items` has the number of the index that each is, -1 for none."""
@@ -98,8 +101,12 @@ def _equal_strings(strings: PackedStrings, frame: bytes) -> NDArray[np.bool_]:
     wanted = np.frombuffer(frame, np.uint8)
     found = np.zeros(strings.array.size, np.bool_)
     inside = np.flatnonzero(strings.array + wanted.size <= strings.octets.size)
-    for width in (HEAD, wanted.size):  # most differ in their length
-        places = strings.array[inside][:, None] + np.arange(width)
-        inside = inside[(strings.octets[places] == wanted[:width]).all(axis=1)]
+    at, width = 0, HEAD  # most differ in their length
+    while at < wanted.size and inside.size:
+        part = wanted[at : at + width]
+        places = (strings.array[inside] + at)[:, None] + np.arange(part.size)
+        inside = inside[(strings.octets[places] == part).all(axis=1)]
+        at += part.size
+        width = max(HEAD, _COMPARED_AT_ONCE // max(inside.size, 1))
     found[inside] = True
     return found

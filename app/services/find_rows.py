@@ -6,12 +6,14 @@ whoever gathers then fills.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.dispatch.choose_backend import LARGE_COPY
 from app.errors import REPORTED_PLACES, GatherError, Place
 from app.near_name import shorten
 from app.store import KeyColumn, Resident
@@ -20,9 +22,11 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
-FOUND_BYTES: Final = 18
-"""What `find_rows` takes for each key at most: a wider key, its row, and two marks."""
-FEW_KEYS: Final = 1 << 11
+_INTEGER_BYTES: Final = 18
+"""What `find_rows` takes for each integer at most: a wider key, its row, and two marks."""
+_STRING_BYTES: Final = 72
+"""What `find_rows` takes for each string at most: its row, two marks, its bounds, and what these are read with."""
+_FEW_KEYS: Final = 1 << 11
 """Keys that the event loop looks up itself: each may be anywhere in memory."""
 _INT64: Final = DTYPES["int64"]
 
@@ -40,6 +44,20 @@ class FoundRows(NamedTuple):
     def found(self, shape: tuple[int, ...]) -> Tensor:
         """The output that says which keys the table has."""
         return Tensor(DTYPES["bool"], shape, self.known)
+
+
+def bytes_to_find(keys: Tensor) -> int:
+    """Bytes that `find_rows` takes for these keys."""
+    return (_STRING_BYTES if isinstance(keys, PackedStrings) else _INTEGER_BYTES) * keys.array.size
+
+
+def are_few(keys: Iterable[Tensor]) -> bool:
+    """Whether the event loop looks up these keys itself: few ones, and few bytes of strings."""
+    count = size = 0
+    for one in keys:
+        count += one.array.size
+        size += one.octets.size if isinstance(one, PackedStrings) else 0
+    return count <= _FEW_KEYS and size < LARGE_COPY
 
 
 def positions_of(keys: Tensor) -> Tensor:
@@ -79,18 +97,19 @@ def find_rows(
     rows = np.empty(keys.array.size, np.int64)
     column.find(_as_wanted(keys, column), rows)
     known = rows >= 0
-    if skipped is not None:
-        rows[skipped], known[skipped] = 0, True
-    missing = known.size - int(np.count_nonzero(known))
+    counted = known if skipped is None else known | skipped
+    missing = counted.size - int(np.count_nonzero(counted))
     if by_key.missing_row is not None:
         row = row_named(by_key.missing_row, "missing_row", column, column.count, name)
         if isinstance(row, GatherError):
             return row
-        rows[~known] = row
+        rows[~counted] = row
     elif missing and by_key.missing == "error":
-        return _key_not_found(keys, known, missing, name)
+        return _key_not_found(keys, counted, missing, name)
     elif missing:
-        rows[~known] = column.count
+        rows[~counted] = column.count
+    if skipped is not None:
+        rows[skipped] = 0
     return FoundRows(rows, missing, known)
 
 

@@ -26,7 +26,7 @@ from app.operators.registry import OPERATORS
 from app.operators.shape_rules import NO_TENSORS, check_data_dtype
 from app.services.call_planner import CallPlanner, Planned, fill_item, offered
 from app.services.call_resources import CallResources
-from app.services.find_rows import FEW_KEYS, FOUND_BYTES, check_keys, find_rows, positions_of
+from app.services.find_rows import are_few, bytes_to_find, check_keys, find_rows, positions_of
 from app.services.runner import Explanation, Runner
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
@@ -145,7 +145,7 @@ class Gathers(Runner):
         call, keys, resident = prepared.call, prepared.keys, prepared.resident
         assert keys is not None
         assert resident is not None
-        request.memory.charge(FOUND_BYTES * keys.array.size)
+        request.memory.charge(bytes_to_find(keys))
         answer: Answer | GatherError | None = None
 
         async def read(version: Resident) -> None:
@@ -169,7 +169,7 @@ class Gathers(Runner):
         by_key, column, name = call.by_key, resident.keys, name_of(call)
         assert by_key is not None
         assert column is not None
-        few = keys.array.size <= FEW_KEYS and not resident.cold
+        few = are_few([keys]) and not resident.cold
         found = await self.pool.run_unless(few, lambda: find_rows(by_key, keys, column, name), request)
         if isinstance(found, GatherError):
             return found

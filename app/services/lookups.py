@@ -30,7 +30,7 @@ from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
 from app.services.call_resources import CallResources
 from app.services.edit_bags import EDITED_BYTES, edit_bags, skipped_entries
-from app.services.find_rows import FEW_KEYS, FOUND_BYTES, FoundRows
+from app.services.find_rows import FoundRows, are_few, bytes_to_find
 from app.services.lookups_by_key import by_position, rows_found, with_rows
 from app.services.runner import Explanation, Runner
 from app.store import Resident
@@ -226,9 +226,9 @@ class Lookups(Runner):
         """
         call, residents = prepared.call, prepared.residents
         keyed = [(one, table) for one, table in zip(call.features, residents, strict=True) if one.by_key is not None]
-        count = sum(feature.indices.array.size for feature, _ in keyed)
-        request.memory.charge(FOUND_BYTES * count)
-        few = count <= FEW_KEYS and not any(resident.cold for _, resident in keyed)
+        keys = [feature.indices for feature, _ in keyed]
+        request.memory.charge(sum(map(bytes_to_find, keys)))
+        few = are_few(keys) and not any(resident.cold for _, resident in keyed)
         found = await self.resources.pool.run_unless(few, lambda: rows_found(call, residents), request)
         if isinstance(found, GatherError):
             raise found
@@ -240,7 +240,8 @@ class Lookups(Runner):
         plans = [run.plan.features[number] for number in edited]
         count = sum(plan.indices + plan.bags for plan in plans)
         request.memory.charge(EDITED_BYTES * count)
-        few = count < LARGE_INDEX_SCAN
+        texts = [feature.indices for feature in prepared.call.features if isinstance(feature.indices, PackedStrings)]
+        few = count < LARGE_INDEX_SCAN and are_few(texts)
         return await self.resources.pool.run_unless(few, lambda: _with_edited_bags(prepared, run, edited), request)
 
     async def _first_error(self, call: LookupCall, plan: LookupPlan, request: ServedRequest) -> GatherError:

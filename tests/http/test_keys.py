@@ -308,3 +308,31 @@ def test_a_damaged_key_file_answers_tensor_damaged(start: Start, tmp_path: Path)
         error(client.post("/gather", json=asked), 500, "tensor_damaged")
         assert put_keyed(client, "x", keys=INTEGERS).status_code == 200
         np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[2]])
+
+
+@pytest.mark.parametrize("offset", [2**61, -5])
+def test_keys_that_are_damaged_while_they_are_served_are_not_sent(start: Start, tmp_path: Path, offset: int) -> None:
+    with start("--store-dir", str(tmp_path / "kept")) as server, server.client() as client:
+        put_keyed(client, "x", **of_texts(TEXTS))
+        whole = client.get("/tensors/x/keys", headers={"accept": RAW})
+        assert whole.content == framed(TEXTS)
+        (path,) = (tmp_path / "kept" / "tensors").glob("*.keys")
+        with path.open("r+b") as file:
+            file.seek(4096 + 8 * 2)
+            file.write(offset.to_bytes(8, "little", signed=True))
+        for what, accept in (("keys", RAW), ("keys", SAFETENSORS), ("content", SAFETENSORS)):
+            error(client.get(f"/tensors/x/{what}", headers={"accept": accept}), 500, "tensor_damaged")
+        rows = client.get("/tensors/x/content?rows=2:4", headers={"accept": SAFETENSORS})
+        error(rows, 500, "tensor_damaged")
+        assert client.get("/tensors/x/content", headers={"accept": RAW}).content == ROWS.tobytes()
+
+
+def test_an_upload_that_announces_too_few_bytes_is_told_how_many_keys_and_rows_have(
+    client: httpx.Client, name: str
+) -> None:
+    cut = client.put(f"/tensors/{name}", content=body(keys=INTEGERS, data=ROWS)[:-60], headers=HEADERS)
+    wrong = error(cut, 422, "element_count_mismatch")
+    assert wrong["detail"] == (
+        "20 bytes of keys and rows are announced, which is not what 32 bytes of keys and shape [4, 3] of float32 "
+        "asks for"
+    )

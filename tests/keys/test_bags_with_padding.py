@@ -83,7 +83,8 @@ def test_a_key_is_padding_whether_or_not_the_table_has_it(dtype: str, lacked: bo
         "tensor": dtype, "keys": tensor(dtype, [4], keys), "pooling": "sum", "padding_index": {"key": padding},
         "offsets": tensor("int64", [3], [0, 3, 4]), "default_index": {"key": KEYS[dtype][4]},
     }  # fmt: skip
-    found = looked_up(feature)
+    found = looked_up(feature | {"found": True})
+    assert found["features"][0]["found"]["values"] == [True, not lacked, True, not lacked]
     assert found["output"]["values"] == [*(TABLE[0] + TABLE[2]).tolist(), *TABLE[4].tolist(), *TABLE[4].tolist()]
     assert found["missing"] == 0
     assert values(feature | {"default_index": 3})[3:] == [*TABLE[3].tolist()] * 2

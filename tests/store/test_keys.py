@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -28,6 +29,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.keys_spec import KeysSpec
 from tests.store.helpers import flip, opened, put, read, reopened, scatter, strings, uploaded
 from tests.store.keyed import Keys, keys_spec, put_keyed, raw_keys, rows_of
+from tests.strings import packed
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 INTEGERS = np.array([7, -1, 3, 2**62])
@@ -74,6 +76,20 @@ def test_keys_find_their_rows_in_every_worker_and_after_a_restart(
     assert again.metadata("x") == metadata
     assert list(check(folder)) == []
     again.close()
+
+
+def test_long_keys_are_looked_up_where_they_are(store: LocalStore) -> None:
+    put_keyed(store, "x", ["a", "b" * 9], ROWS[:2])
+    resident = store.get("x")
+    assert resident is not None
+    assert resident.keys is not None
+    wanted, found = packed(["b" * 9, *["c" * 100_000] * 5, "a"]), np.empty(7, np.int64)
+    tracemalloc.start()
+    resident.keys.find(wanted, found)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.tolist() == [1, *[-1] * 5, 0]
+    assert most < 2_000_000
 
 
 @pytest.mark.parametrize("keys", [np.empty(0, np.int64), np.empty(0, np.uint64), []], ids=["int64", "uint64", "string"])

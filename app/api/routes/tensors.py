@@ -221,10 +221,11 @@ def check_count(start: Start, declared: int) -> None:
         wanted = 0
     offset = start.offset + (0 if start.keys is None else start.keys.size)
     if declared != offset + wanted:
+        of_keys = "" if start.keys is None else f"{start.keys.size} bytes of keys and "
         raise GatherError(
             "element_count_mismatch",
-            f"{declared - offset} bytes of items are announced, which is not what shape "
-            f"{list(start.shape)} of {start.dtype.name} asks for",
+            f"{declared - start.offset} bytes of {'items' if start.keys is None else 'keys and rows'} are announced, "
+            f"which is not what {of_keys}shape {list(start.shape)} of {start.dtype.name} asks for",
             pointer="/body",
             hint=WHOLE_FILE_HINT
             if start.offset

@@ -19,9 +19,12 @@ from app.errors import GatherError, invalid_field
 from app.formats.body_formats import RAW, SAFETENSORS_FILE, TENSORS, TensorCodec
 from app.formats.safetensors.upload import keys_head
 from app.formats.safetensors.write_answer import check_writable
+from app.keys.key_column import KeyColumn
 from app.store import LocalStore
-from app.store.files.key_files import key_pieces, string_bytes
+from app.store.files.key_files import check_bounds, key_pieces, string_bytes
 from app.store.files.mapped_tensor import MappedContent
+from app.store.files.tensor_file import BadFile
+from app.store.store_errors import damaged
 from app.tensors.dtypes import DTYPES
 from app.tensors.keys_spec import KeysSpec
 
@@ -55,6 +58,9 @@ class ContentRoute:
             return
         codec = codec_of(context, content.description.dtype)
         shape, begin, end = _rows(content, fields.get("rows"))
+        if content.keys is not None and codec is SAFETENSORS_FILE:
+            first, last = row_range(fields.get("rows"), content.description.shape)
+            await check_keys_sent(self.threads, name, content.keys.column, first, last)
         head, before = _before_rows(codec, content, fields.get("rows"), shape, end - begin)
         size = len(head) + before.size + end - begin
 
@@ -99,6 +105,15 @@ async def send_pieces(context: RequestContext, threads: DiskThreads, name: str, 
     """Send pieces of tensor `name`, none of which is empty and which are not the last ones of the body."""
     while piece := await threads.read(name, partial(next, pieces, b"")):
         await context.sender({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+async def check_keys_sent(threads: DiskThreads, name: str, column: KeyColumn, first: int, last: int) -> None:
+    """Check the keys of rows `first` to `last` - 1 of tensor `name` before they are sent. Raises tensor_damaged."""
+    if column.dtype == "string":
+        try:
+            await threads.read(name, lambda: check_bounds(column, first, last))
+        except BadFile as problem:
+            raise damaged(name, str(problem)) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import is_unchanged
 from app.api.disk_threads import DiskThreads
-from app.api.routes.tensors_content import BY_ACCEPT, admitted_codecs, content_fields, send_pieces
+from app.api.routes.tensors_content import BY_ACCEPT, admitted_codecs, check_keys_sent, content_fields, send_pieces
 from app.errors import GatherError
 from app.formats.body_formats import RAW, SAFETENSORS_FILE, TensorCodec
 from app.formats.safetensors.upload import keys_head
@@ -36,6 +36,7 @@ class KeysRoute:
         if await is_unchanged(context, etag, BY_ACCEPT):
             return
         column = content.keys.column
+        await check_keys_sent(self.threads, name, column, 0, column.count)
         codec = _codec_of(context, column)
         head, size, pieces = _body(codec, column)
         fields = content_fields(codec, column.dtype, (column.count,), etag, content.data_version, len(head) + size)

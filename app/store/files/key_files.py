@@ -94,17 +94,13 @@ class ResidentKeys:
 
 
 def unframed(strings: PackedStrings) -> KeyColumn:
-    """The column of these strings, copied."""
-    starts = strings.array
-    lengths = (
-        strings.octets[starts[:, None] + np.arange(HEAD)].astype("<u1").view("<u4").astype(np.int64).ravel()
-        if len(starts)
-        else np.empty(0, np.int64)
-    )
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    sources = np.arange(offsets[-1]) + np.repeat(starts + HEAD - offsets[:-1], lengths)
-    return KeyColumn.strings(offsets, strings.octets[sources])
+    """The column of these strings, over the same octets."""
+    bounds = np.empty((strings.array.size, 2), np.int64)
+    bounds[:, 0] = strings.array + HEAD
+    bounds[:, 1] = bounds[:, 0]
+    for place in range(HEAD):  # the length, little endian
+        bounds[:, 1] += strings.octets[strings.array + place].astype(np.int64) << 8 * place
+    return KeyColumn.strings(bounds, strings.octets)
 
 
 def key_pieces(column: KeyColumn, first: int, last: int) -> Iterator[bytes]:
@@ -137,6 +133,16 @@ def framed_pieces(column: KeyColumn) -> Iterator[bytes]:
         frames[is_text] = column.keys[offsets[0] : offsets[-1]]
         frames[~is_text] = sizes.astype("<u4").view(np.uint8)
         yield frames.tobytes()
+
+
+def check_bounds(column: KeyColumn, first: int, last: int) -> None:
+    """Look at where the strings of rows `first` to `last` - 1 begin and end, which a damaged file may have wrong.
+
+    Raises BadFile.
+    """
+    for start in range(first, last, ROWS_AT_ONCE):
+        if column.dtype == "string" and column.rows(start, min(start + ROWS_AT_ONCE, last)).first_bad_offset() >= 0:
+            raise BadFile("its key file has keys that do not lie one behind the other")
 
 
 def string_bytes(column: KeyColumn, first: int, last: int) -> int:
