@@ -160,7 +160,7 @@ def test_a_compressed_body_takes_no_memory_untold(coding: str) -> None:
     assert not coded_wrongs([*bodies[start :: len(bodies) // (18 if TEST_ALL else 3) | 1], *bombs(LARGE)], coding)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("group", ["values", "single", "base64", "fields", "binary"])
 @pytest.mark.parametrize("coding", CODINGS)
 def test_compressed_bodies_of_every_group_take_no_memory_untold(group: str, coding: str) -> None:
@@ -194,7 +194,7 @@ def test_bodies_of_every_size_take_no_memory_untold(group: str, size: int) -> No
     if group in ("query", "query of operators", "npy"):
         size = min(size, HEADER)
     wrong = []
-    total = 30 if not SOAK else 100 if group in OPERATOR_MAKERS else 400
+    total = 10 if not SOAK else 100 if group in OPERATOR_MAKERS else 400
     for body in of_at_most(total * LARGE, group, size):
         wrong += [found for found in (untold(body),) if found]
     assert not wrong
