@@ -89,7 +89,7 @@ class VersionChanges:
                 self._quota.check_count(self._index.find(name))
             check_bytes(upload.reserved)
             free = os.statvfs(upload.path.parent)
-            if upload.expected is not None and upload.expected > free.f_bavail * free.f_frsize:
+            if upload.reserved > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             upload.open(partial(check_bytes, 0))
 

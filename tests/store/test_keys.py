@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,16 @@ def test_the_quota_counts_all_files(folder: Path, tmp_path: Path) -> None:
     refused(lambda: put_keyed(store, "x", INTEGERS, ROWS), "insufficient_storage")
     assert in_folder(tmp_path / "third") == []
     store.close()
+
+
+def test_keys_that_the_disk_has_no_room_for_are_refused_before_they_are_sent(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=16, f_frsize=4096))
+    spec = UploadSpec("x", DTYPES["float32"], (6000, 1), keys=KeysSpec("int64", 6000))
+    refused(lambda: store.upload(spec), "insufficient_storage")
+    assert list((folder / "incoming").iterdir()) == []
+    put_keyed(store, "x", INTEGERS, ROWS)
 
 
 def test_an_upload_that_died_leaves_nothing(store: LocalStore, folder: Path) -> None:
