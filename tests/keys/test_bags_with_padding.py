@@ -90,6 +90,16 @@ def test_a_key_is_padding_whether_or_not_the_table_has_it(dtype: str, lacked: bo
     assert values(feature | {"default_index": 3})[3:] == [*TABLE[3].tolist()] * 2
 
 
+def test_long_keys_are_padding_if_they_are_equal_to_the_last_byte() -> None:
+    padding = "p" * 100_000
+    keys = [padding, padding[:-1] + "q", padding + "p", padding]
+    feature = {
+        "tensor": "string", "keys": tensor("string", [4], keys), "pooling": "sum", "padding_index": {"key": padding},
+        "offsets": tensor("int64", [1], [0]), "missing": "fill",
+    }  # fmt: skip
+    assert looked_up(feature)["missing"] == 2
+
+
 def test_an_index_out_of_bounds_is_told_at_its_own_place() -> None:
     feature = bags([2, 2, 0, 9, 1], [0, 2], padding_index=2)
     error = wrong(feature)
