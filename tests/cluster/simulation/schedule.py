@@ -271,7 +271,7 @@ class Schedule:
             self.world.after(self._duration(), self._restart_shard, node)
 
     def _can_spare(self, node: str) -> bool:
-        """Whether other machines, or a URL, have whatever this one has."""
+        """Whether other machines, or a URL, have whatever this one has; a range that takes scatters is at no URL."""
         if any(node in one.in_sync for one in self.checks.latest.ranges.values()):
             return False
         latest = self.checks.latest
@@ -279,8 +279,8 @@ class Schedule:
             (one, version.tensor(one))
             for table in latest.tables.values()
             for version in table.versions
-            if not version.origin
             for one in version.segments
+            if not version.origin or version.tensor(one) in latest.ranges
         ]
         for content_id, upload in latest.uploads.items():
             held += [(one, shard_tensor(content_id, one.start, one.stop)) for one in upload.segments]
