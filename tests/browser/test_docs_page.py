@@ -52,8 +52,9 @@ def test_what_is_used_most_comes_first_and_what_is_not_offered_is_left_out(open_
     paths = "[...document.querySelectorAll('.opblock-summary-path')].map(e => e.dataset.path)"
     assert page.evaluate(paths) == [
         "/gathernd", "/gather", "/gather_elements", "/gather_block_quantized", "/gathernd/backward", "/gather/backward",
-        "/lookup", "/scatternd", "/scatter_elements",
+        "/lookup", "/tensors/{name}/rows", "/scatternd", "/scatter_elements",
         "/tensors", "/tensors/{name}", "/tensors/{name}", "/tensors/{name}", "/tensors/{name}/content",
+        "/tensors/{name}/keys", "/tensors/{name}/keys",
         "/tensors/{name}/scatter", "/tensors/{name}/replicas", "/tensors/{name}/import",
         "/imports", "/imports/{id}", "/imports/{id}",
         "/aliases", "/aliases", "/aliases/{alias}", "/aliases/{alias}", "/aliases/{alias}",

@@ -81,7 +81,7 @@ class Power:
                         content = memoryview(arguments[1])
                         real(arguments[0], content[: len(content) // 2], *arguments[2:])
                     self.die()
-            if self.unwritten and name in ("store_words", "write", "write_at", "write_durably"):
+            if self.unwritten and name in ("store_words", "write", "write_at"):
                 self.note_dirty(name, arguments)
             result = real(*arguments, **options)
             if name == "create":
@@ -89,8 +89,6 @@ class Power:
                 self.unwritten.pop(os.fstat(result).st_ino, None)
             elif name == "fsync":
                 self.synced(arguments[0])
-            elif name == "write_durably":
-                self.synced_page(arguments[0], arguments[2] // PAGE * PAGE)
             elif name == "fsync_folder":
                 self.names[arguments[0]] = self.entries(arguments[0])
             return result
@@ -110,13 +108,6 @@ class Power:
                     now[at : at + PAGE] = old[at : at + PAGE]
             content = bytes(now)
         self.contents[status.st_ino] = content
-
-    def synced_page(self, fd: int, begin: int) -> None:
-        """The page of a file that begins at this offset is durable."""
-        inode = os.fstat(fd).st_ino
-        durable = bytearray(self.contents.get(inode, b""))
-        durable[begin : begin + PAGE] = os.pread(fd, PAGE, begin)
-        self.contents[inode] = bytes(durable)
 
     def note_dirty(self, name: str, arguments: Any) -> None:
         """Note which pages that a failed fsync has marked clean are changed again, to whatever bytes."""
@@ -143,7 +134,7 @@ class Power:
 
     def refuse(self, name: str, arguments: Any) -> None:
         self.refused = name
-        if name in ("fsync", "flush_range", "write_durably"):
+        if name in ("fsync", "flush_range"):
             status = os.fstat(arguments[0])
             self.unwritten[status.st_ino] = os.pread(arguments[0], status.st_size, 0)
             self.dirty.pop(status.st_ino, None)

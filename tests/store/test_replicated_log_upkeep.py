@@ -185,16 +185,6 @@ def test_a_start_replays_a_long_log_without_having_all_of_it_in_memory(folder: P
     store.close()
 
 
-def test_a_new_epoch_waits_for_no_rows_to_reach_the_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    replicated(store, ONE)
-    synced: list[int] = []
-    monkeypatch.setattr(disk_writes, "fsync", synced.append)
-    with store.replicated.open(TENSOR) as content:
-        content.commit_to(1)
-        content.set_epoch(2)
-    assert synced == []
-
-
 def test_keys_are_read_from_the_catalogue_without_the_lock_of_the_tensor(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

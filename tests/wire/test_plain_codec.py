@@ -75,22 +75,22 @@ def is_strict(body: bytes) -> bool:
 @pytest.mark.parametrize("seed", slow_but_for((0,), range(4)))
 def test_both_make_the_same_of_every_request(seed: int) -> None:
     requests, seen = Requests(seed), Counter[str]()
-    for _ in range(samples(8000)):
+    for _ in range(samples(16_000)):
         seen[read_by_both(*requests.body())[0]] += 1
     wanted = {"read", "malformed_request", "invalid_field", "unsupported_dtype", "value_not_representable"}
     assert wanted | {"element_count_mismatch", "limit_exceeded"} <= seen.keys()
-    assert seen["read"] > samples(8000) // 12
+    assert seen["read"] > samples(16_000) // 12
 
 
 @pytest.mark.parametrize("seed", slow_but_for((100,), range(100, 102)))
 def test_malformed_is_what_python_finds_malformed(seed: int) -> None:
     requests, seen = Requests(seed), Counter[bool]()
-    for _ in range(samples(8000)):
+    for _ in range(samples(16_000)):
         body = requests.broken(requests.body()[0])
         malformed = read_by_both(body)[0] == "malformed_request"
         assert malformed != is_strict(body), body
         seen[malformed] += 1
-    assert min(seen.values()) > samples(8000) // 15
+    assert min(seen.values()) > samples(16_000) // 15
 
 
 @pytest.mark.parametrize("seed", [5, 6, 7])

@@ -53,17 +53,6 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
             place += os.pwrite(fd, view[place : place + _AT_ONCE], offset + place)
 
 
-def write_durably(fd: int, content: bytes, offset: int) -> None:
-    """Write a few bytes at `offset`, durably; waits for the rest of the file only if the system lacks the call."""
-    try:
-        os.pwritev(fd, [content], offset, os.RWF_DSYNC)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-        os.pwrite(fd, content, offset)
-        os.fsync(fd)
-
-
 def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:
     """Let `change` store to a writable mapping; one step for the tests, however many stores it makes."""
     change(mapping)

@@ -129,8 +129,8 @@ class WritableTensor:
         before = self.words[HeaderWord.EPOCH]
         self._set_word(HeaderWord.EPOCH, epoch)
         try:
-            # The bytes that are there already: the page is written also if an fsync that failed has marked it clean.
-            disk_writes.write_durably(self._fd, epoch.to_bytes(8, "little"), 8 * HeaderWord.EPOCH)
+            # With the rows: the page also says what is applied, and may not be durable before that is.
+            disk_writes.fsync(self._fd)
         except OSError:
             self.set_words({HeaderWord.EPOCH: before, HeaderWord.UNWRITTEN: 1})
             raise
