@@ -138,7 +138,7 @@ def test_work_in_rules_and_dashboard_is_every_route_that_gathers_or_keeps_tensor
     assert len(patterns) == 2
     for pattern in patterns:
         matched = {route.template for route in ROUTES if re.fullmatch(pattern, route.template)}
-        assert matched == (work if "tensors" in pattern else gathers)
+        assert matched == (work if "imports" in pattern else gathers)
 
 
 def test_alerts_say_what_to_do_and_every_one_has_a_test() -> None:
