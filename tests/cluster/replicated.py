@@ -98,6 +98,11 @@ class Replicated:
             return str(answer.json()["code"])
         return np.frombuffer(answer.content, DTYPES[self.dtype].numpy)
 
+    def refusal(self, node: str, tensor: str, least: int | None = None) -> str:
+        """The code with which a shard refuses to read a range, "" if it serves the rows."""
+        found = self.rows(node, tensor, least)
+        return found if isinstance(found, str) else ""
+
     def first_row(self, node: str, tensor: str, least: int) -> list[int]:
         """The first two items, at the sequence `least` or later."""
         found: list[Array | str] = []

@@ -99,7 +99,7 @@ def test_a_replica_that_is_not_in_sync_refuses_reads(cluster: Clustered) -> None
     table.scatter(tensor, [0], [[1, 1]], next(KEYS))
     record = table.record(tensor)
     out = next(node for node in NODES if node != record.primary)
-    assert table.rows(out, tensor, 2) == "precondition_failed"  # it is at 1
+    assert table.refusal(out, tensor, 2) == "precondition_failed"  # it is at 1
     cluster.client.transact(lambda at: ranges.leave_in_sync(at, tensor, record.epoch, frozenset({out})))
     until(lambda: isinstance(table.rows(out, tensor), str) or out in table.record(tensor).in_sync, "it refuses")
 
@@ -161,7 +161,7 @@ def test_a_replica_whose_disk_was_put_back_serves_nothing_before_the_primary_has
         cluster.begin(back)
         assert back in table.record(tensor).in_sync
         until(lambda: "etcd" not in table.ask(back, "GET", path).text, "it knows the catalogue", 10)
-        assert table.rows(back, tensor) == "precondition_failed"
+        assert table.refusal(back, tensor) == "precondition_failed"
     assert table.first_row(back, tensor, 2) == [2, 3]
     table.until_in_sync(tensor, *NODES)
 
@@ -176,7 +176,7 @@ def test_a_range_that_the_catalogue_has_forgotten_is_read_again_after_a_scatter(
         table.first_row(node, tensor, 1)
     cluster.client.transact(lambda _: Change({f"ranges/{tensor}": None}))
     for node in NODES:
-        until(lambda: table.rows(node, tensor) == "precondition_failed", f"{node} refuses")  # noqa: B023
+        until(lambda: table.refusal(node, tensor) == "precondition_failed", f"{node} refuses")  # noqa: B023
     cluster.client.transact_all(lambda at: ranges.open_ranges(at, table.name, 1))
     assert table.scatter(tensor, [0], [[0, 0]], next(KEYS)).sequence == 2
     for node in table.record(tensor).in_sync:

@@ -67,7 +67,7 @@ def test_without_etcd_only_tables_that_nobody_scatters_to_are_served(cluster: Cl
     cluster.database.stop()
     try:
         until(lambda: isinstance(table.rows(node, tensor), str), "the read lease ends")
-        assert table.rows(node, tensor) == "precondition_failed"
+        assert table.refusal(node, tensor) == "precondition_failed"
         assert not isinstance(still.rows(node, other), str)
     finally:
         cluster.database.begin()
