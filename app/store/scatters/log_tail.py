@@ -9,24 +9,24 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import chain
 
 from app.store.files import disk_writes
-from app.store.files.regular_file import mode_of
-from app.store.scatters.log_frames import Record, decode, encode
+from app.store.files.regular_file import mode_of, open_regular
+from app.store.scatters.log_frames import BrokenLog, Record, decode, encode, frame_at
 from app.store.scatters.scatter_log import LOG_ID_BYTES, ScatterLog, full_path, remove_full
 
 
 def tail_records(log: ScatterLog, up_to: int) -> list[Record]:
     """The records of the tail up to this sequence."""
+    if not log.tail or log.tail[0].entry.sequence > up_to:
+        return []
+    first = log.tail[0].entry.sequence
     records: list[Record] = []
     end = 0
     for placed in log.tail:
         if placed.entry.sequence > up_to:
             break
         if placed.begin >= end:
-            # The first frame may hold records that are applied.
-            first = log.tail[0].entry.sequence
             records += [one for one in log.read_frame(placed) if first <= one.entry.sequence <= up_to]
             end = placed.end
     return records
@@ -41,7 +41,8 @@ def drop_after(log: ScatterLog, sequence: int) -> None:
     kept = [one for one in log.read_frame(dropped) if one.entry.sequence <= sequence]
     if kept:
         # Frames are whole or not there at all, so one that goes in part is written anew, with all before it.
-        log.replace(chain(log.frames(LOG_ID_BYTES, dropped.begin), (encode(kept),)))
+        before = log.read_bytes(LOG_ID_BYTES, dropped.begin)
+        log.replace(before, encode(kept))
     else:
         log.cut(dropped.begin)
 
@@ -70,7 +71,7 @@ def _trim_full(log: ScatterLog) -> None:
 
 def leave_tail(log: ScatterLog, *, aside: bool) -> None:
     """Begin a new log with the frames of the tail; `aside` sets the old one aside, for which its place must be free."""
-    log.replace(log.frames(log.settled_end, log.end), aside=aside)
+    log.replace(log.read_bytes(log.settled_end, log.end), aside=aside)
 
 
 def frames_after(log: ScatterLog, sequence: int, most: int) -> bytes | None:
@@ -97,17 +98,24 @@ def _frames(log: ScatterLog, after: int, before: int | None, most: int) -> Itera
     place = log.landmarks[max(0, bisect_right(log.landmarks, (after + 1, log.end)) - 1)][1] if log.landmarks else 0
     if not place:
         return
-    size = 0
-    for frame in log.frames(place, log.end):
-        records = list(decode(frame))
-        wanted = [
-            one for one in records if after < one.entry.sequence and (before is None or one.entry.sequence < before)
-        ]
-        if wanted:
+    fd = open_regular(log.path)
+    try:
+        size = 0
+        while place < log.end and size < most:
+            frame = frame_at(fd, place, log.end)
+            if not frame:
+                raise BrokenLog
+            place += len(frame)
+            records = list(decode(frame))
+            wanted = [
+                one for one in records if after < one.entry.sequence and (before is None or one.entry.sequence < before)
+            ]
+            if not wanted:
+                if records and before is not None and records[0].entry.sequence >= before:
+                    return
+                continue
             piece = frame if len(wanted) == len(records) else encode(wanted)
             size += len(piece)
             yield piece
-        elif records and before is not None and records[0].entry.sequence >= before:
-            return
-        if size >= most:
-            return
+    finally:
+        os.close(fd)

@@ -22,17 +22,16 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes
 from app.store.files.regular_file import mode_of, open_regular, read_at
-from app.store.scatters.log_frames import BrokenLog, Entry, Record, decode, encode, frame_at, holds_record
+from app.store.scatters.log_frames import BrokenLog, Entry, Record, decode, encode, frame_at, frames_in, holds_record
 
 _LOG_MAGIC: Final = b"redolog1"
 LOG_ID_BYTES: Final = 16
@@ -191,20 +190,16 @@ class ScatterLog:
 
     def read_frame(self, placed: PlacedEntry) -> list[Record]:
         """The records of the frame that holds an entry. Raises BrokenLog and OSError."""
-        return [record for frame in self.frames(placed.begin, placed.end) for record in decode(frame)]
+        return list(decode(self.read_bytes(placed.begin, placed.end)))
 
-    def frames(self, begin: int, end: int) -> Iterator[bytes]:
-        """The frames of the log from one offset to another, one by one. Raises BrokenLog and OSError."""
+    def read_bytes(self, begin: int, end: int) -> bytes:
+        """Whole frames of the log from one offset to another. Raises BrokenLog and OSError."""
         fd = open_regular(self.path)
         try:
-            while begin < end:
-                frame = frame_at(fd, begin, end)
-                if not frame:
-                    raise BrokenLog
-                yield frame
-                begin += len(frame)
+            content = read_at(fd, begin, end - begin)
         finally:
             os.close(fd)
+        return b"".join(frames_in(content))
 
     def cut(self, offset: int) -> None:
         """Cut off frames of the tail, from the one that begins at `offset` on, durably. Raises OSError.
@@ -232,10 +227,9 @@ class ScatterLog:
             self.landmarks.pop()
         self.log_id, self.end = new_id, offset
 
-    def replace(self, frames: Iterable[bytes], *, aside: bool = False) -> None:
-        """Put a log with these frames in the place of this one, durably; `aside` sets this one aside.
+    def replace(self, *frames: bytes, aside: bool = False) -> None:
+        """Put a log with these frames in the place of this one, durably; `aside` sets this one aside. Raises OSError.
 
-        Raises OSError, and what reading `frames` raises.
         Whenever the process dies, the log is the old one or the new one, whole. What was read is read again.
         """
         new = new_path(self.path)
@@ -243,15 +237,14 @@ class ScatterLog:
         try:
             fd = disk_writes.create(new)
             try:
-                for piece in chain((new_log_id(),), frames):
-                    disk_writes.write(fd, piece)
+                disk_writes.write_at(fd, b"".join((new_log_id(), *frames)), 0)
                 disk_writes.fsync(fd)
             finally:
                 os.close(fd)
             if aside:
                 disk_writes.link(self.path, full_path(self.path))
             disk_writes.rename(new, self.path)
-        except (OSError, BrokenLog):
+        except OSError:
             with suppress(OSError):
                 disk_writes.unlink(new)  # the disk may be full
             raise
