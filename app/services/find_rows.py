@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.dispatch.choose_backend import LARGE_COPY
 from app.errors import REPORTED_PLACES, GatherError, Place
 from app.near_name import shorten
-from app.store import KeyColumn, Resident
+from app.store import Resident, TableKeys
 from app.tensors.by_key import ByKey, NamedRow
 from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings
@@ -35,11 +35,13 @@ class FoundRows(NamedTuple):
     """The row of each key, and how many keys are `missing`.
 
     `known` says of each key whether the table has it. Where missing keys are filled, their row is the number of rows.
+    `skipped` are the keys that are padding of bags, None if there is none.
     """
 
     rows: NDArray[np.int64]
     missing: int
     known: NDArray[np.bool_]
+    skipped: NDArray[np.bool_] | None = None
 
     def found(self, shape: tuple[int, ...]) -> Tensor:
         """The output that says which keys the table has."""
@@ -86,7 +88,7 @@ def check_keys(keys: Tensor, resident: Resident, name: str, pointer: str) -> Non
 
 
 def find_rows(
-    by_key: ByKey, keys: Tensor, column: KeyColumn, name: str, skipped: NDArray[np.bool_] | None = None
+    by_key: ByKey, keys: Tensor, column: TableKeys, name: str, skipped: NDArray[np.bool_] | None = None
 ) -> FoundRows | GatherError:
     """Look up the keys. Returns key_not_found or index_out_of_bounds if a key, or the row in its place, is missing.
 
@@ -110,16 +112,16 @@ def find_rows(
         rows[~counted] = column.count
     if skipped is not None:
         rows[skipped] = 0
-    return FoundRows(rows, missing, known)
+    return FoundRows(rows, missing, known, skipped)
 
 
-def _as_wanted(keys: Tensor, column: KeyColumn) -> Any:
+def _as_wanted(keys: Tensor, column: TableKeys) -> Any:
     if isinstance(keys, PackedStrings):
         return replace(keys, shape=(keys.array.size,))
     return keys.array.astype(column.dtype, copy=False)
 
 
-def row_named(given: NamedRow, field: str, column: KeyColumn | None, rows: int, name: str) -> int | GatherError:
+def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, name: str) -> int | GatherError:
     """The row that the field of a request names, or the error if the table, which has so many rows, has none such.
 
     Raises value_not_representable.

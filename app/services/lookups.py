@@ -21,31 +21,39 @@ from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN, BackendCho
 from app.errors import GatherError
 from app.kernels.check_lookup import FeatureArrays, rows_of, rows_read
 from app.kernels.float_conversion import converted, in_type
-from app.kernels.replace_out_of_bounds import REPLACED_BYTES, Replacement, replace_out_of_bounds
+from app.kernels.replace_out_of_bounds import REPLACED_BYTES
 from app.memory.budget import Memory
-from app.operators.gather_plan import GatherPlan
 from app.operators.lookup_plan import FeaturePlan, LookupPlan, check_indices, check_offsets, ends_early, plan_key
 from app.operators.registry import LOOKUPS
 from app.operators.shape_rules import check_output_bytes
 from app.services.call_planner import fill_item
 from app.services.call_resources import CallResources
-from app.services.edit_bags import EDITED_BYTES, edit_bags, skipped_entries
-from app.services.find_rows import FoundRows, are_few, bytes_to_find
-from app.services.lookups_by_key import by_position, rows_found, with_rows
+from app.services.edit_bags import EDITED_BYTES
+from app.services.find_rows import are_few, bytes_to_find
+from app.services.lookup_arrays import (
+    Found,
+    LookupRun,
+    Marks,
+    fills_rows,
+    fitted_bytes,
+    fitted_offsets,
+    replaced_indices,
+    rows_to_fill_with,
+    with_edited_bags,
+)
+from app.services.lookups_by_key import by_position, found_outputs, rows_found, with_rows
 from app.services.runner import Explanation, Runner
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import OUTPUT, Answer, TableRead
-from app.tensors.lookup_call import Feature, LookupCall, found_name
+from app.tensors.lookup_call import LookupCall
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 CPU_ONLY: Final = "lookups run on the CPU alone"
 _FLOAT32: Final = DTYPES["float32"]
-Marks = Sequence[NDArray[np.bool_] | None]
-"""Of each feature which indices are filled, None if none is; as in `Replacement`."""
 _MAX_REMEMBERED_PLANS: Final = 256
 _MAX_REMEMBERED_FEATURES: Final = 64
 """The plan of a lookup with more features is not remembered: one takes some 500 bytes for each, which no request is
@@ -59,33 +67,6 @@ class _Planned(NamedTuple):
     """By whether reading a table waits for the disk."""
 
 
-_AS_SENT: Final[Mapping[int, NDArray[np.int64]]] = {}
-
-
-class LookupRun(NamedTuple):
-    """What a lookup reads and writes: its indices and offsets as kernels take them, rows of fill values, outputs."""
-
-    plan: LookupPlan
-    indices: Sequence[NDArray[Any]]
-    offsets: Sequence[NDArray[Any] | None]
-    weights: Sequence[NDArray[Any] | None]
-    fills: Sequence[NDArray[Any] | None]
-    outputs: Sequence[NDArray[Any]]
-    items: Mapping[int, NDArray[np.int64]] = _AS_SENT
-    """For a feature whose bags were edited the number of the index that each is, -1 for the default row."""
-
-    def arrays(self, number: int, table: Tensor) -> FeatureArrays:
-        """The arrays of a feature that reads `table`."""
-        return FeatureArrays(
-            table.items,
-            self.indices[number],
-            self.offsets[number],
-            self.weights[number],
-            self.fills[number],
-            self.outputs[self.plan.features[number].output],
-        )
-
-
 class PreparedLookup(NamedTuple):
     """A lookup that is prepared: the table of each feature, and by the name of a type what rows are filled with."""
 
@@ -94,16 +75,13 @@ class PreparedLookup(NamedTuple):
     plan: LookupPlan
     fills: Mapping[str, Tensor]
     decision: Decision
+    is_by_key: bool
+    """Whether a feature names rows by key."""
 
     @property
     def size(self) -> int:
         """As in `AnyPrepared`."""
         return self.plan.output_bytes
-
-    @property
-    def is_by_key(self) -> bool:
-        """Whether a feature names rows by key."""
-        return any(feature.by_key is not None for feature in self.call.features)
 
     @property
     def explanation(self) -> Explanation:
@@ -128,16 +106,18 @@ class Lookups(Runner):
         residents = self._resolve(call)
         fills: dict[str, Tensor] = {}
         over_limit = None
-        for feature, resident in zip(call.features, residents, strict=True):
+        is_by_key = any(feature.by_key is not None for feature in call.features)
+        may_fill = is_by_key or call.out_of_bounds == "fill"
+        for feature, resident in zip(call.features, residents, strict=True) if may_fill else ():
             dtype = resident.tensor.dtype
-            if _fills(call, feature) and dtype.name not in fills:
+            if fills_rows(call, feature) and dtype.name not in fills:
                 fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.resources.limits)
                 over_limit = over_limit or too_long
-        planned = self._planned(by_position(call, residents), residents)
+        planned = self._planned(by_position(call, residents) if is_by_key else call, residents)
         if over_limit is not None:
             raise over_limit
         decision = planned.decisions[any(resident.cold for resident in residents)]
-        return PreparedLookup(call, residents, planned.plan, fills, decision)
+        return PreparedLookup(call, residents, planned.plan, fills, decision, is_by_key)
 
     async def start(self, prepared: PreparedLookup, request: ServedRequest) -> Answer:
         """Run what was prepared. What it allocates besides is charged first; rows are not charged.
@@ -145,29 +125,30 @@ class Lookups(Runner):
         Raises offsets_invalid, index_out_of_bounds, overloaded and deadline_exceeded, and ClientGone.
         """
         resources, pool = self.resources, self.resources.pool
-        call, residents, plan, fills, decision = prepared
-        found = await self._find(prepared, request) if prepared.is_by_key else [None] * len(residents)
-        if prepared.is_by_key:
+        call, residents, plan, fills, decision, is_by_key = prepared
+        found: Found = [None] * len(residents)
+        if is_by_key:
+            found = await self._find(prepared, request)
             call = with_rows(call, found)
         items = sum(feature.indices for feature in plan.features)
         few = items < LARGE_INDEX_SCAN
         replaced, strings = None, any(dtype.kind == "string" for dtype, _ in plan.outputs)
         filled: Marks = [None] * len(plan.features)
         indices: Sequence[NDArray[Any]] = [feature.indices.array for feature in call.features]
-        if call.out_of_bounds != "error" or prepared.is_by_key:
+        if call.out_of_bounds != "error" or is_by_key:
             request.memory.charge(REPLACED_BYTES * items)
-            replacements = await pool.run_unless(few, lambda: _replaced(call, plan, found), request)
+            replacements = await pool.run_unless(few, lambda: replaced_indices(call, plan, found), request)
             indices = [one.indices for one in replacements]
             # Without bags no row is filled, and a table without rows may have rows of any size.
             rows_written = [feature.output_rows for feature in plan.features]
             filled = [one.filled if some else None for one, some in zip(replacements, rows_written, strict=True)]
             if call.out_of_bounds != "error":
                 replaced = sum(one.replaced for one in replacements)
-        size = _fitted_bytes(call, plan, indices, filled)
+        size = fitted_bytes(call, plan, indices, filled)
         request.memory.charge(size + _converted_bytes(call, plan))
         offsets, rows = await pool.run_unless(
             size < LARGE_COPY,
-            lambda: (_fitted_offsets(call, indices), _rows_to_fill_with(plan, filled, fills, residents)),
+            lambda: (fitted_offsets(call, indices), rows_to_fill_with(plan, filled, fills, residents)),
             request,
         )
         weights = [None if feature.weights is None else feature.weights.items for feature in call.features]
@@ -179,7 +160,7 @@ class Lookups(Runner):
         ):  # the kernel sees where bags begin
             raise await self._first_error(call, plan, request)
         if any(feature.edits_bags for feature in call.features):
-            run = await self._edit_bags(prepared, run, request)
+            run = await self._edit_bags(prepared, found, run, request)
         run, residents, tables, every = await self._read_tables(call, run, residents, request)
         plan = run.plan
         if on_event_loop and request.parts == 1 and not strings:
@@ -203,22 +184,18 @@ class Lookups(Runner):
         else:
             as_written = call.output_dtype is None or plan.output_bytes + plan.written_bytes < LARGE_COPY
             looked_up = await pool.run_unless(as_written, lambda: _outputs(call, run), request)
-        outputs_by_name = dict(zip(output_names(call), looked_up, strict=True))
-        for number, (feature, looked) in enumerate(zip(call.features, found, strict=True)):
-            if looked is not None and feature.by_key is not None and feature.by_key.found:
-                outputs_by_name[found_name(number)] = looked.found(feature.indices.shape)
         return Answer(
-            outputs_by_name,
+            dict(zip(output_names(call), looked_up, strict=True)) | found_outputs(call, found),
             "",
             replaced=replaced,
-            missing=sum(one.missing for one in found if one is not None) if prepared.is_by_key else None,
+            missing=sum(one.missing for one in found if one is not None) if is_by_key else None,
             tables=[
                 TableRead(feature.tensor, one.etag, one.data_version)
                 for feature, one in zip(call.features, residents, strict=True)
             ],
         )
 
-    async def _find(self, prepared: PreparedLookup, request: ServedRequest) -> list[FoundRows | None]:
+    async def _find(self, prepared: PreparedLookup, request: ServedRequest) -> Found:
         """The rows that the keys of each feature name, None of a feature by position.
 
         The keys of a content do not change, so they hold however often its rows are read again. Raises offsets_invalid
@@ -234,15 +211,19 @@ class Lookups(Runner):
             raise found
         return found
 
-    async def _edit_bags(self, prepared: PreparedLookup, run: LookupRun, request: ServedRequest) -> LookupRun:
+    async def _edit_bags(
+        self, prepared: PreparedLookup, found: Found, run: LookupRun, request: ServedRequest
+    ) -> LookupRun:
         """The run without padding in its bags, and with default rows in empty ones. Raises what `edit_bags` raises."""
-        edited = [number for number, feature in enumerate(prepared.call.features) if feature.edits_bags]
+        features = prepared.call.features
+        edited = [number for number, feature in enumerate(features) if feature.edits_bags]
         plans = [run.plan.features[number] for number in edited]
         count = sum(plan.indices + plan.bags for plan in plans)
         request.memory.charge(EDITED_BYTES * count)
-        texts = [feature.indices for feature in prepared.call.features if isinstance(feature.indices, PackedStrings)]
-        few = count < LARGE_INDEX_SCAN and are_few(texts)
-        return await self.resources.pool.run_unless(few, lambda: _with_edited_bags(prepared, run, edited), request)
+        few = count < LARGE_INDEX_SCAN
+        return await self.resources.pool.run_unless(
+            few, lambda: with_edited_bags(run, features, prepared.residents, found, edited), request
+        )
 
     async def _first_error(self, call: LookupCall, plan: LookupPlan, request: ServedRequest) -> GatherError:
         """The error of indices or offsets of which some are known to be wrong."""
@@ -414,76 +395,6 @@ def _outputs(call: LookupCall, run: LookupRun) -> list[Tensor]:
         return [Tensor(target, shape, np.empty(0, target.numpy))]
     rows = [part.array.reshape(shape[0], -1) for part in parts]
     return [Tensor(target, shape, np.concatenate(rows, axis=1).reshape(-1))]
-
-
-def _with_edited_bags(prepared: PreparedLookup, run: LookupRun, edited: Sequence[int]) -> LookupRun:
-    """The run with the bags of the features `edited` as they are read."""
-    plans, indices, offsets, weights = [*run.plan.features], [*run.indices], [*run.offsets], [*run.weights]
-    items: dict[int, NDArray[np.int64]] = {}
-    for number in edited:
-        feature, resident, begin = prepared.call.features[number], prepared.residents[number], offsets[number]
-        assert begin is not None, "it is pooled"
-        skipped = skipped_entries(feature, resident)
-        bags = edit_bags(feature, resident, indices[number], begin, weights[number], skipped)
-        indices[number], offsets[number], weights[number], items[number] = bags
-        plans[number] = replace(plans[number], indices=bags.indices.size)
-    plan = replace(run.plan, features=tuple(plans))
-    return run._replace(plan=plan, indices=indices, offsets=offsets, weights=weights, items=items)
-
-
-def _fills(call: LookupCall, feature: Feature) -> bool:
-    """Whether rows of a feature may be filled."""
-    return (call.out_of_bounds if feature.by_key is None else feature.by_key.missing) == "fill"
-
-
-def _replaced(call: LookupCall, plan: LookupPlan, rows: Sequence[FoundRows | None]) -> list[Replacement]:
-    """The indices, none out of bounds unless that is an error: one whose row is filled becomes the number of rows."""
-    found = []
-    for feature, planned, by_key in zip(call.features, plan.features, rows, strict=True):
-        if by_key is not None:
-            filled = ~by_key.known if by_key.missing and _fills(call, feature) else None
-            found.append(Replacement(by_key.rows, 0, filled))
-            continue
-        if call.out_of_bounds == "error":
-            found.append(Replacement(feature.indices.array, 0, None))
-            continue
-        gather = GatherPlan(1, planned.indices, (planned.rows,), 1, planned.item_size, False, False)
-        one = replace_out_of_bounds(gather, feature.indices.array, call.out_of_bounds)
-        if one.filled is not None:
-            one.indices[one.filled] = planned.rows
-        found.append(one)
-    return found
-
-
-def _fitted_bytes(call: LookupCall, plan: LookupPlan, indices: Sequence[NDArray[Any]], filled: Marks) -> int:
-    """The bytes of `_fitted_offsets` and `_rows_to_fill_with`."""
-    rows = sum(one.row_bytes for one, marks in zip(plan.features, filled, strict=True) if marks is not None)
-    return rows + sum(
-        feature.bags * read.itemsize
-        for feature, read in zip(call.features, indices, strict=True)
-        if feature.offsets is not None and feature.offsets.array.dtype != read.dtype
-    )
-
-
-def _fitted_offsets(call: LookupCall, indices: Sequence[NDArray[Any]]) -> list[NDArray[Any] | None]:
-    """Where the bags of each feature begin, in the type of the indices that are read."""
-    return [
-        None if feature.offsets is None else feature.offsets.array[: feature.bags].astype(read.dtype, copy=False)
-        for feature, read in zip(call.features, indices, strict=True)
-    ]
-
-
-def _rows_to_fill_with(
-    plan: LookupPlan, filled: Marks, fills: Mapping[str, Tensor], residents: Sequence[Resident]
-) -> list[NDArray[Any] | None]:
-    """A row of fill values for each feature of which an index is filled, None for the others."""
-    rows: list[NDArray[Any] | None] = []
-    for planned, marks, resident in zip(plan.features, filled, residents, strict=True):
-        dtype = resident.tensor.dtype
-        # Strings are filled once they have been looked up (see `Lookups._string_outputs`).
-        value = fills[dtype.name].items[0] if marks is not None and dtype.kind != "string" else 0
-        rows.append(None if marks is None else np.full(planned.row_items, value, dtype.carrier))
-    return rows
 
 
 def first_error(call: LookupCall, plan: LookupPlan) -> GatherError | None:

@@ -9,8 +9,10 @@ from app.errors import GatherError
 from app.operators.lookup_plan import check_offsets
 from app.services.edit_bags import skipped_entries
 from app.services.find_rows import FoundRows, check_keys, find_rows, positions_of
+from app.services.lookup_arrays import Found
 from app.store import Resident
-from app.tensors.lookup_call import LookupCall
+from app.tensors.lookup_call import LookupCall, found_name
+from app.tensors.tensor import Tensor
 
 
 def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
@@ -23,13 +25,22 @@ def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
     return replace(call, features=features)
 
 
-def with_rows(call: LookupCall, found: Sequence[FoundRows | None]) -> LookupCall:
+def with_rows(call: LookupCall, found: Found) -> LookupCall:
     """A lookup by the positions that were found."""
     features = [
         one if rows is None else replace(one, indices=replace(positions_of(one.indices), array=rows.rows))
         for one, rows in zip(call.features, found, strict=True)
     ]
     return replace(call, features=features)
+
+
+def found_outputs(call: LookupCall, found: Found) -> dict[str, Tensor]:
+    """The outputs that say which keys the tables have, of the features that ask for it."""
+    return {
+        found_name(number): rows.found(feature.indices.shape)
+        for number, (feature, rows) in enumerate(zip(call.features, found, strict=True))
+        if rows is not None and feature.by_key is not None and feature.by_key.found
+    }
 
 
 def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRows | None] | GatherError:

@@ -4,12 +4,11 @@ from app.catalogue.conditions import Conditions
 from app.store.local_store import LocalStore
 from app.store.processes.directory_lock import StoreInUse, StoreRefused
 from app.store.quota import Quota
-from app.store.store_interface import KeyColumn, Resident, Store
+from app.store.store_interface import Resident, Store, TableKeys
 from app.store.tensor_metadata import Metadata
 
 __all__ = [
     "Conditions",
-    "KeyColumn",
     "LocalStore",
     "Metadata",
     "Quota",
@@ -17,4 +16,5 @@ __all__ = [
     "Store",
     "StoreInUse",
     "StoreRefused",
+    "TableKeys",
 ]

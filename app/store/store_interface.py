@@ -16,7 +16,7 @@ from app.tensors.tensor import Tensor
 UNCHANGING: Sequence[int] = (0,)
 
 
-class KeyColumn(Protocol):
+class TableKeys(Protocol):
     """The keys of a table: one distinct key for each row of axis 0. Threads may share it."""
 
     @property
@@ -56,7 +56,7 @@ class Resident:
         words: Sequence[int] = UNCHANGING,
         cold: bool = False,
         data_version: int = 1,
-        keys: KeyColumn | None = None,
+        keys: TableKeys | None = None,
     ) -> None:
         self.tensor = tensor
         self.etag = etag

@@ -82,6 +82,18 @@ def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArr
     return used
 
 
+def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The frames of the strings that `offsets` (int64[n + 1]) cuts out of `octets`, and where each of them begins."""
+    sizes = np.diff(offsets)
+    starts = offsets[:-1] - offsets[0] + HEAD * np.arange(len(sizes))
+    frames = np.empty(int(offsets[-1] - offsets[0]) + HEAD * len(sizes), np.uint8)
+    is_head = np.zeros(len(frames), np.bool_)
+    is_head[starts[:, None] + np.arange(HEAD)] = True
+    frames[is_head] = sizes.astype("<u4").view(np.uint8)
+    frames[~is_head] = octets[offsets[0] : offsets[-1]]
+    return frames, starts
+
+
 def frame_text(octets: NDArray[np.uint8], start: int) -> memoryview | None:
     """The text of the frame at `start`, or None if that is not within `octets`."""
     if not 0 <= start <= octets.size - HEAD:

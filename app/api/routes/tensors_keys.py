@@ -63,5 +63,5 @@ def _body(codec: TensorCodec, column: KeyColumn) -> tuple[bytes, int, Iterator[b
         return keys_head(spec), spec.size, key_pieces(column, 0, count)
     head = codec.write_head(DTYPES[column.dtype], (count,), spec.size)
     if codec is RAW and column.dtype == "string":
-        return head, spec.string_bytes + HEAD * count, framed_pieces(column)
+        return head, spec.string_bytes + HEAD * count, (frames.tobytes() for frames in framed_pieces(column))
     return head, spec.size, key_pieces(column, 0, count)

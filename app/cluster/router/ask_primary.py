@@ -142,3 +142,8 @@ class Pauses:
 
 def _ignore(ask: Ask) -> None:
     """The answer begins."""
+
+
+def is_led_anew(one: RowRange | None, epoch: int) -> bool:
+    """Whether a range has a primary that can be asked, other than at `epoch`; true also if it is gone, None."""
+    return one is None or (one.primary is not None and bool(one.primary.address) and one.primary.epoch != epoch)

@@ -31,7 +31,8 @@ from app.errors import GatherError
 from app.kernels.check_lookup import rows_of
 from app.memory.budget import Memory
 from app.operators.lookup_plan import FeaturePlan
-from app.services.lookups import LookupRun, Lookups, PreparedLookup, first_error
+from app.services.lookup_arrays import LookupRun
+from app.services.lookups import Lookups, PreparedLookup, first_error
 from app.services.runner import Explanation
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest

@@ -20,7 +20,7 @@ from app.api.routes.tensors_scatter import ScatterOutcome, SentScatter
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.cluster.catalogue.key_bindings import Binding
 from app.cluster.range_scatter import RangeScattered
-from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed
+from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, is_led_anew
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.scatter_parts import ScatterPart, judged
 from app.cluster.router.sharded_tensors import ShardedResident
@@ -245,12 +245,9 @@ class ShardedScatters:
     def _is_led_anew(self, one: _Judged, part: ScatterPart, epoch: int) -> bool:
         """Whether the newest map says something else of a part than that its primary is at `epoch`."""
         found = self._tables.shard_map.find_content(one.version.content_id)
-        if found is None:
-            return True
-        own = next((each for each in found.ranges if (each.start, each.stop) == (part.start, part.stop)), None)
-        if own is None:
-            return True
-        return own.primary is not None and own.primary.address != "" and own.primary.epoch != epoch
+        ranges = () if found is None else found.ranges
+        own = next((each for each in ranges if (each.start, each.stop) == (part.start, part.stop)), None)
+        return is_led_anew(own, epoch)
 
     async def _outcome(self, one: _Judged, answers: Sequence[tuple[str, RangeScattered]]) -> ScatterOutcome:
         try:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from time import perf_counter
 from typing import Final
 
-from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed
+from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, is_led_anew
 from app.cluster.router.fetch_rows import LostRange, RowFetcher, TableReads
 from app.cluster.router.range_requests import probes
 from app.cluster.router.shard_connection import Failure
@@ -105,16 +105,12 @@ class TableEtags:
                 if not isinstance(answer, RangeFailed):
                     return answer
                 failure = answer
-            if not await pauses.wait(lambda: self._is_led_anew(resident, tensor, asked)):  # noqa: B023
+            if not await pauses.wait(lambda: is_led_anew(self._newest(resident, tensor), asked)):  # noqa: B023
                 return failure
 
     def _newest(self, resident: ShardedResident, tensor: str) -> RowRange | None:
         version = self._fetcher.shard_map.find_content(resident.version_in_map.content_id)
         return None if version is None else next((one for one in version.ranges if one.tensor == tensor), None)
-
-    def _is_led_anew(self, resident: ShardedResident, tensor: str, epoch: int) -> bool:
-        one = self._newest(resident, tensor)
-        return one is None or one.primary is None or bool(one.primary.address and one.primary.epoch != epoch)
 
     async def _fetch_soon(self, wanted: Sequence[TableReads]) -> Sequence[LostRange]:
         if wanted:

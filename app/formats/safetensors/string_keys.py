@@ -18,7 +18,7 @@ from app.formats.safetensors.header import Entry
 from app.memory.budget import Memory
 from app.tensors.dtypes import DTYPES
 from app.tensors.little_endian_items import UTF8_HINT
-from app.tensors.string_frames import HEAD, read_frames
+from app.tensors.string_frames import HEAD, frames_of, read_frames
 from app.tensors.string_tensor import PackedStrings
 
 _OFFSETS: Final = re.compile(r"((?:[0-9]{1,6}\.)?keys)\.offsets")
@@ -64,14 +64,8 @@ def read_string_keys(keys: StringKeys, items: memoryview, memory: Memory) -> Pac
             hint=f"Send at {keys.offsets.pointer} for each key the number of bytes before it, and then that of all.",
         )
     count = cuts.size - 1
-    size = octets.size + HEAD * count
-    memory.charge(_TAKEN * size + 8 * cuts.size)
-    starts = cuts[:-1] + HEAD * np.arange(count)
-    heads = np.zeros(size, np.bool_)
-    heads[(starts[:, None] + np.arange(HEAD)).reshape(-1)] = True
-    frames = np.empty(size, np.uint8)
-    frames[heads] = np.diff(cuts).astype("<u4").view(np.uint8)
-    frames[~heads] = octets
+    memory.charge(_TAKEN * (octets.size + HEAD * count) + 8 * cuts.size)
+    frames, starts = frames_of(cuts, octets)
     found = PackedStrings(
         DTYPES["string"], (count,), starts, keys.octets.pointer, "whole", keys.offsets.pointer, keys.octets.pointer,
         octets=frames,

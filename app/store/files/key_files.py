@@ -27,7 +27,7 @@ from app.store.files import disk_writes
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import PAGE, BadFile, Description, decode_page
 from app.tensors.keys_spec import KeysSpec
-from app.tensors.string_frames import HEAD
+from app.tensors.string_frames import HEAD, frames_of
 from app.tensors.string_tensor import PackedStrings
 
 logger = logging.getLogger("gathernd")
@@ -49,7 +49,7 @@ def column_over(keys: Any, dtype: KeyType, count: int) -> KeyColumn:
 
 
 class ResidentKeys:
-    """The keys of a table, mapped: what requests find rows with (see `store_interface.KeyColumn`)."""
+    """The keys of a table, mapped: what requests find rows with (see `store_interface.TableKeys`)."""
 
     __slots__ = ("_index_file", "_keys_file", "_sizes", "column", "index")
 
@@ -67,12 +67,12 @@ class ResidentKeys:
 
     @property
     def dtype(self) -> KeyType:
-        """See `store_interface.KeyColumn`."""
+        """See `store_interface.TableKeys`."""
         return self.column.dtype
 
     @property
     def count(self) -> int:
-        """See `store_interface.KeyColumn`."""
+        """See `store_interface.TableKeys`."""
         return self.column.count
 
     @property
@@ -81,7 +81,7 @@ class ResidentKeys:
         return (self._keys_file.size(), self._index_file.size()) == self._sizes
 
     def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
-        """See `store_interface.KeyColumn`."""
+        """See `store_interface.TableKeys`."""
         of = unframed(wanted) if isinstance(wanted, PackedStrings) else KeyColumn.integers(wanted)
         self.index.find(self.column, of, out)
 
@@ -117,22 +117,15 @@ def key_pieces(column: KeyColumn, first: int, last: int) -> Iterator[bytes]:
         yield column.keys[start : min(start + PIECE_BYTES, end)].tobytes()
 
 
-def framed_pieces(column: KeyColumn) -> Iterator[bytes]:
-    """All keys, which are strings, in BYTES framing (see `app.tensors.string_frames`)."""
+def framed_pieces(column: KeyColumn) -> Iterator[NDArray[np.uint8]]:
+    """All keys, which are strings, in BYTES framing (see `app.tensors.string_frames`), some whole ones at a time."""
     stop = 0
     while stop < column.count:
         start = stop
         full = int(column.offsets.searchsorted(column.offsets[start] + PIECE_BYTES, side="right")) - 1
         stop = min(max(full, start + 1), start + _STRINGS_AT_ONCE, column.count)
-        offsets = column.offsets[start : stop + 1]
-        sizes = np.diff(offsets)
-        begins = offsets[:-1] - offsets[0] + HEAD * np.arange(len(sizes))
-        frames = np.empty(int(offsets[-1] - offsets[0]) + HEAD * len(sizes), np.uint8)
-        is_text = np.ones(len(frames), bool)
-        is_text[begins[:, None] + np.arange(HEAD)] = False
-        frames[is_text] = column.keys[offsets[0] : offsets[-1]]
-        frames[~is_text] = sizes.astype("<u4").view(np.uint8)
-        yield frames.tobytes()
+        frames, _ = frames_of(column.offsets[start : stop + 1], column.keys)
+        yield frames
 
 
 def check_bounds(column: KeyColumn, first: int, last: int) -> None:

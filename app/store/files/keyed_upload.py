@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,18 +17,19 @@ from app.keys.key_index import Duplicates
 from app.near_name import shorten
 from app.store.catalogue.catalogue_rows import INDEX, KEYS, StoredKeys
 from app.store.files import disk_writes
-from app.store.files.key_files import ROWS_AT_ONCE, column_over, make_index
+from app.store.files.key_files import ROWS_AT_ONCE, column_over, framed_pieces, make_index
 from app.store.files.tensor_file import PAGE, Description, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.tensors.buffer_type import Buffer
 from app.tensors.keys_spec import KeysSpec
 from app.tensors.little_endian_items import UTF8_HINT
 from app.tensors.shape_limits import Limits
+from app.tensors.string_frames import read_frames
 
 KEYS_POINTER: Final = "/keys"
 OFFSETS_POINTER: Final = "/keys.offsets"
 BYTES_POINTER: Final = "/keys.bytes"
-_UTF8_AT_ONCE: Final = 1 << 20
+_NO_STARTS: Final = np.empty(0, np.int64)
 
 
 class KeyedUpload(Upload):
@@ -193,28 +193,14 @@ def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
 
 
 def _first_not_utf8(column: KeyColumn) -> int:
-    """The first key that is not UTF-8, or -1: all bytes together are UTF-8, and no key begins within a character."""
-    octets, offsets = column.keys, column.offsets
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    wrong = -1
-    for start in range(0, len(octets), _UTF8_AT_ONCE):
-        stop = min(start + _UTF8_AT_ONCE, len(octets))
-        pending = len(decoder.getstate()[0])
-        try:
-            decoder.decode(octets[start:stop].tobytes(), final=stop == len(octets))
-        except UnicodeDecodeError as error:
-            wrong = int(offsets.searchsorted(start - pending + error.start, side="right")) - 1
-            break
-    for start in range(0, column.count, ROWS_AT_ONCE):
-        begins = offsets[start : min(start + ROWS_AT_ONCE, column.count)]
-        begins = begins[begins < len(octets)]
-        within = (octets[begins] & 0xC0) == 0x80
-        if within.any():
-            # The key before it ends within a character, and is the first that is no UTF-8.
-            cut = int(begins[int(within.argmax())])
-            before = int(offsets.searchsorted(cut, side="left")) - 1
-            return max(before, 0) if wrong < 0 else min(max(before, 0), wrong)
-    return wrong
+    """The first key that is not UTF-8, or -1."""
+    before = 0
+    for frames in framed_pieces(column):
+        count, _, wrong = read_frames.run(frames, column.count, _NO_STARTS)
+        if wrong >= 0:
+            return before + wrong
+        before += count
+    return -1
 
 
 def _not_unique(found: Duplicates, column: KeyColumn) -> GatherError:

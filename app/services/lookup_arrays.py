@@ -1,0 +1,122 @@
+"""The arrays that a lookup's kernel reads: indices within bounds, offsets in their type, rows of fill values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.kernels.check_lookup import FeatureArrays
+from app.kernels.replace_out_of_bounds import Replacement, replace_out_of_bounds
+from app.operators.gather_plan import GatherPlan
+from app.operators.lookup_plan import LookupPlan
+from app.services.edit_bags import edit_bags, skipped_entries
+from app.services.find_rows import FoundRows
+from app.store import Resident
+from app.tensors.lookup_call import Feature, LookupCall
+from app.tensors.tensor import Tensor
+
+Found = Sequence[FoundRows | None]
+"""Of each feature the rows that its keys name, None if it names rows by position."""
+Marks = Sequence[NDArray[np.bool_] | None]
+"""Of each feature which indices are filled, None if none is; as in `Replacement`."""
+_AS_SENT: Final[Mapping[int, NDArray[np.int64]]] = {}
+
+
+class LookupRun(NamedTuple):
+    """What a lookup reads and writes: its indices and offsets as kernels take them, rows of fill values, outputs."""
+
+    plan: LookupPlan
+    indices: Sequence[NDArray[Any]]
+    offsets: Sequence[NDArray[Any] | None]
+    weights: Sequence[NDArray[Any] | None]
+    fills: Sequence[NDArray[Any] | None]
+    outputs: Sequence[NDArray[Any]]
+    items: Mapping[int, NDArray[np.int64]] = _AS_SENT
+    """For a feature whose bags were edited the number of the index that each is, -1 for the default row."""
+
+    def arrays(self, number: int, table: Tensor) -> FeatureArrays:
+        """The arrays of a feature that reads `table`."""
+        return FeatureArrays(
+            table.items,
+            self.indices[number],
+            self.offsets[number],
+            self.weights[number],
+            self.fills[number],
+            self.outputs[self.plan.features[number].output],
+        )
+
+
+def fills_rows(call: LookupCall, feature: Feature) -> bool:
+    """Whether rows of a feature may be filled."""
+    return (call.out_of_bounds if feature.by_key is None else feature.by_key.missing) == "fill"
+
+
+def replaced_indices(call: LookupCall, plan: LookupPlan, rows: Found) -> list[Replacement]:
+    """The indices, none out of bounds unless that is an error: one whose row is filled becomes the number of rows."""
+    found = []
+    for feature, planned, by_key in zip(call.features, plan.features, rows, strict=True):
+        if by_key is not None:
+            filled = ~by_key.known if by_key.missing and fills_rows(call, feature) else None
+            found.append(Replacement(by_key.rows, 0, filled))
+            continue
+        if call.out_of_bounds == "error":
+            found.append(Replacement(feature.indices.array, 0, None))
+            continue
+        gather = GatherPlan(1, planned.indices, (planned.rows,), 1, planned.item_size, False, False)
+        one = replace_out_of_bounds(gather, feature.indices.array, call.out_of_bounds)
+        if one.filled is not None:
+            one.indices[one.filled] = planned.rows
+        found.append(one)
+    return found
+
+
+def fitted_bytes(call: LookupCall, plan: LookupPlan, indices: Sequence[NDArray[Any]], filled: Marks) -> int:
+    """The bytes of `fitted_offsets` and `rows_to_fill_with`."""
+    rows = sum(one.row_bytes for one, marks in zip(plan.features, filled, strict=True) if marks is not None)
+    return rows + sum(
+        feature.bags * read.itemsize
+        for feature, read in zip(call.features, indices, strict=True)
+        if feature.offsets is not None and feature.offsets.array.dtype != read.dtype
+    )
+
+
+def fitted_offsets(call: LookupCall, indices: Sequence[NDArray[Any]]) -> list[NDArray[Any] | None]:
+    """Where the bags of each feature begin, in the type of the indices that are read."""
+    return [
+        None if feature.offsets is None else feature.offsets.array[: feature.bags].astype(read.dtype, copy=False)
+        for feature, read in zip(call.features, indices, strict=True)
+    ]
+
+
+def rows_to_fill_with(
+    plan: LookupPlan, filled: Marks, fills: Mapping[str, Tensor], residents: Sequence[Resident]
+) -> list[NDArray[Any] | None]:
+    """A row of fill values for each feature of which an index is filled, None for the others."""
+    rows: list[NDArray[Any] | None] = []
+    for planned, marks, resident in zip(plan.features, filled, residents, strict=True):
+        dtype = resident.tensor.dtype
+        # Strings are filled once they have been looked up (see `Lookups._string_outputs`).
+        value = fills[dtype.name].items[0] if marks is not None and dtype.kind != "string" else 0
+        rows.append(None if marks is None else np.full(planned.row_items, value, dtype.carrier))
+    return rows
+
+
+def with_edited_bags(
+    run: LookupRun, features: Sequence[Feature], residents: Sequence[Resident], found: Found, edited: Sequence[int]
+) -> LookupRun:
+    """The run with the bags of the features `edited` as they are read. Raises what `edit_bags` raises."""
+    plans, indices, offsets, weights = [*run.plan.features], [*run.indices], [*run.offsets], [*run.weights]
+    items: dict[int, NDArray[np.int64]] = {}
+    for number in edited:
+        feature, resident, rows, begin = features[number], residents[number], found[number], offsets[number]
+        assert begin is not None, "it is pooled"
+        skipped = skipped_entries(feature, resident) if rows is None else rows.skipped
+        bags = edit_bags(feature, resident, indices[number], begin, weights[number], skipped)
+        indices[number], offsets[number], weights[number], items[number] = bags
+        plans[number] = replace(plans[number], indices=bags.indices.size)
+    plan = replace(run.plan, features=tuple(plans))
+    return run._replace(plan=plan, indices=indices, offsets=offsets, weights=weights, items=items)
