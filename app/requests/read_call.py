@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from app.errors import GatherError, Place
-from app.requests.by_key import check_gather, check_no_bounds, check_one_given, given_by_key, rows_of_bags
 from app.requests.envelope_cache import Validated
 from app.requests.fill_value import given_fill_value
+from app.requests.read_key_fields import check_gather, check_no_bounds, check_one_given, given_by_key, rows_of_bags
 from app.requests.request import Origin, ReadArray, Request
 from app.requests.schemas.backward_request import check_one_shape
 from app.requests.schemas.dialect_fields import apply_dialect, further_batch_dims
@@ -213,13 +213,14 @@ def _operator_arguments(row: Signature, fields: Any, origin: Origin, given: Coll
         check_reduction(row, fields.dialect, fields.reduction, origin.field("reduction"))
     else:
         batch_dims, mode = apply_dialect(row, fields, origin.fields)
-        fills: tuple[str, ...] = (mode,)
+        fills: str = mode
+        asked_by = "out_of_bounds"
         if row.keyed:
             by_key = _gather_by_key(fields, origin)
             if by_key is not None:
                 arguments["by_key"] = by_key
-                mode, fills = "error", (by_key.missing, "missing")
-        fill_value = given_fill_value(fields, fills[0], origin.field("fill_value"), *fills[1:])
+                mode, fills, asked_by = "error", by_key.missing, "missing"
+        fill_value = given_fill_value(fields, fills, origin.field("fill_value"), asked_by)
         arguments |= {"batch_dims": batch_dims, "out_of_bounds": mode, "fill_value": fill_value}
     return arguments
 

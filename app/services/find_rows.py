@@ -146,7 +146,7 @@ def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, 
         return position
     return GatherError(
         "index_out_of_bounds",
-        f"{field} names a row that {name!r} lacks, which has {rows}",
+        f"{field} names row {position}, and {name!r} has {rows}",
         places=[Place(given.pointer, value=position, axis=0, size=rows, allowed=(0, rows - 1) if rows else None)],
         hint=f"Name a row from 0 to {rows - 1} at {given.pointer}." if rows else None,
     )

@@ -44,7 +44,7 @@ def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> By
         return ByKey(fields.missing, None, fields.found)
     if "missing_row" not in given:
         raise invalid_field(
-            at, "missing_row is missing, which missing row needs", f"Add 'missing_row' at {at}: {_FORMS}."
+            at, "missing_row is missing, and 'missing' is 'row'", f"Add 'missing_row' at {at}: {_FORMS}."
         )
     return ByKey(
         fields.missing, named_row(json_value(fields.missing_row, "missing_row", at), "missing_row", at), fields.found
