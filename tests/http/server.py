@@ -48,6 +48,9 @@ def _documented() -> dict[str, set[int]]:
     return {path: set(map(int, paths[path]["post"]["responses"])) for path in _OPERATORS}
 
 
+_NO_EXPIRY = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=None)
+
+
 @dataclass
 class Server:
     """A running server. `documented` maps a path to the statuses that its OpenAPI file lists for POST.
@@ -103,10 +106,14 @@ class Server:
         return int(text.partition(f"{name}:")[2].split()[0]) << 10
 
     def shared_client(self) -> httpx.Client:
-        """One client for many tests, since making one costs more than most requests."""
+        """One client for many tests, since making one costs more than most requests.
+
+        Its idle connections do not expire. httpcore would close one that does although another thread has just been
+        given it: a test with several threads has failed so on a busy machine.
+        """
         assert self.process.poll() is None, self.log_text()
         if self.shared is None:
-            self.shared = self.client()
+            self.shared = self.client(limits=_NO_EXPIRY)
         return self.shared
 
     def close_shared_client(self) -> None:
