@@ -82,6 +82,18 @@ REPLICAS: Final = parameter(
 )
 
 
+def _download(what: str, dtype: str, shape: str) -> Answers:
+    """The answers of a download: what it is, and what its type and shape say."""
+    return {
+        200: {
+            "description": what,
+            "headers": _ETAG | {"X-Gathernd-Dtype": header(dtype), "X-Gathernd-Shape": header(shape)} | _BY_ACCEPT,
+            "content": {kind: binary() for kind in (RAW, NPY, SAFETENSORS)},
+        },
+        304: UNCHANGED[304] | {"headers": _UNCHANGED_ETAG | _BY_ACCEPT},
+    }
+
+
 def _dtype(names: Iterable[str]) -> Described:
     text = f"Only with {RAW}, and needed there: the element type."
     return parameter("dtype", "query", text, {"type": "string", "enum": list(names)})
@@ -153,19 +165,7 @@ _CONTENT: Final = Operation(
         IF_MATCH,
         IF_CHANGED,
     ),
-    answers={
-        200: {
-            "description": "The content",
-            "headers": _ETAG
-            | {
-                "X-Gathernd-Dtype": header("The element type."),
-                "X-Gathernd-Shape": header("Sizes with commas between them."),
-            }
-            | _BY_ACCEPT,
-            "content": {kind: binary() for kind in (RAW, NPY, SAFETENSORS)},
-        },
-        304: UNCHANGED[304] | {"headers": _UNCHANGED_ETAG | _BY_ACCEPT},
-    },
+    answers=_download("The content", "The element type.", "Sizes with commas between them."),
     description=f"As {RAW} (the items, as an upload has them), {NPY} or {SAFETENSORS}: the best of those that Accept "
     f"admits and that carry the type. {SAFETENSORS} has the keys of these rows, too, if the table has keys: what an "
     "upload has. All of it is of one content, that of its ETag, however many scatters come "
@@ -204,19 +204,7 @@ _GET_KEYS: Final = Operation(
     "Download the keys of a table",
     (*_READ, "no_keys", "precondition_failed", "unsupported_dtype", "not_implemented"),
     (_NAME, IF_MATCH, IF_CHANGED),
-    answers={
-        200: {
-            "description": "The keys",
-            "headers": _ETAG
-            | {
-                "X-Gathernd-Dtype": header("The type of the keys."),
-                "X-Gathernd-Shape": header("How many there are."),
-            }
-            | _BY_ACCEPT,
-            "content": {kind: binary() for kind in (RAW, NPY, SAFETENSORS)},
-        },
-        304: UNCHANGED[304] | {"headers": _UNCHANGED_ETAG | _BY_ACCEPT},
-    },
+    answers=_download("The keys", "The type of the keys.", "How many there are."),
     description=f"In the order of the rows: as {RAW} (strings each with their length before it), {NPY} (no strings) or "
     f"{SAFETENSORS} (`keys`; strings as `keys.offsets` and `keys.bytes`).",
 )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.formats.safetensors.header import Entry
+from app.formats.safetensors.upload import check_column
 from app.memory.budget import Memory
 from app.tensors.dtypes import DTYPES
 from app.tensors.little_endian_items import UTF8_HINT
@@ -49,10 +50,10 @@ def with_string_keys(entries: Iterable[Entry]) -> dict[str, Entry | StringKeys]:
 def read_string_keys(keys: StringKeys, items: memoryview, memory: Memory) -> PackedStrings:
     """The keys whose tensors lie within `items`. `memory` is charged with what they take as strings.
 
-    Raises unsupported_dtype, element_count_mismatch, value_not_representable, and what charging raises.
+    Raises unsupported_dtype, invalid_field, element_count_mismatch, value_not_representable, and what charging raises.
     """
-    _check(keys.offsets, "int64")
-    _check(keys.octets, "uint8")
+    check_column(keys.offsets, ("int64",))
+    check_column(keys.octets, ("uint8",))
     octets = np.frombuffer(items[keys.octets.begin : keys.octets.end], np.uint8)
     cuts: NDArray[Any] = np.frombuffer(items[keys.offsets.begin : keys.offsets.end], np.uint8).copy().view("<i8")
     if not cuts.size or cuts[0] != 0 or cuts[-1] != octets.size or (cuts[1:] < cuts[:-1]).any():
@@ -75,18 +76,3 @@ def read_string_keys(keys: StringKeys, items: memoryview, memory: Memory) -> Pac
         place = Place(keys.octets.pointer, (wrong,))
         raise GatherError("value_not_representable", "a key is not UTF-8", places=[place], hint=UTF8_HINT)
     return found
-
-
-def _check(entry: Entry, dtype: str) -> None:
-    """Raise unsupported_dtype or element_count_mismatch unless an entry is of a type, and of one dimension."""
-    if entry.known is not DTYPES[dtype]:
-        raise GatherError(
-            "unsupported_dtype",
-            f"{entry.name} must be of type {dtype}",
-            pointer=entry.pointer,
-            hint=f"Send {entry.name} as {dtype}.",
-        )
-    if entry.fault or len(entry.shape) != 1:
-        detail = entry.fault or f"{entry.name} has shape {list(entry.shape)} and must have one dimension"
-        hint = f"Send {entry.name} with one dimension."
-        raise GatherError("element_count_mismatch", detail, pointer=entry.pointer, hint=hint)

@@ -84,10 +84,10 @@ def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
     Raises unsupported_dtype, invalid_field and element_count_mismatch.
     """
     first, *texts = entries
-    _check_column(first, ("int64",) if texts else ("int64", "uint64"))
+    check_column(first, ("int64",) if texts else ("int64", "uint64"))
     if not texts:
         return KeysSpec("int64" if first.known is DTYPES["int64"] else "uint64", first.shape[0])
-    _check_column(texts[0], ("uint8",))
+    check_column(texts[0], ("uint8",))
     if not first.shape[0]:
         raise GatherError(
             "element_count_mismatch",
@@ -98,7 +98,8 @@ def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
     return KeysSpec("string", first.shape[0] - 1, texts[0].shape[0])
 
 
-def _check_column(entry: Entry, dtypes: Sequence[str]) -> None:
+def check_column(entry: Entry, dtypes: Sequence[str]) -> None:
+    """Raise unsupported_dtype, element_count_mismatch or invalid_field unless it is of a type, and of one dimension."""
     check_entry(entry, entry.pointer)
     assert entry.known is not None
     if entry.known.name not in dtypes:
