@@ -63,7 +63,7 @@ from app.store.publish_and_remove_versions import VersionChanges, row_of
 from app.store.quota import Quota, QuotaCheck
 from app.store.scatters.group_commit import MAX_BATCH, ScatterQueues, Take
 from app.store.scatters.log_replay import ReplayedLogs
-from app.store.scatters.pending_scatter import PendingScatter, ScatterChange, Scattered
+from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
 from app.store.scatters.replicated_contents import ReplicatedContents
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_execution import ScatterExecutor
@@ -312,13 +312,20 @@ class LocalStore(StoredTensors):
                 return self._keys.find_answer(reference, writable.log, key, digest)
 
     def queue_scatter(
-        self, reference: str, change: ScatterChange, conditions: Conditions, wake: Callable[[], None]
+        self,
+        reference: str,
+        change: ScatterChange | KeyedChange,
+        conditions: Conditions,
+        wake: Callable[[], None],
     ) -> PendingScatter:
-        """Queue a scatter and return at once; `wake` is called when `complete_scatter` is to be called.
+        """Queue a scatter, an upsert or a removal and return at once.
 
-        It changes a version in place, durably and at once for every reader, and shares its fsync with others.
+        `wake` is called when `complete_scatter` is to be called. It changes a version in place, durably and at once for
+        every reader, and shares its fsync with others.
         """
         check_reference(reference)
+        if isinstance(change, KeyedChange):
+            raise GatherError("not_implemented", "tables cannot be changed by key yet")
         pending = PendingScatter(change, conditions, wake)
         self._scatter_queues.enqueue(reference, pending)
         return pending
@@ -344,6 +351,7 @@ class LocalStore(StoredTensors):
                     checkpoint = self._checkpoints.begin_if_due(row, writable)
                     return None if checkpoint is None else partial(self.run_in_background, checkpoint)
                 (pending,) = take(1)
+                assert isinstance(pending.change, ScatterChange)
                 answered = self._scatter_executor.check(writable, reference, pending)
                 pending.finish(answered or self._scatter_strings(row, writable, reference, pending.change))
                 return None

@@ -44,7 +44,8 @@ class Metadata:
 
     `version` is its number, `versions` the numbers of all versions of the tensor that are kept, the oldest first.
     `replicas` is on how many shards each of its ranges is to be, None if it is not in ranges. `ranges` are these, empty
-    where they are not asked for. `keys` are the keys of its rows, None if it has none.
+    where they are not asked for. `keys` are the keys of its rows, None if it has none;
+    with keys, `capacity` is for how many rows its files have room.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Metadata:
     replicas: int | None = None
     ranges: tuple[RangeMetadata, ...] = ()
     keys: KeysMetadata | None = None
+    capacity: int | None = None
 
 
 def read_first_page(path: Path) -> tuple[Description, bytes]:

@@ -56,6 +56,9 @@ class HeaderWord(IntEnum):
     under way. UNSETTLED is the sequence up to which rows may have reached the content before a loss of power. LOGGED
     is the sequence up to which the log is known to be durable in this session, DURABLE_EPOCH the EPOCH that is.
     CONFIRMED is the last session in which the content had all that its primary had applied.
+
+    ROWS is the number of rows of a table with keys; its shape in the description is the room that it has. HEAP_END is
+    where the bytes of its string keys end, HEAP_CHECKED up to where they have had their checksums.
     """
 
     VERSION = 0
@@ -69,6 +72,9 @@ class HeaderWord(IntEnum):
     LOGGED = 504
     DURABLE_EPOCH = 505
     CONFIRMED = 506
+    ROWS = 507
+    HEAP_END = 508
+    HEAP_CHECKED = 509
 
 
 DAMAGED: Final = 1 << 63

@@ -45,6 +45,7 @@ class UploadSpec:
     `keep` is how many versions stay, this one among them, None for as many as the setting says. `origin` is where the
     items may be read again, as URL or URL#TENSOR. `note` is what the caller says of the version. `replicas` is on how
     many shards each range is to be, None for as many as before. `keys` come before the items, if rows have keys.
+    `capacity` is for how many rows there is to be room then, None for as many as come.
     """
 
     name: str
@@ -63,6 +64,7 @@ class UploadSpec:
     has_ranges: bool = False
     """Whether other machines may read ranges of the items at their origin."""
     keys: KeysSpec | None = None
+    capacity: int | None = None
 
 
 class Upload:

@@ -61,6 +61,7 @@ class ScatterExecutor:
         records: list[Record] = []
         outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
         for pending in batch:
+            assert isinstance(pending.change, ScatterChange)
             if records and not _can_join(pending.change, records):
                 break
             try:
@@ -76,6 +77,7 @@ class ScatterExecutor:
         if answered is not None:
             return answered
         description, change = writable.description, pending.change
+        assert isinstance(change, ScatterChange)
         rows, values = new_rows(
             writable.items, change.rows, change.updates.array, change.width, change.reduction, records
         )
