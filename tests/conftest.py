@@ -108,7 +108,7 @@ def compiled(warmed: Path) -> Path:
     return warmed
 
 
-@pytest.fixture(scope="module", params=["compiled", pytest.param("plain", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["compiled", pytest.param("plain", marks=pytest.mark.soak)])
 def every_codec(request: pytest.FixtureRequest, compiled: Path) -> Generator[None, None, None]:
     """The codec of requests in both its forms, one after the other: compiled, and in Python."""
     from app import compile_request_functions

@@ -135,31 +135,3 @@ def test_every_block_runs_or_says_why_not() -> None:
             assert block.reason in NOT_RUN, f"{place}: {block.reason}"
             used.add(block.reason)
     assert used == set(NOT_RUN), "a reason that no block has"
-
-
-def test_the_lists_of_this_test_name_documents() -> None:
-    assert set(SLOW) <= {_name(document) for document in documents()}
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed", "fits"),
-    [
-        ("```text\n3 rows\n```\n", "3 rows\n", True),
-        ("```text\n3 rows\n```\n", "4 rows\n", False),
-        ("```text\netag … end\n```\n", 'etag "a" end\n', True),
-        ('```json\n{"a": 1, "b": "…"}\n```\n', '{"b": 7, "a": 1}', True),
-        ('```json\n{"a": 1, "b": "…"}\n```\n', '{"a": 1}', False),
-        ('```json\n{"a": [1, 2]}\n```\n', '{"a": [1, 2, 3]}', False),
-        ("", "", True),
-        ("", "3 rows\n", False),
-    ],
-)
-def test_output_is_compared_with_what_is_shown(shown: str, printed: str, fits: bool, tmp_path: Path) -> None:
-    document = tmp_path / "page.md"
-    document.write_text(f"```bash\ncommand\n```\n{shown}")
-    (block,) = blocks(document)
-    if fits:
-        check_output(block.output, printed)
-    else:
-        with pytest.raises(AssertionError):
-            check_output(block.output, printed)

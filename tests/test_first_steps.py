@@ -19,12 +19,7 @@ _LEFT_BEHIND = shutil.ignore_patterns(
 )
 
 
-def test_first_steps_have_ten_lines_at_most() -> None:
-    assert FIRST_STEPS.reason == "installs"
-    assert len(FIRST_STEPS.code.splitlines()) <= 10
-
-
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_first_steps_lead_to_the_first_row(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"

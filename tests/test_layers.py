@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.for_each import for_each
 from tests.parsed import parsed
 
@@ -235,61 +233,3 @@ def circle(imported: dict[str, set[str]]) -> list[str]:
         return []
 
     return next(filter(None, (search(module, []) for module in imported)), [])
-
-
-def test_a_circle_of_imports_is_seen() -> None:
-    assert circle({"a": {"b", "d"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
-    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
-
-
-@for_each(
-    ("module", "source"),
-    [
-        ("app.operators.shape_rules", "from app.kernels import Kernel"),
-        ("app.formats.json.read_request", "import app.operators.gather_plan"),
-        ("app.formats.json.read_request", "from app import operators"),
-        ("app.store", "def late():\n    from app.dispatch import request_thread_pool as pool"),
-        ("app.kernels.numba_cpu.gather_kernel", "if TYPE_CHECKING:\n    from ...dispatch import backend_cost_model"),
-        ("app.api.routes.health", "from app.settings import Settings"),
-        ("app.dispatch.request_thread_pool", "import cupy"),
-        ("app.services.service", "from starlette.responses import Response"),
-        ("app.api.exchange", "from gathernd import Client"),
-        ("app.cli.serve_command", "from gathernd import Client"),
-        ("app.services.service", "import httpx"),
-        ("app.services.service", "from pydantic import BaseModel"),
-        ("app.requests.schemas.gather_request", "from app.operators.registry import OPERATORS"),
-    ],
-)
-def test_an_import_against_the_order_is_seen(module: str, source: str) -> None:
-    assert len(faults(module, source)) == 1
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("app.main", "from app.kernels.numba_cpu import gather_kernel as numba_cpu"),
-        ("app.api.routes.health", "from app import __version__"),
-        ("app.api.exchange", "from app.formats.json import read_request"),
-        ("app.services.service", "from app.store import Store"),
-        ("app.kernels.cupy_gpu.device", "import cupy"),
-        ("app.cli.__main__", "from gathernd_cli import main"),
-    ],
-)
-def test_an_import_along_the_order_passes(module: str, source: str) -> None:
-    assert faults(module, source) == []
-
-
-def public_nodes(
-    tree: ast.Module,
-) -> Iterator[tuple[str, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
-    yield "the module", tree
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            yield node.name, node
-
-
-@for_each("module", MODULES)
-def test_module_and_its_public_names_say_what_they_are_for(module: str) -> None:
-    tree = parsed(MODULES[module].read_text())
-    silent = [name for name, node in public_nodes(tree) if not (ast.get_docstring(node) or "").strip()]
-    assert silent == []

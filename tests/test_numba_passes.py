@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from numba import types
-from numba.core.codegen import JITCodeLibrary
 from numba.core.errors import TypingError, UnsupportedError
 
-from app.compilation import numba_passes
 from app.compilation.decorators import entry, inlined, inner, spliced
 
 
@@ -36,12 +34,6 @@ def power_of_large(number: int) -> int:
     return total
 
 
-@inner
-def cubed(number: int) -> int:
-    """Called by none."""
-    return squared(number) * number
-
-
 @entry
 def whole(number: int) -> int:
     return squared(number) + doubled(number)
@@ -66,21 +58,6 @@ def odd(number: int) -> bool:
 
 def test_inner_functions_are_part_of_those_that_call_them() -> None:
     assert [whole(number) for number in (0, 3, 200)] == [4 + 2, 64 + 8, 40_000 + 402]
-
-
-def test_an_inner_function_is_not_made_native_by_itself() -> None:
-    function: Any = cubed
-    function.compile((types.int64,))
-    (overload,) = function.overloads.values()
-    library: Any = overload.library
-    assert isinstance(library, numba_passes._LinkedLibrary)
-    assert overload.fndesc.mangled_name in [one.name for one in overload.library.get_defined_functions()]
-    assert not overload.library.codegen._engine.is_symbol_defined(overload.fndesc.mangled_name)
-
-
-def test_what_is_left_out_of_numbas_steps_is_still_among_them() -> None:
-    for name in ("_optimize_final_module", "_finalize_final_module", "_finalize_dynamic_globals"):
-        assert callable(getattr(JITCodeLibrary, name))
 
 
 def test_a_call_from_python_says_who_may_call() -> None:

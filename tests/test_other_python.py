@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.needs import ROOT, in_environment
 from tests.other_python import other_python
 
-TESTS = (
-    "memory", "server", "client/test_event_loops.py", "grpc_api/test_stop.py", "http/test_uds.py",
-    "kernels/test_arrays.py", "store/test_catalogue.py", "wire/test_safetensors.py",
+TESTS = ("memory", "server", "store/test_catalogue.py")
+"""Those that wait in the event loop, read with SQLite, and measure memory."""
+COMPILED = (
+    "client/test_event_loops.py", "grpc_api/test_stop.py", "http/test_uds.py", "kernels/test_arrays.py",
+    "wire/test_safetensors.py",
 )  # fmt: skip
-"""Those that wait in the event loop, fill arrays by their address, read with SQLite, and measure memory."""
+"""In a soak also tests for which all functions are compiled with that Python."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
@@ -43,7 +46,8 @@ def run(*command: str | Path) -> None:
 
 def test_tests_pass_with_another_python(python: Path) -> None:
     options = ("-q", "-rfE", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile")
-    run(python, "-m", "pytest", *options, *(f"tests/{name}" for name in TESTS))
+    names = (*TESTS, *COMPILED) if SOAK else TESTS
+    run(python, "-m", "pytest", *options, *(f"tests/{name}" for name in names))
 
 
 @pytest.mark.soak

@@ -7,8 +7,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 # Written in pieces, so that this file does not hold what it looks for.
 HOSTS = [
@@ -48,9 +46,8 @@ def test_no_tracked_file_names_a_registry_or_a_folder_of_one_machine() -> None:
         content = path.read_bytes()
         if b"\0" in content:
             continue
-        for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
-            if match := FORBIDDEN.search(line):
-                found.append(f"{path.relative_to(ROOT)}:{number}: {match[0]}")
+        text = content.decode("utf-8", "replace")
+        found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in FORBIDDEN.finditer(text)]
     assert found == []
 
 
@@ -58,24 +55,3 @@ def test_no_tracked_file_is_large() -> None:
     sizes = {path.relative_to(ROOT): path.stat().st_size for path in tracked()}
     assert len(sizes) > 20
     assert {str(path): size for path, size in sizes.items() if size > 2**20} == {}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "https://" + "pypi" + ".org/simple",
-        "FROM " + "ghcr" + ".io/some/image",
-        "see /" + "root/.cache",
-        '"/' + 'home/someone/x"',
-        "--extra-index" + "-url https://example.com/simple",
-    ],
-)
-def test_what_is_forbidden_is_seen(line: str) -> None:
-    assert FORBIDDEN.search(line)
-
-
-@pytest.mark.parametrize(
-    "line", ["tests/framework/x.py", "GET /workers/ HTTP/1.1", "at /tensors/root/content", "a/work/x"]
-)
-def test_what_only_looks_alike_passes(line: str) -> None:
-    assert not FORBIDDEN.search(line)

@@ -36,7 +36,6 @@ def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
     yield {
         "host": (["--host", "no-such-host.invalid"], ["no-such-host.invalid", "GATHERND_HOST"]),
         "address": (["--host", "192.0.2.1"], ["cannot listen on 192.0.2.1", "GATHERND_HOST"]),
-        "certificate": (["--tls-cert", missing], ["GATHERND_TLS_CERT", "there is no file missing"]),
         "keys": (["--api-keys-file", missing], ["GATHERND_API_KEYS_FILE", missing, "No such file"]),
         "setting": (["--threads", "0"], ["--threads", "GATHERND_THREADS"]),
         "gRPC's port": (["--port", port, "--grpc-port", port], ["--grpc-port (GATHERND_GRPC_PORT)", port, "HTTP"]),
@@ -48,15 +47,12 @@ def prepared(fault: str, folder: Path) -> Iterator[tuple[list[str], list[str]]]:
 @pytest.mark.parametrize(
     ("fault", "workers", "code"),
     [
-        pytest.param("port", "1", 1, marks=pytest.mark.slow),
         ("port", "2", 1),
         pytest.param("host", "1", 1, marks=pytest.mark.slow),
         pytest.param("address", "2", 1, marks=pytest.mark.slow),
-        pytest.param("certificate", "1", 2, marks=pytest.mark.slow),
         pytest.param("keys", "2", 2, marks=pytest.mark.slow),
         pytest.param("setting", "2", 2, marks=pytest.mark.slow),
         ("gRPC's port", "1", 2),
-        pytest.param("gRPC's port", "2", 2, marks=pytest.mark.slow),
         pytest.param("gRPC's path", "1", 2, marks=pytest.mark.slow),
         ("gpu", "2", 2),
     ],

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,9 +14,7 @@ from app.main import Application, create_app
 from app.security.authorizer import Access
 from app.settings import Settings
 from tests.for_each import for_each
-from tests.parsed import parsed
 
-APP = Path(__file__).parents[2] / "app"
 GATHER = Access.GATHER
 
 
@@ -102,30 +97,3 @@ def test_a_read_without_the_body_is_the_read() -> None:
 def test_what_health_checks_and_scrapers_ask_for_is_marked() -> None:
     assert {"/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"} == HEALTH
     assert {"/readyz", "/v2/health/ready"} == READINESS
-
-
-def literals(tree: ast.Module) -> list[str]:
-    """The texts of a module without its docstrings."""
-    documentation = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    found: list[Any] = [
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation
-    ]
-    return [
-        text.decode("latin-1") if isinstance(text, bytes) else text for text in found if isinstance(text, str | bytes)
-    ]
-
-
-FIRST_SEGMENTS = {route.template.split("/")[1].split("{")[0] for route in ROUTES} - {"", "errors"}
-A_PATH = re.compile(rf"/({'|'.join(map(re.escape, sorted(FIRST_SEGMENTS)))})(/.*)?")
-
-
-@for_each("path", sorted(APP.rglob("*.py")))
-def test_no_other_module_has_a_path_in_it(path: Path) -> None:
-    if path.name != "route_table.py" and path.parent.name != "route_rows":
-        assert [text for text in literals(parsed(path.read_text())) if A_PATH.fullmatch(text)] == []
-
-
-def test_a_path_in_a_module_is_seen() -> None:
-    assert [text for text in literals(parsed('x = f"/v2/{y}"\nz = b"/tensors/"')) if A_PATH.fullmatch(text)] != []

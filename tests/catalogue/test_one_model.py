@@ -29,7 +29,7 @@ from tests.cluster.databases import running_database
 from tests.conftest import SOAK, TEST_ALL
 
 Do: TypeAlias = Callable[[TensorStore], Any]
-EXAMPLES = 2000 if SOAK else 60 if TEST_ALL else 25
+EXAMPLES = 2000 if SOAK else 12 if TEST_ALL else 6
 TENSORS, ALIASES = ("t", "u"), ("live", "next")
 NAMES = (*TENSORS, *ALIASES)
 RUNS = count(1)

@@ -17,7 +17,7 @@ from tests.conformance.cases import Case
 from tests.conformance.gaps import gap_of
 from tests.conformance.test_conformance import chosen, failures
 from tests.conformance.transports import TRANSPORTS, Grpc, Target, Transport
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.golden.answers import kept
 from tests.golden.requests import requests
 from tests.http.server import ROOT
@@ -27,7 +27,7 @@ DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_bytes())
 OVER_HTTP = [each for each in TRANSPORTS if not isinstance(each, Grpc)]
 OPERATOR_PATHS = {row.path for row in OPERATORS.values()} | {row.path for row in GRADIENTS.values()} | {"/lookup"}
 INFER = "/v2/models/{name}/infer"
-SHARE = 3 if TEST_ALL else 8
+SHARE = 1 if SOAK else 8
 
 
 def validator(path: str) -> Draft202012Validator:

@@ -27,7 +27,6 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call, Device
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from tests.conftest import TEST_ALL
 from tests.dispatch.fake_device import FakeDevice
 from tests.served import served
 from tests.strings import packed
@@ -159,7 +158,7 @@ def test_what_is_explained_is_what_happens() -> None:
     seen: set[tuple[str, bool]] = set()
 
     @given(situation=situations())
-    @settings(max_examples=max(300 if TEST_ALL else 150, settings().max_examples))
+    @settings(max_examples=max(150, settings().max_examples))
     def compare(situation: Situation) -> None:
         both = asyncio.run(explained_and_taken(situation))
         if both is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ from tests.conftest import slow_but_for
 from tests.store.crash import MODES, SEQUENCES
 from tests.store.crash_runs import STRIDE, run
 
-EVERY = [(mode, name) for mode in MODES for name in SEQUENCES if name != "contents"]
-FEW = (("kill", "versions"), ("lost", "keys"))
+OTHERS = [name for name in SEQUENCES if name != "contents"]
+FEW = [("kill", "versions"), ("lost", "keys")]
+SOME = [*FEW, *(pair for pair in zip(MODES, cycle(OTHERS)) if pair not in FEW)]
+"""`make test-all` takes each mode with one sequence; a soak takes every pair."""
+REST = [pytest.param(*pair, marks=pytest.mark.soak) for pair in product(MODES, OTHERS) if pair not in SOME]
 
 
-@pytest.mark.parametrize(("mode", "sequence"), slow_but_for(FEW, EVERY))
+@pytest.mark.parametrize(("mode", "sequence"), [*slow_but_for(FEW, SOME), *REST])
 def test_dying_at_a_step_of_a_change_of_versions_aliases_imports_or_keys(
     mode: str, sequence: str, warmed: Path
 ) -> None:

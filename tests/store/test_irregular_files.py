@@ -265,12 +265,12 @@ def remove(path: Path) -> None:
 def each_kind(places: Iterable[str]) -> list[Any]:
     """Every kind in each of the places, which soak takes.
 
-    `make test-all` takes two kinds for each place, others for the next; `make test` one kind for every fourth place.
+    `make test-all` takes one kind for each place, another for the next; `make test` one kind for every fourth place.
     """
     several = [*places]
     few = [*zip(cycle(("pipe", "link to a file", "folder")), several[::4])]
     kinds = cycle(KINDS)
-    some = [*few, *((next(kinds), place) for place in several for _ in range(2))]
+    some = [*few, *((next(kinds), place) for place in several)]
     rest = [pytest.param(*pair, marks=pytest.mark.soak) for pair in product(KINDS, several) if pair not in some]
     return [*slow_but_for(few, dict.fromkeys(some)), *rest]
 
