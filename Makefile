@@ -20,7 +20,7 @@ OTHER := .venv-other
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi grpc-messages clients cluster cuda docs frameworks other-python bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi sync-client grpc-messages clients cluster cuda docs frameworks other-python bench lock build clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -82,7 +82,8 @@ types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
 UNIT := $(addprefix tests/,spec dispatch api server telemetry wire/test_json_write.py wire/test_npy.py \
-	wire/test_safetensors.py test_layers.py memory/test_container_memory.py test_repository.py)
+	wire/test_safetensors.py test_layers.py memory/test_container_memory.py test_repository.py \
+	client/test_sync_client.py)
 unit: $(VENV)/.stamp-dev
 	$(PY) -m pytest -q $(UNIT)
 
@@ -137,6 +138,9 @@ openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	@mkdir -p openapi
 	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
+
+sync-client: $(VENV)/.stamp-dev ## Write the blocking Python client from the asynchronous one
+	$(PY) -m deploy.sync_client
 
 # The compiler comes with KServe's SDK, which brings grpcio-tools.
 grpc-messages: $(CLIENTS)/.stamp-kserve ## Write app/formats/grpc/messages/descriptor.py from the .proto files beside it

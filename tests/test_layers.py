@@ -126,12 +126,19 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 }
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+def module_name(folder: Path, path: Path) -> str:
+    parts = path.relative_to(folder).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in sorted((ROOT / "app").rglob("*.py"))}
+def modules(folder: Path, *packages: str) -> dict[str, Path]:
+    return {
+        module_name(folder, path): path for package in packages for path in sorted((folder / package).rglob("*.py"))
+    }
+
+
+MODULES = modules(ROOT, "app")
+CLIENT_MODULES = modules(ROOT / "clients/python", "gathernd", "gathernd_cli")
 
 
 def layer(module: str) -> str:
@@ -144,6 +151,11 @@ def imports(source: str, package: str) -> tuple[str, ...]:
     return tuple(_imports(source, package))
 
 
+def imports_of(module: str, path: Path) -> tuple[str, ...]:
+    """Every module that `module`, the file at `path`, imports."""
+    return imports(path.read_text(), module if path.name == "__init__.py" else module.rpartition(".")[0])
+
+
 def _imports(source: str, package: str) -> Iterator[str]:
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
@@ -153,7 +165,8 @@ def _imports(source: str, package: str) -> Iterator[str]:
             origin = ".".join(part for part in (base, node.module) if part)
             # `from app import errors` imports a module, `from app.errors import Code` does not: take what exists
             yield from (
-                f"{origin}.{alias.name}" if f"{origin}.{alias.name}" in MODULES else origin for alias in node.names
+                f"{origin}.{alias.name}" if f"{origin}.{alias.name}" in MODULES | CLIENT_MODULES else origin
+                for alias in node.names
             )
 
 
@@ -193,26 +206,20 @@ def test_imports_point_one_way(module: str) -> None:
     assert faults(module, path.read_text(), is_package=path.name == "__init__.py") == []
 
 
-CLIENT_MODULES = sorted((ROOT / "clients/python").glob("gathernd*/*.py"))
-
-
-@for_each("path", CLIENT_MODULES)
-def test_the_client_imports_nothing_of_the_service(path: Path) -> None:
-    assert "app" not in {name.split(".")[0] for name in imports(path.read_text(), path.parent.name)}
+@for_each("module", CLIENT_MODULES)
+def test_the_client_imports_nothing_of_the_service(module: str) -> None:
+    assert "app" not in {name.split(".")[0] for name in imports_of(module, CLIENT_MODULES[module])}
 
 
 def test_package_itself_imports_nothing() -> None:
     assert imports(MODULES["app"].read_text(), "app") in ((), ("__future__",))
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+@for_each("of", [MODULES, CLIENT_MODULES])
+def test_no_modules_import_each_other_in_a_circle(of: dict[str, Path]) -> None:
     imported = {
-        name: {
-            found
-            for found in imports(path.read_text(), name if path.name == "__init__.py" else name.rpartition(".")[0])
-            if found in MODULES and found not in (name, "app")
-        }
-        for name, path in MODULES.items()
+        name: {found for found in imports_of(name, path) if found in of and found not in (name, "app")}
+        for name, path in of.items()
     }
     assert circle(imported) == []
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gathernd._array_bytes import ELEMENT_TYPES, decode
 from gathernd._arrays_of_others import as_array, as_type, decode_for_torch, encode_value, has_no_type
-from gathernd._resident_tensor import select
+from gathernd._selection import select
 from tests.client.test_gathers import TYPES, same, sample
 
 TABLE = np.arange(60, dtype=np.float32).reshape(12, 5)

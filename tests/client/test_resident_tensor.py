@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gathernd import AsyncClient, Client, errors
 from gathernd._answers import TensorInfo
-from gathernd._resident_tensor import AsyncResidentTensor, ResidentTensor
+from gathernd._async.client import AsyncResidentTensor
+from gathernd._sync.client import ResidentTensor
 from tests.client.test_gathers import same
 from tests.http.server import Server
 
@@ -110,6 +111,11 @@ def test_the_whole_tensor_is_an_array_and_its_name_stands_for_it(items: Resident
     assert repr(items) == "<ResidentTensor 'indexed'>"
     with pytest.raises(TypeError):
         iter(items)
+
+
+def test_numpy_is_told_that_it_cannot_await() -> None:
+    with pytest.raises(TypeError, match="await its"):
+        np.asarray(AsyncClient("http://service")["items"])
 
 
 def test_what_is_not_there_is_a_lookup_error(items: ResidentTensor) -> None:

@@ -79,8 +79,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def nap(seconds: float) -> None:
         taken.append(seconds)
 
-    monkeypatch.setattr("gathernd._client.time.sleep", taken.append)
-    monkeypatch.setattr("gathernd._async_client.asyncio.sleep", nap)
+    monkeypatch.setattr("time.sleep", taken.append)
+    monkeypatch.setattr("asyncio.sleep", nap)
     monkeypatch.setattr("gathernd._retries.random.uniform", lambda low, high: 1.0)
     return taken
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors
 from ._answers import Alias, KeysInfo, Result, ScatterInfo, TableRange, TensorInfo
-from ._async_client import AsyncClient
-from ._client import Client
+from ._async.client import AsyncClient
 from ._connection_settings import VERSION
 from ._gradients import SparseGradient
 from ._imports import ImportInfo
 from ._lookups import Feature, LookupResult, features_of
 from ._module_functions import gather, gather_elements, gathernd
 from ._retries import Retries
+from ._sync.client import Client
 from .errors import GatherNDError, ServiceError, TransportError
 
 __version__ = VERSION

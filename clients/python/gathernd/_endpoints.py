@@ -23,8 +23,8 @@ from ._array_bytes import ELEMENT_TYPES, EncodedTensor, decode, encode
 from ._arrays_of_others import as_indices, decode_for_torch, encode_value
 from ._messages import Answer, Headers, Progress, Request
 from ._progress_bar import ProgressBar
-from ._resident_tensor import NamedTensor
 from ._safetensors import write_in_order, write_safetensors
+from ._selection import NamedTensor
 from ._upload_sources import DATA, upload_tensors
 from .errors import GatherNDError, IndexDepthOutOfRange, IndexOutOfBounds
 

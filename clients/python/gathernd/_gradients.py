@@ -12,8 +12,8 @@ from ._array_bytes import decode, encode
 from ._arrays_of_others import as_indices, decode_for_torch, encode_value
 from ._endpoints import PARAMETERS, check_name
 from ._messages import Answer, Request
-from ._resident_tensor import NamedTensor
 from ._safetensors import read_tensors, write_safetensors
+from ._selection import NamedTensor
 from .errors import UnexpectedAnswer
 
 Gathered = Literal["gathernd", "gather"]

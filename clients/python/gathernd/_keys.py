@@ -14,8 +14,8 @@ from ._arrays_of_others import decode_for_torch
 from ._endpoints import JSON, RAW, OutOfBounds, check_name, conditions, dtype_name, json_value, to_operator
 from ._key_arrays import KEYS, key_array, key_tensors
 from ._messages import Answer, Request
-from ._resident_tensor import resident_name
 from ._safetensors import write_in_order
+from ._selection import resident_name
 
 Missing = Literal["error", "fill", "row"]
 FOUND: Final = "found"

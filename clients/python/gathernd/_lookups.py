@@ -17,8 +17,8 @@ from ._endpoints import JSON, SAFETENSORS_OR_JSON, OutOfBounds, check_name, dtyp
 from ._key_arrays import KEYS, key_array
 from ._keys import FOUND, Missing, key_fields, row_name
 from ._messages import Answer, Request
-from ._resident_tensor import NamedTensor
 from ._safetensors import read_metadata, read_tensors, write_safetensors
+from ._selection import NamedTensor
 from .errors import UnexpectedAnswer
 
 Pooling = Literal["none", "sum", "mean", "max"]

@@ -12,8 +12,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ._client import Client
 from ._connection_settings import CA_VARIABLE, DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
+from ._sync.client import Client
 
 _clients: dict[tuple[int, str, str | None, str | None], Client] = {}
 _lock = Lock()

@@ -29,6 +29,8 @@ from .errors import (
 T = TypeVar("T")
 _FIRST_PAUSE: Final = 0.1
 """Seconds before the first retry after a failed connection; each further pause is twice as long."""
+READY_PAUSE_S: Final = 0.1
+"""Seconds between two questions whether the service is ready."""
 _OF_PROXIES: Final = frozenset((502, 503, 504))
 """Statuses with which a proxy says that the service behind it did not answer."""
 
@@ -92,6 +94,15 @@ class Attempts(Generic[T]):
             return None
         backoff, self._backoff = self._backoff, self._backoff * 2
         return max(asked or 0.0, backoff * random.uniform(0.5, 1.0))  # noqa: S311  (jitter, no secret)
+
+
+def call_end(timeout: float | None) -> float | None:
+    """When a call that may take `timeout` seconds from now must end, of `time.monotonic`. Raises ValueError."""
+    if timeout is None:
+        return None
+    if not 0 < timeout < 1e9:
+        raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+    return monotonic() + timeout
 
 
 def may_become_ready(error: TransportError | NotReady) -> bool:

@@ -14,8 +14,8 @@ from ._array_bytes import decode, encode
 from ._arrays_of_others import as_indices, as_type, decode_for_torch, encode_value, has_no_type
 from ._endpoints import JSON, Reduction, check_name, conditions, json_tensor, to_operator
 from ._messages import Answer, Request
-from ._resident_tensor import resident_name
 from ._safetensors import write_safetensors
+from ._selection import resident_name
 from .errors import ConnectError, GatherNDError, ShardUnavailable, TransportError
 
 ScatterOperator = Literal["scatternd", "scatter_elements"]

@@ -1,0 +1,78 @@
+"""Aliases: names that stand for a version of a resident tensor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+from .. import _endpoints
+from .._answers import Alias
+from .requests import AsyncRequests
+
+
+class AsyncAliases(AsyncRequests):
+    """Aliases of versions of resident tensors."""
+
+    async def alias(
+        self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> Alias:
+        """The alias `name`, and the version that it names. Raises TensorNotFound."""
+        return await self._run(_endpoints.alias(name), timeout, headers)
+
+    async def aliases(
+        self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Alias]:
+        """Every alias by name, asked for in pages of `page` aliases; `timeout` is for each page."""
+        after = None
+        while True:
+            found = await self._run(_endpoints.aliases(after, page), timeout, headers)
+            for alias in found.aliases:
+                yield alias
+            after = found.next
+            if after is None:
+                return
+
+    async def put_alias(
+        self,
+        name: str,
+        tensor: str,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Alias:
+        """Make the alias `name`, or move it, to the version `tensor`, written `NAME@7`: one step for every reader.
+
+        `if_match` is the ETag that the alias itself must have; `if_none_match="*"` asks that there is none
+        (PreconditionFailed). Raises TensorNotFound for a version that is not kept, NameConflict for a tensor's name.
+        """
+        return await self._run(_endpoints.put_alias(name, tensor, if_match, if_none_match), timeout, headers)
+
+    async def move_aliases(
+        self,
+        targets: Mapping[str, str],
+        *,
+        if_match: Mapping[str, str] | None = None,
+        if_none_match: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[Alias]:
+        """Make or move all aliases of `targets`, each to a version written `NAME@7`, or none.
+
+        It is one step for every reader: a lookup of several tables reads all of them before it, or all after it.
+        `if_match` and `if_none_match` have the conditions of some aliases, as `put_alias` has them. Returns the aliases
+        in the order of their names. Raises TensorNotFound, NameConflict and PreconditionFailed, whose `errors` name the
+        alias, and ValueError for a condition of an alias that is not to be moved.
+        """
+        return await self._run(_endpoints.move_aliases(targets, if_match, if_none_match), timeout, headers)
+
+    async def delete_alias(
+        self,
+        name: str,
+        *,
+        if_match: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Remove the alias `name`; the tensor stays. Raises TensorNotFound and PreconditionFailed."""
+        await self._run(_endpoints.delete_alias(name, if_match), timeout, headers)

@@ -1,0 +1,140 @@
+# `make sync-client` writes this file from _async/gradients.py.
+"""The gradients of the gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Unpack, overload
+
+from numpy.typing import NDArray
+
+from .. import _gradients
+from .._arrays_of_others import as_type, has_no_type
+from .._call_options import BackwardOptions
+from .._gradients import SparseGradient
+from .._retries import call_end
+from .._selection import NamedTensor, resident_name
+from .._sync_waiting import packed
+from .requests import Requests
+
+
+class Gradients(Requests):
+    """Gradients of gathernd and gather."""
+
+    @overload
+    def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, sparse: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, sparse: Literal[True], as_torch: bool = False,
+        **options: Unpack[BackwardOptions],
+    ) -> SparseGradient: ...  # fmt: skip
+    @overload
+    def gathernd_backward(
+        self, indices: Any, grad_output: Any, *, batch_dims: int = 0, as_torch: Literal[True],
+        sparse: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> Any: ...  # fmt: skip
+    def gathernd_backward(
+        self,
+        indices: Any,
+        grad_output: Any,
+        *,
+        data_shape: Sequence[int] | None = None,
+        tensor: str | NamedTensor | None = None,
+        batch_dims: int = 0,
+        lda_coeff: float = 1.0,
+        sparse: bool = False,
+        dialect: str = "onnx-13",
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The gradient of GatherND: zeros of the data's shape, each slice of `grad_output` added at its index.
+
+        `grad_output` is of a float type and of the shape of the gather's output. `data_shape` is the shape of the
+        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type, which a list takes. The
+        sum is multiplied by `lda_coeff`. Returns an array of that shape; with `sparse`, for batch_dims 0, a
+        SparseGradient of the slices that were gathered alone, which `scatter` takes. `as_torch` returns PyTorch's
+        tensors.
+        """
+        until = call_end(timeout)
+        name = resident_name(tensor)
+        if name is not None and has_no_type(grad_output):
+            grad_output = as_type(grad_output, self._dtype(name, until, headers))
+        request = packed(
+            (indices, grad_output),
+            _gradients.backward,
+            "gathernd",
+            indices,
+            grad_output,
+            data_shape,
+            tensor,
+            batch_dims,
+            lda_coeff,
+            sparse,
+            dialect,
+            as_torch,
+        )
+        return self._run_until(request, until, headers)
+
+    @overload
+    def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, sparse: Literal[False] = False,
+        as_torch: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> NDArray[Any]: ...  # fmt: skip
+    @overload
+    def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, sparse: Literal[True],
+        as_torch: bool = False, **options: Unpack[BackwardOptions],
+    ) -> SparseGradient: ...  # fmt: skip
+    @overload
+    def gather_backward(
+        self, indices: Any, grad_output: Any, *, axis: int = 0, batch_dims: int = 0, as_torch: Literal[True],
+        sparse: Literal[False] = False, **options: Unpack[BackwardOptions],
+    ) -> Any: ...  # fmt: skip
+    def gather_backward(
+        self,
+        indices: Any,
+        grad_output: Any,
+        *,
+        data_shape: Sequence[int] | None = None,
+        tensor: str | NamedTensor | None = None,
+        axis: int = 0,
+        batch_dims: int = 0,
+        lda_coeff: float = 1.0,
+        sparse: bool = False,
+        dialect: str = "onnx-13",
+        as_torch: bool = False,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The gradient of Gather: zeros of the data's shape, each slice of `grad_output` added at its index.
+
+        `grad_output` is of a float type and of the shape of the gather's output. `data_shape` is the shape of the
+        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type, which a list takes. The
+        sum is multiplied by `lda_coeff`. Returns an array of that shape; with `sparse`, for axis 0, a SparseGradient of
+        the slices that were gathered alone, which `scatter` takes. The dialect openvino-8 has `batch_dims`, as `gather`
+        has it. `as_torch` returns PyTorch's tensors.
+        """
+        until = call_end(timeout)
+        name = resident_name(tensor)
+        if name is not None and has_no_type(grad_output):
+            grad_output = as_type(grad_output, self._dtype(name, until, headers))
+        request = packed(
+            (indices, grad_output),
+            _gradients.backward,
+            "gather",
+            indices,
+            grad_output,
+            data_shape,
+            tensor,
+            axis,
+            lda_coeff,
+            sparse,
+            dialect,
+            as_torch,
+            batch_dims,
+        )
+        return self._run_until(request, until, headers)

@@ -1,0 +1,118 @@
+# `make sync-client` writes this file from _async/requests.py.
+"""What every call of the client does: send a request, wait, send it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from .. import _endpoints
+from .._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
+from .._messages import Answer, Request
+from .._retries import READY_PAUSE_S, Attempts, Retries, call_end, may_become_ready
+from .._socket_transport import SocketTransport
+from .._sync_waiting import pause_after, sleep
+from ..errors import NotReady, TransportError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from .._httpx_transport import HttpxTransport
+
+T = TypeVar("T")
+
+
+class Requests:
+    """The connections of a client, and the sending of requests over them."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: float | httpx.Timeout | None = 60.0,
+        retries: int | Retries = 3,
+        headers: Mapping[str, str] | None = None,
+        verify: Verify | None = None,
+        cert: Certificate | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        settings = connection_settings(url, key, timeout, retries, headers, verify, cert, transport)
+        self._retries = settings.retries
+        self._transport = SocketTransport(settings) if settings.direct else _httpx_transport(settings, transport)
+
+    def ready(self, wait: float = 0.0) -> bool:
+        """Whether the service answers and is ready to gather; asks again for `wait` seconds until it is.
+
+        Raises at once what waiting does not change, such as UntrustedCertificate and Unauthorized.
+        """
+        end = monotonic() + wait
+        while True:
+            try:
+                self._run(_endpoints.ready(), max(end - monotonic(), 1.0), None, Retries(0))
+            except (TransportError, NotReady) as error:
+                if not may_become_ready(error):
+                    raise
+                if monotonic() + READY_PAUSE_S >= end:
+                    return False
+                sleep(READY_PAUSE_S)
+            else:
+                return True
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _dtype(self, name: str, until: float | None, headers: Mapping[str, str] | None) -> str:
+        """The element type of the resident tensor `name`, in a call that must end at `until` (of `monotonic`)."""
+        info = self._run_until(_endpoints.metadata(name), until, headers)
+        return info.dtype
+
+    def _run(
+        self,
+        request: Request[T],
+        timeout: float | None,
+        headers: Mapping[str, str] | None,
+        retries: Retries | None = None,
+    ) -> T:
+        """Send `request`, again if `Attempts` says so, and return what its answer holds."""
+        return self._run_until(request, call_end(timeout), headers, retries)
+
+    def _run_until(
+        self,
+        request: Request[T],
+        until: float | None,
+        headers: Mapping[str, str] | None,
+        retries: Retries | None = None,
+    ) -> T:
+        """As `_run`, in a call that must end at `until` (of `monotonic`): one call may send several requests."""
+        fields = callers_headers(headers) if headers else {}
+        attempts = Attempts(request, retries or self._retries, until)
+        while True:
+            if until is not None:
+                fields["x-gathernd-timeout"] = f"{max(until - monotonic(), 1e-6):.6f}"
+            outcome: Answer | TransportError
+            try:
+                outcome = self._transport.send(request, until, fields)
+            except TransportError as error:
+                outcome = error
+            pause = pause_after(attempts, outcome)
+            if pause is None:
+                return attempts.result
+            sleep(pause)
+
+
+def _httpx_transport(settings: ConnectionSettings, transport: httpx.BaseTransport | None) -> HttpxTransport:
+    from .._httpx_transport import HttpxTransport  # noqa: PLC0415  (httpx is slow to import, and seldom needed)
+
+    return HttpxTransport(settings, transport)
