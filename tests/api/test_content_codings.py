@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from app.api.content_codings import STEP, coding_of_answer, compressed, inflater
+from app.api.content_codings import STEP, compressed, inflater
 from app.tensors.buffer_type import Buffer
 from tests.told_memory import ToldMemory
 
@@ -33,15 +33,3 @@ def test_members_are_read_wherever_a_body_is_cut(size: int) -> None:
     stream.finish()
     assert b"".join(pieces) == b"".join(parts)
     assert max(map(len, pieces)) <= STEP
-
-
-@pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
-def test_an_answer_has_the_coding_that_alone_is_asked_for(coding: bytes) -> None:
-    assert coding_of_answer(coding) == coding
-
-
-@pytest.mark.parametrize(
-    "field", [None, b"", b"*", b"identity", b"br", b"gzip, deflate", b"gzip;q=1", b"GZIP", b"x-gzip"]
-)
-def test_an_answer_is_left_alone_where_several_codings_or_none_are_named(field: bytes | None) -> None:
-    assert coding_of_answer(field) is None

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from app.security import api_keys
-from tests.browser.conftest import NAME, Open, go_to, hold, let_come, until, until_held
+from tests.browser.conftest import NAME, Open, go_to, until
 from tests.browser.prefix_proxy import PREFIX, prefix_proxy
 from tests.http.conftest import Start
 from tests.http.server import Server
@@ -110,14 +110,6 @@ def test_the_page_is_accessible_in_each_of_its_states(open_page: Open, tensors: 
     page.get_by_role("button", name="Delete table", exact=True).click()
     assert violations(page) == []
     assert page.evaluate(FITS), "it scrolls sideways"
-
-
-@pytest.mark.parametrize("path", ["/errors", "/errors/index_out_of_bounds"])
-def test_the_pages_of_errors_are_accessible(open_page: Open, path: str) -> None:
-    for scheme in ("light", "dark"):
-        page = open_page(path, color_scheme=scheme, viewport=SIZES["390"])
-        assert violations(page) == []
-        assert page.evaluate(FITS)
 
 
 def test_a_file_of_50_mb_is_uploaded_with_progress(open_page: Open, server: Server, tmp_path: Path) -> None:
@@ -257,21 +249,6 @@ def test_rows_of_8_bit_floats_show_their_numbers(
     page = open_page("/#tensors")
     assert [row[1] for row in rows_of(page, "octets")] == shown
     tensors.delete("/tensors/octets")
-
-
-@pytest.mark.usefixtures("many_tensors")
-def test_a_page_of_the_list_that_is_asked_for_twice_is_listed_once(open_page: Open) -> None:
-    page = open_page("/#tensors")
-    page.locator("#more-tensors").wait_for()
-    held = hold(page, "**/tensors?*")
-    for _ in range(2):
-        page.locator("#more-tensors").click()
-    until_held(page, held, 2)
-    for route in held:
-        let_come(page, route)
-    page.locator("#more-tensors").wait_for(state="hidden")
-    until(page, "document.querySelector(\"[aria-label='Rows of many-100']\")")
-    assert page.locator("[aria-label='Rows of many-100']").count() == 1
 
 
 def test_the_versions_of_a_tensor_are_listed_and_a_click_moves_an_alias_and_moves_it_back(
@@ -457,18 +434,3 @@ def test_an_alias_that_is_moved_by_keyboard_leaves_the_focus_at_the_versions(ope
     finally:
         client.delete("/aliases/stepped-live")
         client.delete("/tensors/stepped")
-
-
-def test_long_texts_do_not_widen_a_narrow_page(open_page: Open) -> None:
-    page = open_page(viewport=SIZES["390"])
-    page.locator("#data-dtype").select_option("string")
-    page.locator("#data-values").fill(json.dumps(["text" * 50]))
-    page.locator("#indices-values").fill("[[0]]")
-    page.locator("#run").click()
-    until(page, "document.getElementById('outcome').textContent")
-    page.locator("#output-grid [data-flat]").focus()
-    assert "texttext" in page.locator("#drawing-story").inner_text()
-    assert page.evaluate(FITS), "it scrolls sideways"
-    go_to(page, "Tensors")
-    page.evaluate(DROP, [f"{'long' * 50}.npy", list(npy(ARRAY))])
-    assert page.evaluate(FITS), "it scrolls sideways"

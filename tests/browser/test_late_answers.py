@@ -88,53 +88,11 @@ def test_a_chosen_version_stays_chosen_when_the_list_is_read_anew(open_page: Ope
     assert "ms there and back" in str(page.locator("#outcome").text_content())
 
 
-@pytest.mark.usefixtures("many_tensors")
-def test_tensors_beyond_the_first_page_stay_chosen_when_the_list_is_read_anew(open_page: Open, server: Server) -> None:
-    page = open_page("/#tensors")
-    page.locator("#more-tensors").click()
-    page.get_by_role("button", name="Try many-100 in the playground").click()
-    for view, select in (("Lookups", "#lookup-0-tensor"), ("Gradients", "#backward-tensor")):
-        go_to(page, view)
-        page.locator(select).select_option("many-100")
-    go_to(page, "Tensors")
-    upload(page, "a-first")
-    server.shared_client().delete("/tensors/a-first")
-    for select in ("#data-source", "#lookup-0-tensor", "#backward-tensor"):
-        assert page.locator(select).input_value() == "many-100"
-    assert '"tensor": "many-100"' in str(page.locator("#lookup-curl").text_content())
-
-
-def test_a_chosen_tensor_whose_shape_has_changed_is_drawn_anew(open_page: Open, versions: httpx.Client) -> None:
-    page = open_page("/#tensors")
-    page.get_by_role("button", name="Try past in the playground").click()
-    assert page.locator("#data-caption").inner_text() == "int16 [2, 3]"
-    go_to(page, "Tensors")
-    versions.put("/tensors/past", params={"keep": "2"}, content=npy(np.zeros(5, np.float32)))
-    upload(page, "another")
-    versions.delete("/tensors/another")
-    assert page.locator("#data-caption").text_content() == "float32 [5]"
-
-
 def test_rows_of_a_tensor_that_was_replaced_are_of_its_new_type(open_page: Open, versions: httpx.Client) -> None:
     page = open_page("/#tensors")
     page.get_by_role("button", name="Rows of past", exact=True).wait_for()
     versions.put("/tensors/past", params={"keep": "2"}, content=npy(np.array([[0.5], [-0.0]], np.float32)))
     assert rows_of(page, "past") == [["0", "0.5"], ["1", "-0"]]
-
-
-def test_the_first_reading_of_versions_that_comes_last_changes_nothing(open_page: Open, versions: httpx.Client) -> None:
-    page = open_page("/#tensors")
-    button = page.get_by_role("button", name="Versions of past", exact=True)
-    button.wait_for()
-    held = hold(page, "**/tensors/past")
-    for _ in range(3):  # open, closed, open
-        button.click()
-    until_held(page, held, 2)
-    let_come(page, held[1])
-    page.get_by_label("Alias", exact=True).fill("past-live")
-    let_come(page, held[0])
-    page.wait_for_timeout(500)
-    assert page.get_by_label("Alias", exact=True).input_value() == "past-live"
 
 
 def test_a_button_for_an_alias_that_is_pressed_twice_acts_once(open_page: Open, versions: httpx.Client) -> None:

@@ -112,19 +112,6 @@ def test_a_lookup_of_several_tables_with_pooling(open_page: Open, tables: httpx.
     assert outputs(page, "lookup") == [["2.0", "3.0", "0.5", "1.0"]]
 
 
-def test_a_lookup_in_another_type(open_page: Open, tables: httpx.Client) -> None:
-    page = lookup_page(open_page)
-    page.locator("#lookup-0-indices").fill("[1]")
-    page.locator("#lookup-output-dtype").select_option("bfloat16")
-    page.locator("#lookup-run").click()
-    outputs(page, "lookup")
-    answer = json.loads(str(page.locator("#lookup-answer").text_content()))
-    assert answer["output"]["dtype"] == "bfloat16"
-    page.locator("#lookup-0-tensor").select_option("form-words")
-    page.locator("#lookup-run").click()
-    page.locator("#lookup-output-dtype[aria-invalid]").wait_for()
-
-
 def test_a_lookup_of_strings_and_of_what_is_out_of_bounds(open_page: Open, tables: httpx.Client) -> None:
     page = lookup_page(open_page)
     page.locator("#lookup-0-tensor").select_option("form-words")
@@ -258,15 +245,6 @@ def test_a_list_of_tensors_that_comes_late_leaves_an_error_where_it_is(open_page
     fill_and_refuse(page, "backward", {"parameter": "7"}, "batch_dims_out_of_range", "backward-parameter")
     let_come()
     assert page.locator("#backward-parameter + #backward-problem").count() == 1
-
-
-def test_a_list_of_tensors_that_comes_late_leaves_an_answer_where_it_is(open_page: Open, tables: httpx.Client) -> None:
-    page, let_come = held_listing(open_page)
-    page.get_by_role("button", name="Add up").click()
-    first = outputs(page, "backward")
-    let_come()
-    assert outputs(page, "backward") == first
-    assert "ms there and back" in page.locator("#backward-outcome").inner_text()
 
 
 def test_the_code_to_copy_gives_the_same_answer(open_page: Open, tables: httpx.Client, server: Server) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -100,22 +99,6 @@ def test_what_is_pointed_at_lights_up_with_its_source_and_its_tuple(open_page: O
     assert lit(page) == set()
     page.locator("#playground-title").hover()
     assert lit(page) == set()
-
-
-def test_each_tuple_has_one_colour_in_all_three_tensors(open_page: Open) -> None:
-    page = open_page()
-    page.get_by_role("button", name="Elements", exact=True).click()
-    wait_for_output(page)
-    colour = "e => getComputedStyle(e).backgroundColor"
-    drawn = {(part, flat): cell(page, part, flat).evaluate(colour) for part, flat in [
-        ("indices", 0), ("indices", 1), ("data", 0), ("output", 0),
-        ("indices", 2), ("indices", 3), ("data", 6), ("output", 1),
-        ("indices", 4), ("indices", 5), ("data", 11), ("output", 2),
-    ]}  # fmt: skip
-    shades = list(drawn.values())
-    assert [len(set(shades[i : i + 4])) for i in (0, 4, 8)] == [1, 1, 1]
-    assert len(set(shades)) == 3
-    assert cell(page, "data", 1).evaluate(colour) not in shades
 
 
 def test_a_wrong_index_is_marked_at_its_cell_with_the_text_of_the_error(open_page: Open, server: Server) -> None:
@@ -221,95 +204,6 @@ def test_what_is_json_to_the_service_is_sent(open_page: Open) -> None:
     assert len({is_json for _, is_json, _ in faults}) == 2
 
 
-def gathers(count: int) -> list[tuple[str, Any, Any, int]]:
-    """Random gathers of each operator: name, data, indices, parameter."""
-    random = np.random.default_rng(7)
-    found: list[tuple[str, Any, Any, int]] = []
-    for _ in range(count):
-        shape = random.integers(1, 4, random.integers(1, 5)).tolist()
-        data = np.arange(np.prod(shape)).reshape(shape)
-        axis = int(random.integers(-len(shape), len(shape)))
-        size = shape[axis]
-        indices = random.integers(-size, size, random.integers(1, 4, random.integers(0, 3)).tolist())
-        found.append(("gather", data, indices, axis))
-        places = [int(random.integers(1, s + 1)) for s in shape]
-        places[axis] = int(random.integers(1, 5))
-        found.append(("gather_elements", data, random.integers(-size, size, places), axis))
-        batch = int(random.integers(0, len(shape)))
-        depth = int(random.integers(1, len(shape) - batch + 1))
-        bounds = np.array(shape[batch : batch + depth])
-        lead = [*shape[:batch], *random.integers(1, 4, random.integers(0, 3)).tolist()]
-        found.append(("gathernd", data, random.integers(-bounds, bounds, [*lead, depth]), batch))
-    return found
-
-
-def gathers_in_batches(count: int) -> list[tuple[Any, Any, int, int]]:
-    """Random gathers of Gather-8: data, indices, axis, batch_dims."""
-    random = np.random.default_rng(9)
-    found: list[tuple[Any, Any, int, int]] = []
-    for _ in range(count):
-        shape = random.integers(1, 4, random.integers(1, 5)).tolist()
-        axis = int(random.integers(0, len(shape)))
-        batch = int(random.integers(0, axis + 1))
-        index_shape = [*shape[:batch], *random.integers(1, 4, random.integers(0, 3)).tolist()]
-        indices = random.integers(-4, 5, index_shape)
-        back = batch - len(index_shape)
-        given = back if back < 0 and -back <= len(shape) and random.integers(2) else batch
-        found.append((np.arange(np.prod(shape)).reshape(shape), indices, axis, given))
-    return found
-
-
-def test_the_drawing_has_each_source_where_the_service_reads_it(open_page: Open, server: Server) -> None:
-    page = open_page()
-    client = server.shared_client()
-    trace = """async (gather) => {
-        const { traceOutput } = await import(new URL("assets/source_positions.js", document.baseURI));
-        const { shape, links } = traceOutput(gather);
-        return { shape, sources: links.map(({ place }) => (Number.isNaN(place) ? -1 : place)) };
-    }"""
-    random = np.random.default_rng(8)
-    for operator, data, indices, parameter in gathers(90):
-        name = "batch_dims" if operator == "gathernd" else "axis"
-        mode = str(random.choice(["error", "clip", "wrap", "fill"]))
-        if mode != "error":
-            indices = indices * random.integers(1, 4, indices.shape)  # noqa: PLW2901
-        wraps = mode == "error" or operator == "gather_elements" or bool(random.integers(2))
-        dialect = "onnx-13" if wraps else {"gathernd": "openvino-8", "gather": "onnx-1"}[operator]
-        body = {
-            "out_of_bounds": mode,
-            "dialect": dialect,
-            **({"fill_value": -1} if mode == "fill" else {}),
-            "data": {"dtype": "int64", "shape": data.shape, "values": data.ravel().tolist()},
-            "indices": {"dtype": "int64", "shape": indices.shape, "values": indices.ravel().tolist()},
-            name: parameter,
-        }
-        answer = client.post(f"/{operator}", json=body)
-        assert answer.status_code == 200, answer.text
-        output = answer.json()["output"]
-        gather = {
-            "operator": operator, "dataShape": data.shape, "indicesShape": indices.shape, "parameter": parameter,
-            "indices": list(map(str, indices.ravel().tolist())), "wraps": wraps, "outOfBounds": mode,
-        }  # fmt: skip
-        traced = page.evaluate(trace, gather)
-        assert traced["shape"] == output["shape"], body
-        assert traced["sources"] == output["values"], body  # data counts its own positions
-    for data, indices, axis, batch_dims in gathers_in_batches(60):
-        body = {
-            "dialect": "openvino-8", "axis": axis, "batch_dims": batch_dims, "fill_value": -1,
-            "data": {"dtype": "int64", "shape": data.shape, "values": data.ravel().tolist()},
-            "indices": {"dtype": "int64", "shape": indices.shape, "values": indices.ravel().tolist()},
-        }  # fmt: skip
-        output = client.post("/gather", json=body).json()["output"]
-        gather = {
-            "operator": "gather", "dataShape": data.shape, "indicesShape": indices.shape, "parameter": axis,
-            "batchDims": batch_dims, "indices": list(map(str, indices.ravel().tolist())), "wraps": True,
-            "outOfBounds": "fill",
-        }  # fmt: skip
-        traced = page.evaluate(trace, gather)
-        assert traced["shape"] == output["shape"], body
-        assert traced["sources"] == output["values"], body
-
-
 def test_gather_8_has_batch_dims_and_fills_unless_something_else_is_chosen(open_page: Open) -> None:
     page = open_page()
     fill(page, "gather", ("int32", [[1, 2], [3, 4]]), ("int64", [[1, 0], [-1, 7]]), 1)
@@ -338,58 +232,6 @@ def test_gather_8_has_batch_dims_and_fills_unless_something_else_is_chosen(open_
     page.locator("#run").click()
     assert wait_for_output(page) == ["1", "3"]
     assert "batch_dims" not in page.locator("#curl-code").inner_text()
-
-
-def scatters(count: int) -> list[tuple[str, Any, Any, Any, int]]:
-    """Random scatters of each operator: name, data, indices, updates, axis."""
-    random = np.random.default_rng(9)
-    found: list[tuple[str, Any, Any, Any, int]] = []
-    for _ in range(count):
-        shape = random.integers(1, 4, random.integers(1, 5)).tolist()
-        data = np.arange(np.prod(shape)).reshape(shape)
-        axis = int(random.integers(-len(shape), len(shape)))
-        places = [int(random.integers(1, s + 1)) for s in shape]
-        places[axis] = int(random.integers(1, 5))
-        indices = random.integers(-shape[axis], shape[axis], places)
-        found.append(("scatter_elements", data, indices, 1000 + np.arange(indices.size).reshape(places), axis))
-        depth = int(random.integers(1, len(shape) + 1))
-        bounds = np.array(shape[:depth])
-        tuples = random.integers(-bounds, bounds, [*random.integers(1, 4, random.integers(0, 3)).tolist(), depth])
-        chosen = (*tuples.shape[:-1], *shape[depth:])
-        found.append(("scatternd", data, tuples, 1000 + np.arange(np.prod(chosen, dtype=int)).reshape(chosen), 0))
-    return found
-
-
-def test_the_drawing_of_a_scatter_has_each_source_where_the_service_reads_it(open_page: Open, server: Server) -> None:
-    page = open_page()
-    client = server.shared_client()
-    trace = """async (scatter) => {
-        const { traceOutput } = await import(new URL("assets/source_positions.js", document.baseURI));
-        return traceOutput(scatter).links.map(
-            ({ output, part, place }) => [output, part === "data" ? place : 1000 + place]);
-    }"""
-    for operator, data, indices, updates, axis in scatters(40):
-        inputs = {"data": data, "indices": indices, "updates": updates}
-        for reduction in ("none", "add"):
-            body = {
-                "reduction": reduction,
-                **({"axis": axis} if operator == "scatter_elements" else {}),
-                **{
-                    name: {"dtype": "int64", "shape": each.shape, "values": each.ravel().tolist()}
-                    for name, each in inputs.items()
-                },
-            }
-            answer = client.post(f"/{operator}", json=body)
-            assert answer.status_code == 200, answer.text
-            scatter = {
-                "operator": operator, "dataShape": data.shape, "indicesShape": indices.shape, "parameter": axis,
-                "indices": list(map(str, indices.ravel().tolist())), "wraps": True, "outOfBounds": "error",
-                "updatesShape": updates.shape, "reduction": reduction,
-            }  # fmt: skip
-            drawn = [0] * data.size
-            for output, value in page.evaluate(trace, scatter):
-                drawn[output] += value
-            assert drawn == answer.json()["output"]["values"], body
 
 
 def test_a_scatter_is_drawn_with_its_updates(open_page: Open) -> None:
@@ -560,34 +402,6 @@ def test_an_output_too_large_to_draw_is_not_asked_for(open_page: Open, server: S
         client.delete("/tensors/huge")
 
 
-def test_where_gathers_ran_is_shown_with_counts_and_measured_times_alone(open_page: Open) -> None:
-    page = open_page()
-    page.locator("#run").click()
-    wait_for_output(page)
-    go_to(page, "Routes")
-    routes = page.locator("#last-rows th").all_inner_texts()
-    assert [text.split()[0] for text in routes] == ["gpu", "split", "loop", "thread"]
-    assert page.locator("#last-rows .chosen").count() == 1
-    assert page.locator("#last-rows tr", has_text="loop").locator(".chosen").count() == 1
-    assert "kernel" in page.locator("#last-note").inner_text()
-    until(page, "Number(document.querySelector('#metrics-rows td')?.textContent.replaceAll(',', '')) >= 1")
-    assert page.locator("#metrics-rows tr").first.locator("td").nth(1).inner_text().endswith(("µs", "ms"))
-    assert "predict" not in page.locator("main").inner_text().lower()
-
-
-def test_an_output_that_is_not_wholly_traced_says_so_where_it_is_pointed_at(open_page: Open) -> None:
-    page = open_page()
-    data = np.arange(4800, dtype=np.int32).reshape(12, 400).tolist()
-    fill(page, "gather", ("int32", data), ("int64", [[row] for row in range(12)]))
-    page.locator("#run").click()
-    wait_for_output(page)
-    for part, flat in (("output", 11 * 400), ("data", 11 * 400), ("indices", 11)):
-        cell(page, part, flat).hover()
-        assert "first 4,096 elements" in page.locator("#drawing-story").inner_text()
-    cell(page, "indices", 10).hover()
-    assert "selects at least 96 elements" in page.locator("#drawing-story").inner_text()
-
-
 def test_an_index_beyond_2_to_the_53_is_wrapped_exactly(open_page: Open, server: Server) -> None:
     page = open_page()
     indices = [2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63)]
@@ -621,23 +435,6 @@ def test_no_complex_numbers_are_drawn_and_written_as_code(open_page: Open) -> No
     page.locator("#run").click()
     assert wait_for_output(page) == []
     assert 'np.array([], "complex64")' in str(page.locator("#python-code").text_content())
-
-
-def test_rows_to_try_suit_the_tensor(open_page: Open, server: Server) -> None:
-    client = server.shared_client()
-    put_raw(client, "no-rows", np.zeros((0, 2), np.float32))
-    try:
-        page = open_page()
-        page.get_by_role("radio", name="gather", exact=True).check(force=True)
-        page.locator("#dialect").select_option("openvino-8")
-        page.locator("#batch-dims").fill("1")
-        page.locator("#out-of-bounds").select_option("error")
-        go_to(page, "Tensors")
-        page.get_by_role("button", name="Try no-rows in the playground").click()
-        page.locator("#run").click()
-        assert wait_for_output(page) == []
-    finally:
-        client.delete("/tensors/no-rows")
 
 
 def test_a_wrong_index_of_a_scatter_is_not_drawn_as_a_gather_would_clip_it(open_page: Open) -> None:
@@ -677,16 +474,3 @@ def test_strings_too_large_to_draw_are_not_fetched(open_page: Open, server: Serv
         until(page, "document.getElementById('lookup-outcome').textContent.includes('The answer has 18.0 MB')")
     finally:
         client.delete("/tensors/scrolls")
-
-
-def test_code_for_a_shell_quotes_a_prefix_that_needs_it(open_page: Open, server: Server) -> None:
-    page = open_page()
-    curl = page.evaluate(
-        """async () => {
-            const { curlText } = await import(new URL("assets/code_examples.js", document.baseURI));
-            history.replaceState(null, "", "/it's(a)&b/");
-            return curlText("gather", "{}");
-        }"""
-    )
-    assert shlex.split(curl)[2] == f"http://{NAME}:{server.port}/it's(a)&b/gather"
-    assert curl.startswith("curl -s 'http://")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.browser.conftest import Open, until
-from tests.browser.test_front_page import FITS, SIZES
+from tests.browser.test_front_page import FITS
 from tests.http.server import Server
 from tests.http.tensors import npy, put_strings
 
@@ -45,47 +45,6 @@ def button(page: Page, name: str) -> Locator:
 
 def names(page: Page) -> list[str]:
     return page.locator("#tensors-rows > li:visible > .line-head > .name").all_inner_texts()
-
-
-def is_on_screen(page: Page, control: Locator) -> bool:
-    """Whether the whole of a control is within the width of the screen."""
-    box = control.bounding_box()
-    width = page.evaluate("innerWidth")
-    return box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_button_of_a_tensor_and_its_versions_can_be_seen_whole(
-    open_page: Open, client: httpx.Client, size: str, scheme: str
-) -> None:
-    page = open_page("/#tensors", viewport=SIZES[size], color_scheme=scheme)
-    oldest, newest = client.get(f"/tensors/{LONG}").json()["versions"]
-    client.put(f"/aliases/{'l' * 100}", json={"tensor": f"{LONG}@{oldest}"})
-    for name in ("shelf", LONG):
-        for below in ("Rows", "Versions"):
-            button(page, f"{below} of {name}").click()
-    moves = [
-        button(page, f"Move {alias} to version {version}")
-        for alias, version in (
-            ("shelf-live", client.get("/tensors/shelf").json()["version"]),
-            ("l" * 100, newest),
-        )
-    ]
-    for move in moves:
-        move.wait_for()
-    page.locator("#aliases summary").click()
-    for control in page.locator("[data-view=tensors] button:visible").all():
-        assert is_on_screen(page, control), control.inner_text()
-    lines = """e => {
-        const text = document.createRange();
-        text.selectNodeContents(e);
-        return text.getClientRects().length;
-    }"""
-    assert {control.evaluate(lines) for control in page.locator(".steps button:visible").all()} == {1}
-    assert page.evaluate(FITS), "it scrolls sideways"
-    moves[0].click()
-    page.get_by_text("shelf-live is version").wait_for()
 
 
 @pytest.mark.usefixtures("many_tensors")

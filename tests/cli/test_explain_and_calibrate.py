@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from app.api.schemas.answers import BackwardAnswer, GatherAnswer
-from app.cli import calibrate_command, offline_service
+from app.cli import offline_service
 from app.dispatch import measured_rates
-from app.dispatch.choose_backend import TYPICAL, BackendChooser, Rates
+from app.dispatch.choose_backend import TYPICAL, Rates
 from app.kernels import reference
 from app.operators.registry import OPERATORS
 from gathernd_cli.command_line import app
@@ -62,18 +62,6 @@ def test_calibrate_shows_rates_and_thresholds(measured: list[int]) -> None:
     assert "GPU: this service uses no GPU" in shown
 
 
-def test_calibrate_in_json_is_whole(measured: list[int]) -> None:
-    found = json.loads(run("calibrate", "--json"))
-    assert found["rates"]["hand_off_s"] == TYPICAL.hand_off_s
-    assert found["threads"] == 2
-    assert found["loop_max_us"] == 300
-    chosen = found["chosen_from_rows"]
-    assert chosen["loop"] == 1
-    first, before = (calibrate_command.lookup(rows) for rows in (chosen["split"], chosen["split"] * 9 // 10))
-    assert BackendChooser(threads=2).decide(first).choice.route == "split"
-    assert BackendChooser(threads=2).decide(before).choice.route == "loop"
-
-
 def test_explain_says_output_plan_size_thresholds_and_choice(measured: list[int]) -> None:
     shown = run(*LOOKUP)
     assert "output: float32 [64, 64], 16,384 bytes" in shown
@@ -93,48 +81,6 @@ def test_explain_in_json_is_what_the_service_answers(measured: list[int]) -> Non
     assert found["explanation"]["choice"]["route"] == "loop"
 
 
-def test_explain_knows_gather_and_batches(measured: list[int]) -> None:
-    gather = ["explain", "--data-shape", "8,2000", "--indices-shape", "5,7", "--op", "gather", "--axis", "-1", "--json"]
-    assert json.loads(run(*gather))["output"]["shape"] == [8, 5, 7]
-    batches = ["explain", "--data-shape", "8,9", "--indices-shape", "8,3,1", "--batch-dims", "1", "--json"]
-    assert json.loads(run(*batches))["output"]["shape"] == [8, 3]
-    both = ["explain", "--data-shape", "8,3,9", "--indices-shape", "8,5", "--op", "gather", "--axis", "2", "--json"]
-    both += ["--batch-dims", "1", "--dialect", "openvino-8"]
-    assert json.loads(run(*both))["output"]["shape"] == [8, 3, 5]
-    assert "batch_dims_out_of_range" in run(*both, "--batch-dims", "3", code=1)
-    elements = ["explain", "--data-shape", "8,9", "--indices-shape", "7,9", "--op", "gather_elements", "--json"]
-    assert json.loads(run(*elements))["output"]["shape"] == [7, 9]
-    assert "rank_mismatch" in run("explain", "--data-shape", "8,9", "--indices-shape", "7", *elements[5:7], code=1)
-    scalar = ["explain", "--data-shape", "5", "--indices-shape", "", "--op", "gather", "--json"]
-    assert json.loads(run(*scalar))["output"]["shape"] == []
-
-
-SCATTER = ["explain", "--op", "scatternd", "--data-shape", "200000,64", "--indices-shape", "256,1"]
-
-
-def test_explain_knows_scatters(measured: list[int]) -> None:
-    found = json.loads(run(*SCATTER, "--json"))
-    GatherAnswer.model_validate(found)
-    assert (found["dialect"], found["output"]["shape"]) == ("onnx-18", [200_000, 64])
-    explained = found["explanation"]
-    assert explained["operator"] == "scatternd"
-    assert explained["updates"] == {"dtype": "float32", "shape": [256, 64], "bytes": 65_536}
-    assert explained["output_bytes"] == 51_200_000
-    gpu = explained["routes"][0]
-    assert not gpu["open"]
-    assert gpu["reason"]
-    assert explained["choice"]["route"] in ("thread", "split"), "51 MB are copied"
-    assert "slices of 64 x 4 bytes" in run(*SCATTER)
-    along = ["explain", "--op", "scatter_elements", "--data-shape", "8,9", "--indices-shape", "2,9", "--axis", "-1"]
-    found = json.loads(run(*along, "--reduction", "mul", "--dialect", "onnx-16", "--json"))
-    assert found["explanation"]["updates"]["shape"] == [2, 9]
-    assert "axis_out_of_range" in run(*along, "--axis", "2", code=1)
-    assert "index_depth_out_of_range" in run(*SCATTER[:-1], "256,3", code=1)
-    assert "rank_too_small" in run(*SCATTER[:-1], "", code=1)
-    assert "unsupported_dtype" in run(*SCATTER, "--data-dtype", "string", "--reduction", "add", code=1)
-    assert "device_unavailable" in run(*SCATTER, "--device", "gpu", code=1)
-
-
 @pytest.mark.parametrize("op", OPERATORS)
 def test_explain_has_every_operator(measured: list[int], op: str) -> None:
     """And what it says is what the operator's row says."""
@@ -143,23 +89,6 @@ def test_explain_has_every_operator(measured: list[int], op: str) -> None:
     found = json.loads(run(*asked, "--json"))
     assert found["explanation"]["operator"] == op
     assert found["dialect"] == OPERATORS[op].signature.default_dialect
-
-
-QUANTIZED = [
-    "explain", "--op", "gather_block_quantized", "--data-dtype", "uint8", "--data-shape", "1000,64", "--indices-shape",
-    "8", "--json",
-]  # fmt: skip
-
-
-def test_explain_takes_further_inputs_and_parameters(measured: list[int]) -> None:
-    scales = ["--input", "scales=float16:1000,4"]
-    found = json.loads(run(*QUANTIZED, *scales, "--parameter", "block_size=32", "--parameter", "quantize_axis=-1"))
-    assert found["output"] == {"dtype": "float16", "shape": [8, 128]}
-    assert found["explanation"]["scales"] == {"dtype": "float16", "shape": [1000, 4], "bytes": 8000}
-    assert "zero_points" not in found["explanation"]
-    assert "updates_shape_mismatch" in run(*QUANTIZED, *scales, code=1)
-    for wrong in ([], [*scales, "--parameter", "x=1"], [*scales, "--parameter", "bits"], ["--input", "x=1"]):
-        run(*QUANTIZED, *wrong, code=2)
 
 
 GRADIENT = ["explain", "--op", "gathernd_backward", "--data-shape", "200000,64", "--indices-shape", "256,1"]
@@ -183,35 +112,7 @@ def test_explain_knows_gradients(measured: list[int]) -> None:
     assert shape == [8, 7, 3]
 
 
-def test_explain_refuses_gradients_as_the_service_does(measured: list[int]) -> None:
-    assert "index_depth_out_of_range" in run(*GRADIENT[:-1], "256,3", code=1)
-    assert "unsupported_dtype" in run(*GRADIENT[:-1], "256,3", "--data-dtype", "int32", code=1)
-    assert "device_unavailable" in run(*GRADIENT, "--device", "gpu", code=1)
-    batches = [*GRADIENT[:4], "8,9", "--indices-shape", "8,3,1", "--batch-dims", "1"]
-    assert json.loads(run(*batches, "--json"))["explanation"]["grad_output"]["shape"] == [8, 3]
-    assert "sparse needs batch_dims 0" in run(*batches, "--sparse", code=1)
-
-
 BAGS = ["explain", "--op", "lookup", "--feature", "1000,64:256", "--feature", "200000,32:27392:256"]
-
-
-def test_explain_knows_lookups(measured: list[int]) -> None:
-    found = json.loads(run(*BAGS, "--pooling", "mean", "--json"))
-    assert found["output"] == {"dtype": "float32", "shape": [256, 96]}
-    explained = found["explanation"]
-    assert [(one["pooling"], one["output_shape"]) for one in explained["features"]] == [
-        ("none", [256, 64]),
-        ("mean", [256, 32]),
-    ]
-    assert explained["output_bytes"] == 256 * 96 * 4
-    shown = run(*BAGS, "--no-concat")
-    assert "output: float32 [256, 64]; float32 [256, 32], 98,304 bytes" in shown
-    assert "feature 1: [27392] rows of [200000, 32], pooled by sum, 3,506,176 bytes read, to [256, 32]" in shown
-    assert "choice: " in shown
-    assert "on the CPU" in shown
-    assert "feature_mismatch" in run(*BAGS, "--feature", "9,9:7", code=1)
-    assert "unsupported_dtype" in run(*BAGS, "--data-dtype", "int8", code=1)
-    assert "rank_too_small" in run("explain", "--op", "lookup", "--feature", ":5", code=1)
 
 
 @pytest.mark.parametrize(

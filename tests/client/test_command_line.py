@@ -16,7 +16,6 @@ from app.cli import run_service
 from app.settings import TOPICS, Settings, topics
 from gathernd_cli import command_line
 from gathernd_cli.connect_or_exit import connect_or_exit
-from tests.commands import command_names
 
 
 def invoked(*arguments: str) -> tuple[int, str]:
@@ -43,12 +42,6 @@ def test_a_command_imports_only_what_it_needs(command: str, unneeded: set[str]) 
     command_words = [sys.executable, "-c", program, *command.split()]
     done = subprocess.run(command_words, capture_output=True, text=True, timeout=60, check=True)
     assert not unneeded & eval(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize("command", ["", "aliases set", "call", "lookup", "tensors put"])
-def test_flags_are_shown_without_a_type(command: str) -> None:
-    status, shown = invoked(*command.split(), "--help")
-    assert (status, "<bool>" in shown) == (0, False), shown
 
 
 @pytest.mark.parametrize("command", ["version", "settings", "openapi"])
@@ -96,20 +89,6 @@ def test_without_the_service_its_commands_are_named_as_those_of_another_distribu
     assert "Did you mean 'tensors'?" in output
 
 
-def test_the_list_says_what_each_command_is_for() -> None:
-    code, output = invoked("--help")
-    assert code == 0
-    said = dict(re.findall(r"^│ (\w+) +(\S.*?) *│$", output.partition("Commands")[2], re.MULTILINE))
-    assert said.keys() == command_names()
-    assert said["keys"] == "The file of API keys that GATHERND_API_KEYS_FILE names."
-
-
-def test_the_help_names_an_alias_where_a_command_takes_one() -> None:
-    """The removal of a tensor refuses one (`name_conflict`)."""
-    assert "NAME@7, or an alias" in invoked("tensors", "show", "--help")[1]
-    assert "alias" not in invoked("tensors", "rm", "--help")[1]
-
-
 def test_the_version_is_the_distributions() -> None:
     assert invoked("--version") == (0, f"gathernd {metadata.version('gathernd')}\n")
     assert invoked("version") == (0, f"{metadata.version('gathernd')}\n")
@@ -141,9 +120,3 @@ def test_flags_of_serve_are_read_as_settings(monkeypatch: pytest.MonkeyPatch) ->
     assert invoked("serve", *flags) == (0, "")
     (settings,) = seen
     assert settings == Settings(allowed_hosts=("a", "b"), max_json_bytes="3MiB", access_log=True)
-
-
-def test_a_group_of_commands_of_the_service_has_its_name_in_the_help() -> None:
-    code, output = invoked("--help")
-    assert code == 0
-    assert "│ keys " in output

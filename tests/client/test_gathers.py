@@ -72,19 +72,6 @@ def test_every_type_comes_back_bit_by_bit(service: Any, dtype: str) -> None:
     assert same(service.gather_elements(data, rows), np.take_along_axis(data[:, :, :1], rows % 3, 0))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex128", "string"])
-def test_batches_and_empty_shapes(service: Any, dtype: str) -> None:
-    data = sample(dtype, (2, 3, 4))
-    indices = np.array([[[2]], [[-3]]])
-    assert same(service.gathernd(data, indices, 1), np.stack([data[0, [2]], data[1, [-3]]]))
-    assert same(
-        service.gathernd(data, indices, batch_dims=1, dialect="onnx-12"), np.stack([data[0, [2]], data[1, [0]]])
-    )
-    assert service.gathernd(data, np.empty((0, 2), np.int64)).shape == (0, 4)
-    assert service.gathernd(data[:, :, :0], [[1]]).shape == (1, 3, 0)
-    assert service.gathernd(data, [0, 1, 2]).shape == ()
-
-
 class Wrapped:
     """Something that only knows how to become an array."""
 
@@ -161,12 +148,6 @@ def test_a_type_that_the_service_lacks_is_a_type_error(service: Any, data: NDArr
         service.gathernd(data, [[0]])
 
 
-def test_numpy_strings_of_any_kind_are_strings(service: Any) -> None:
-    texts = ["a", "", "ße\U0001f600"]
-    for array in (np.array(texts), np.array(texts, object), np.array(texts, np.dtypes.StringDType())):
-        assert service.gathernd(array, [[2], [1]]).tolist() == ["ße\U0001f600", ""]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "pointer"),
     [
@@ -226,14 +207,6 @@ def test_a_fill_value_may_be_an_array_of_rank_0(service: Any, fill: Any) -> None
     assert str(filled.tolist()) == "[-0.0]"
     with pytest.raises(TypeError):
         service.gather(np.ones(2, np.float32), [7], out_of_bounds="fill", fill_value=np.array([1.0]))
-
-
-def test_indices_that_are_out_of_bounds_are_clipped_and_wrapped(service: Any) -> None:
-    data = np.arange(5)
-    assert service.gather(data, [-9, -1, 7], out_of_bounds="clip").tolist() == [0, 4, 4]
-    assert service.gather_elements(data, [-9, -1, 7], out_of_bounds="wrap").tolist() == [1, 4, 2]
-    with pytest.raises(errors.InvalidField, match="fill_value is for out_of_bounds fill only"):
-        service.gather(data, [0], fill_value=1)
 
 
 @pytest.mark.parametrize("asked", ["bfloat16", np.float16, ml_dtypes.bfloat16, np.dtype("float64")])
@@ -307,13 +280,6 @@ class TestFunctions:
     @pytest.fixture(autouse=True)
     def _environment(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GATHERND_URL", server.url)
-
-    def test_gathernd_takes_what_modeci_mdf_takes(self) -> None:
-        data = np.arange(8).reshape(2, 2, 2)
-        indices = np.array([[1], [0]])
-        assert package.gathernd(data, indices, 1).tolist() == [[2, 3], [4, 5]]
-        assert package.gathernd(data=data.tolist(), indices=indices.tolist(), batch_dims=1).tolist() == [[2, 3], [4, 5]]
-        assert package.gather(data, [1], 2).shape == (2, 2, 1)
 
     def test_the_service_of_the_environment_is_asked_now(self, monkeypatch: pytest.MonkeyPatch) -> None:
         package.gathernd([1.0], [[0]])

@@ -45,22 +45,6 @@ def test_all_ranges_are_asked_at_once_and_the_last_answer_ends_it() -> None:
     assert one.outcome == "done"
 
 
-def test_no_range_is_done_at_once() -> None:
-    one = reads(shard_map(1, version()))
-    assert one.start([], 0.0) == []
-    assert one.outcome == "done"
-
-
-def test_the_next_replica_is_asked_at_once() -> None:
-    one = reads(shard_map(1, version()))
-    (first,) = asks(one.start([1], 0.0))
-    (second,) = asks(one.failed(1, first.replica, 0.5))
-    assert second.replica.node != first.replica.node
-    assert second.late_at == 1.5
-    assert not one.answered(1, first.replica)
-    assert one.answered(1, second.replica)
-
-
 def test_a_shard_without_the_range_is_passed_over_and_does_not_count_as_failing() -> None:
     choice = ReplicaChoice()
     one = reads(shard_map(1, version()), choice)
@@ -275,17 +259,6 @@ def test_a_slow_read_is_hedged_and_the_answer_that_begins_first_is_taken() -> No
         assert not one.answered(0, loser.replica)
         assert one.answered(0, winner.replica)
         assert one.outcome == "done"
-
-
-def test_of_a_hedged_read_one_may_fail() -> None:
-    one = reads(shard_map(1, version()))
-    (first,) = asks(one.start([0], 0.0))
-    second = one.hedge(0, 0.1)
-    assert second is not None
-    assert one.failed(0, first.replica, 0.2) == []
-    assert one.outcome is None
-    wake, fetch = one.no_range(0, second.replica, 0.3)
-    assert (type(wake), type(fetch)) == (Wake, FetchMap)
 
 
 def test_a_read_is_hedged_only_by_a_replica_that_does_not_fail() -> None:

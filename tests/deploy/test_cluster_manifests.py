@@ -18,7 +18,6 @@ from app.cli.cluster_command import app as command
 from app.cluster.catalogue.etcd import DatabaseAddress
 from app.cluster.shard_map import ShardMap
 from app.settings import SETTING_NAMES, Settings
-from tests.deploy import kustomize
 from tests.deploy.kustomize import Resource, render
 from tests.deploy.test_kubernetes import FOLDER, container, environment, one, pod, shape, size
 from tests.http.server import ROOT
@@ -129,19 +128,6 @@ def test_routers_call_shards_and_etcd_and_are_let_in(cluster: list[Resource], tm
         assert labels[expression["key"]] in expression["values"]
 
 
-def test_routers_have_room_for_what_they_write_to_their_disk_first(tmp_path: Path) -> None:
-    """Strings and arrays in column-major order: `stateless` by itself has no room for any tensor."""
-    routers = shape("stateless", "cluster-router", tmp_path=tmp_path)
-    room = size(environment(container(routers))["GATHERND_MAX_STORE_BYTES"])
-    volumes = {volume["name"]: volume for volume in pod(routers)["volumes"]}
-    assert 1 << 30 <= room < size(volumes["store"]["emptyDir"]["sizeLimit"])
-
-
-def test_every_file_is_rendered() -> None:
-    named = set(kustomize.read(FOLDER / "cluster/kustomization.yaml")[0]["resources"])
-    assert {path.name for path in (FOLDER / "cluster").glob("*.yaml")} - {"kustomization.yaml"} == named
-
-
 def test_the_static_map_is_sound_and_names_pods_that_there_are(tmp_path: Path) -> None:
     (tmp_path / "routers").mkdir()
     (tmp_path / "shards").mkdir()
@@ -189,8 +175,3 @@ def test_the_units_name_files_settings_and_flags_that_there_are(unit: Path) -> N
     for line in lines:
         name, *words = shlex.split(line)
         assert {word for word in words if word.startswith("--")} <= options_of(name)
-
-
-def test_shards_on_ray_run_at_the_niceness_of_any_program() -> None:
-    """Ray starts its workers at 15 otherwise."""
-    assert re.search(r"^Environment=.*\bRAY_worker_niceness=0\b", UNITS[0].read_text(), re.MULTILINE)

@@ -42,10 +42,6 @@ def healthcheck_command() -> list[str]:
     return words
 
 
-def test_a_build_without_a_target_makes_the_image_without_gpu() -> None:
-    assert list(STAGES)[-1] == "cpu"
-
-
 @pytest.mark.parametrize(("image", "builder"), [("cpu", "builder"), ("gpu", "builder-gpu")])
 def test_image_is_built_in_stages_and_only_the_environment_is_carried_over(image: str, builder: str) -> None:
     assert STAGES[image].arguments("COPY") == [f"--from={builder} /opt/gathernd /opt/gathernd"]
@@ -91,15 +87,6 @@ def test_image_for_gpus_is_the_other_one_and_the_gpu_lock() -> None:
     assert sum("-r requirements-gpu.lock" in text for word, text in further if word == "RUN") == 1
 
 
-HADOLINT = Path(sys.executable).with_name("hadolint")
-
-
-@pytest.mark.skipif(not HADOLINT.exists(), reason="there is no hadolint for this platform")
-def test_hadolint_has_nothing_to_say() -> None:
-    done = subprocess.run([HADOLINT, "--no-color", DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
 def test_user_is_a_number_and_not_root() -> None:
     assert FINAL.arguments("USER") == ["10001:10001"]
     assert SERVICE["user"] == "10001:10001"
@@ -131,10 +118,6 @@ def test_compose_takes_away_every_right_that_is_not_needed() -> None:
     assert SERVICE["tmpfs"] == ["/tmp"]
     assert "privileged" not in SERVICE
     assert "cap_add" not in SERVICE
-
-
-def test_compose_health_check_is_that_of_the_image() -> None:
-    assert SERVICE["healthcheck"]["test"] == ["CMD", *healthcheck_command()]
 
 
 @contextmanager
@@ -192,11 +175,6 @@ FULL = "processor : 0\nflags\t\t: fpu sse2 " + " ".join(sorted(entrypoint.X86_64
 )
 def test_cpu_level_never_promises_what_the_host_lacks(machine: str, cpuinfo: str, level: str) -> None:
     assert entrypoint.cpu_level(machine, cpuinfo) == level
-
-
-def test_numba_target_is_left_to_who_set_it() -> None:
-    assert entrypoint.numba_target({}, "generic") == {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-    assert entrypoint.numba_target({"NUMBA_CPU_NAME": "znver4"}, "generic") == {}
 
 
 def test_seed_fills_an_empty_cache_and_leaves_what_is_there(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import kubernetes_validate
 import pytest
 import yaml
@@ -101,13 +100,6 @@ def test_every_resource_is_of_the_form_that_the_schemas_ask_for(
         validate(resource)
 
 
-def test_a_misspelt_member_would_be_seen() -> None:
-    resources = shape("stateless")
-    container(resources)["readynessProbe"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        validate(workload(resources))
-
-
 KUBECTL = shutil.which("kubectl")
 
 
@@ -189,15 +181,6 @@ def test_a_pod_is_given_the_time_that_its_drain_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_threads_follow_the_cores_and_memory_is_not_overcommitted(name: str) -> None:
-    main = container(shape(name))
-    assert environment(main)["GATHERND_THREADS"] == {"resourceFieldRef": {"resource": "requests.cpu"}}
-    assert main["resources"]["requests"]["cpu"].isdigit()
-    assert main["resources"]["requests"]["memory"] == main["resources"]["limits"]["memory"]
-    assert "cpu" not in main["resources"]["limits"]
-
-
-@pytest.mark.parametrize("name", SHAPES)
 def test_keys_are_asked_for_and_come_from_a_secret_that_may_change(name: str) -> None:
     resources = shape(name)
     main = container(resources)
@@ -233,18 +216,6 @@ def test_selectors_choose_the_pods_and_ports_have_names_that_there_are(name: str
             assert spec["maxUnavailable"] == 1
 
 
-def test_the_shapes_differ_in_nothing_but_what_they_are_about() -> None:
-    pods = []
-    for name in SHAPES:
-        resources = shape(name)
-        spec, main = pod(resources), container(resources)
-        spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "store"]
-        main["env"] = [item for item in main["env"] if not re.search(r"_(STORE|UPLOAD)_BYTES$", item["name"])]
-        del main["resources"]["requests"]["memory"], main["resources"]["limits"]["memory"]
-        pods.append(spec)
-    assert pods[0] == pods[1]
-
-
 def test_autoscaler_reads_a_metric_of_the_service_that_the_adapter_offers(warmed: Path, tmp_path: Path) -> None:
     resources = shape("stateless")
     scaler = one(resources, "HorizontalPodAutoscaler")["spec"]
@@ -263,18 +234,6 @@ def test_autoscaler_reads_a_metric_of_the_service_that_the_adapter_offers(warmed
             kept = client.put(f"/tensors/t?dtype=uint8&shape={shape_}", content=content, headers=types)
             assert (kept.status_code, kept.json()["code"]) == (507, "insufficient_storage")
         assert f"\n{metric} " in client.get("/metrics").text
-
-
-def test_autoscaler_also_follows_the_cores_which_requests_in_flight_do_not_show() -> None:
-    """Small requests are answered one after the other: a pod that does nothing else has one in flight."""
-    resources = shape("stateless")
-    metrics = one(resources, "HorizontalPodAutoscaler")["spec"]["metrics"]
-    (cpu,) = [item["resource"] for item in metrics if item["type"] == "Resource"]
-    assert cpu["name"] == "cpu"
-    assert cpu["target"]["type"] == "Utilization"
-    assert 50 <= cpu["target"]["averageUtilization"] <= 90
-    # A share of what is asked for, so that has to be said.
-    assert "cpu" in container(resources)["resources"]["requests"]
 
 
 def seconds_until_failure(probe: dict[str, Any]) -> int:
@@ -320,21 +279,6 @@ def test_volume_holds_the_store_and_one_upload_beside_it() -> None:
     assert kept == {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
-def test_replicas_with_tensors_have_names_of_their_own() -> None:
-    resources = shape("resident")
-    pods = one(resources, "Service", workload(resources)["spec"]["serviceName"])["spec"]
-    assert pods["clusterIP"] == "None"
-    assert pods["publishNotReadyAddresses"] is True
-
-
-def test_gpu_component_asks_for_the_device_and_the_image_that_can_use_it(tmp_path: Path) -> None:
-    for name in SHAPES:
-        plain, with_gpu = container(shape(name)), container(shape(name, "gpu", tmp_path=tmp_path))
-        assert with_gpu["resources"]["limits"].pop("nvidia.com/gpu") == 1
-        assert with_gpu.pop("image") == f"{plain.pop('image')}-gpu"
-        assert with_gpu == plain
-
-
 def test_service_monitor_scrapes_every_pod_once_and_with_a_key(tmp_path: Path) -> None:
     resources = shape("resident", "service-monitor", tmp_path=tmp_path)
     spec = one(resources, "ServiceMonitor")["spec"]
@@ -353,17 +297,6 @@ def test_service_monitor_scrapes_every_pod_once_and_with_a_key(tmp_path: Path) -
     secret = endpoint["authorization"]["credentials"]
     command = f"kubectl create secret generic {secret['name']} --from-literal={secret['key']}="
     assert command in (FOLDER / "README.md").read_text()
-
-
-def test_probes_pass_once_hosts_are_named(warmed: Path, tmp_path: Path) -> None:
-    probes = [container(shape("stateless"))[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
-    with serving(warmed, tmp_path, "--allowed-hosts", "gather.example.com") as server:
-        for probe in probes:
-            sent = {field["name"]: field["value"] for field in probe["httpHeaders"]}
-            assert httpx.get(f"{server.url}{probe['path']}", headers=sent, timeout=60).status_code == 200
-            # What the kubelet would say otherwise.
-            other = {"host": "10.1.2.3:8080"}
-            assert httpx.get(f"{server.url}{probe['path']}", headers=other, timeout=60).status_code == 403
 
 
 def kserve(kind: str) -> list[Resource]:
@@ -472,22 +405,3 @@ def test_pod_that_kserve_makes_is_a_pod_and_fits_the_image(service: Resource) ->
     mounts = {mount["mountPath"] for mount in main["volumeMounts"]}
     assert {*json.loads(IMAGE.arguments("VOLUME")[0]), "/tmp"} <= mounts
     assert chosen.get("GATHERND_STORE_DIR", "/var/lib/gathernd") in mounts
-
-
-def test_services_of_kserve_choose_the_runtime_by_name_format_and_protocol() -> None:
-    (runtime,) = kserve("ServingRuntime")
-    formats = {item["name"] for item in runtime["spec"]["supportedModelFormats"]}
-    for service in kserve("InferenceService"):
-        model = service["spec"]["predictor"]["model"]
-        assert model["runtime"] == runtime["metadata"]["name"]
-        assert model["modelFormat"]["name"] in formats
-        assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
-
-
-def test_a_service_of_kserve_with_a_volume_never_has_two_pods() -> None:
-    found = [service for service in kserve("InferenceService") if "volumes" in service["spec"]["predictor"]]
-    assert len(found) == 1
-    for service in found:
-        predictor = service["spec"]["predictor"]
-        assert predictor["minReplicas"] == predictor["maxReplicas"] == 1
-        assert predictor["deploymentStrategy"] == {"type": "Recreate"}

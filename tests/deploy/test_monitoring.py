@@ -122,14 +122,6 @@ def test_rules_and_dashboard_name_only_series_that_there_are(scraped: Scraped) -
     assert missing == {}
 
 
-def test_every_metric_is_on_the_dashboard(scraped: Scraped) -> None:
-    recorded = {rule["record"]: names_in(rule["expr"]) for rule in rules() if "record" in rule}
-    shown = set().union(*(names_in(expression) for _, expression, _ in TARGETS))
-    shown |= set().union(*(recorded[name] for name in shown & set(recorded)))
-    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in scraped.names() | RECONCILER_SERIES}
-    assert families - {re.sub(r"_(bucket|count|sum)$", "", name) for name in shown} == set()
-
-
 def test_work_in_rules_and_dashboard_is_every_route_that_gathers_or_keeps_tensors() -> None:
     expressions = [rule["expr"] for rule in rules()] + [expression for _, expression, _ in TARGETS]
     patterns = {found for expression in expressions for found in re.findall(r'path=~"([^"]+)"', expression)}
@@ -281,23 +273,3 @@ def test_panel_has_something_to_show(prometheus: Prometheus, title: str, express
     labels = set(re.findall(r"\{\{(\w+)\}\}", legend))
     assert all(labels <= set(series["metric"]) for series in found), (legend, found)
     assert len(labels) > 0 or len(found) <= 1, "several series with one legend"
-
-
-def test_panels_lie_side_by_side_and_none_over_another() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert max(x for x, _ in cells) < 24
-        assert not taken & cells, panel["title"]
-        taken |= cells
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-
-
-def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
-    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
-    assert variables == {"datasource", "job", "instance"}
-    for panel in PANELS:
-        for part in (panel, *panel["targets"]):
-            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, panel["title"]
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])

@@ -52,12 +52,6 @@ def test_systemd_accepts_the_unit_without_a_remark(unit: Path) -> None:
 
 
 @SYSTEMD
-def test_a_misspelt_directive_would_be_seen(unit: Path) -> None:
-    unit.write_text(unit.read_text().replace("ProtectClock=", "ProtectClocks="))
-    assert "ProtectClocks" in analyze("verify", "--man=no", unit).stderr
-
-
-@SYSTEMD
 def test_systemd_finds_the_service_well_confined(unit: Path) -> None:
     done = analyze("security", "--offline=true", "--threshold=15", unit)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -121,21 +115,12 @@ def test_settings_exist_and_point_to_folders_that_systemd_makes() -> None:
     assert named <= set(SETTING_NAMES)
 
 
-def test_account_is_made_by_sysusers_and_has_the_name_of_the_unit() -> None:
-    lines = [line.split() for line in (FOLDER / "gathernd.conf").read_text().splitlines() if line[:1] == "u"]
-    assert [line[1] for line in lines] == directives()["User"] == directives()["Group"]
-
-
 def test_a_stop_is_given_the_time_that_the_default_drain_takes() -> None:
     from app.settings import Settings
 
     settings = Settings()
     assert float(directives()["TimeoutStopSec"][0]) >= settings.drain_delay + settings.drain_timeout + 10
     assert directives()["KillMode"] == ["mixed"]
-
-
-def test_kernels_may_be_compiled() -> None:
-    assert "MemoryDenyWriteExecute" not in directives()
 
 
 def allowed_calls() -> set[str]:
@@ -184,9 +169,3 @@ def test_filter_lets_every_system_call_of_the_service_through(tmp_path: Path) ->
     # As root, which the unit's service is not, SQLite gives its files to the owner of the database.
     of_root = {"fchown"} if os.geteuid() == 0 else set()
     assert made - allowed_calls() - of_root == set()
-
-
-def test_install_lines_name_files_that_there_are() -> None:
-    text = UNIT.read_text()
-    for name in re.findall(r"(?:deploy/systemd/\S+\.(?:service|conf)|requirements[a-z-]*\.lock)", text):
-        assert (ROOT / name).exists(), name

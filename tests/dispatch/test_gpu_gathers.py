@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +17,7 @@ from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.measured_rates import measure_gpu
 from app.errors import GatherError
 from app.kernels import reference
-from app.kernels.gpu_interface import DeviceFailed, OutOfDeviceMemory
+from app.kernels.gpu_interface import OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 from app.store import LocalStore, Resident
 from app.tensors.dtypes import DTYPES
@@ -184,57 +183,6 @@ def test_a_request_for_the_device_gets_it_and_the_tensor_is_sent_once(store: Loc
     assert harness.device.done == ["upload", "run", "run", "run"]
 
 
-def test_a_request_for_the_cpu_stays_there_whatever_is_faster(store: LocalStore) -> None:
-    harness = Harness()
-
-    async def script() -> None:
-        content = Stored(store)
-        await harness.call("gpu", content)
-        assert await harness.call("cpu", content, count=100_000) is None
-
-    run(harness, script)
-
-
-def test_the_first_bad_component_comes_back(store: LocalStore) -> None:
-    harness = Harness()
-
-    async def script() -> Outcome | None:
-        return await harness.inline("gpu", Stored(store).tensor, np.array([0, 5, ROWS, -ROWS - 1]))
-
-    outcome = run(harness, script)
-    assert outcome is not None
-    assert outcome.bad == 2
-    assert outcome.etag is None
-
-
-def test_other_content_under_a_name_is_read_from_then_on(store: LocalStore) -> None:
-    harness = Harness()
-    content = Stored(store, 1)
-
-    async def script() -> None:
-        outcome = await harness.call("gpu", content)
-        assert (value(outcome), outcome and outcome.etag) == (100, content.etag)
-        content.scatter()
-        outcome = await harness.call("gpu", content)
-        assert (value(outcome), outcome and outcome.etag) == (101, content.etag)
-
-    run(harness, script)
-
-
-def test_tensors_that_once_had_equal_contents_are_told_apart_once_they_part_ways(store: LocalStore) -> None:
-    harness = Harness()
-    one, two = Stored(store, 1, name="one"), Stored(store, 1, name="two")
-
-    async def script() -> None:
-        for content, number in ((one, 1), (two, 2)):
-            assert value(await harness.call("gpu", content)) == 100
-            content.scatters = number  # so that each becomes another
-            content.scatter()
-            assert value(await harness.call("gpu", content)) == 101 + number
-
-    run(harness, script)
-
-
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_tensor_uploaded_anew_is_never_taken_for_what_it_was(store: LocalStore, removed: bool) -> None:
     harness = Harness()
@@ -274,18 +222,6 @@ def test_copies_that_no_name_has_any_more_are_dropped_and_others_stay(store: Loc
     assert harness.device.held == 0
 
 
-def test_one_content_under_two_names_is_one_copy(store: LocalStore) -> None:
-    harness = Harness()
-    content = Stored(store, 1)
-
-    async def script() -> None:
-        for name in ("a", "b"):
-            await harness.call("gpu", content, name=name)
-
-    run(harness, script)
-    assert harness.device.done.count("upload") == 1
-
-
 def test_the_copy_used_longest_ago_goes_when_room_is_short(store: LocalStore) -> None:
     size = ROWS * WIDTH * 4
     harness = Harness(memory=3 * size)
@@ -320,37 +256,6 @@ def test_an_output_makes_room_for_itself_but_not_in_the_data_that_it_reads(store
     run(harness, script)
 
 
-def test_short_memory_is_a_refusal_for_a_request_for_the_device_and_the_cpu_s_work_otherwise(
-    store: LocalStore,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    harness = Harness()
-    content = Stored(store, 1)
-
-    def short(name: str) -> None:
-        raise OutOfDeviceMemory("others have it")
-
-    async def script() -> None:
-        await harness.call("gpu", content)
-        harness.device.fails = short
-        with pytest.raises(GatherError, match="short of memory: others have it") as refused:
-            await harness.call("gpu", content)
-        assert refused.value.code == "overloaded"
-        assert refused.value.retry_after == 1
-        harness.device.fails = lambda name: None
-        await harness.call("gpu", content)
-        harness.device.fails = short
-        for _ in range(3):
-            assert await harness.call("auto", content, count=100_000) is None
-        assert harness.fallbacks == 3
-
-    with caplog.at_level(logging.WARNING, "gathernd"):
-        run(harness, script)
-    assert [record.message for record in caplog.records] == [
-        "the GPU is short of memory: others have it; gathers under auto run on the CPU"
-    ]
-
-
 def test_a_tensor_larger_than_the_device_drives_nothing_out(store: LocalStore) -> None:
     size = ROWS * WIDTH * 4
     harness = Harness(memory=2 * size)
@@ -364,45 +269,6 @@ def test_a_tensor_larger_than_the_device_drives_nothing_out(store: LocalStore) -
         assert harness.gpu.has_copy(one.etag)
 
     run(harness, script)
-
-
-@pytest.mark.parametrize("asked", ["auto", "gpu"])
-def test_a_broken_device_is_not_asked_again(store: LocalStore, caplog: pytest.LogCaptureFixture, asked: Device) -> None:
-    harness = Harness()
-    content = Stored(store, 1)
-
-    def broken(name: str) -> None:
-        raise DeviceFailed("error 700")
-
-    async def script() -> None:
-        await harness.call("gpu", content)
-        harness.device.fails = broken
-        if asked == "auto":
-            assert await harness.call("auto", content, count=100_000) is None
-        else:
-            with pytest.raises(GatherError, match="error 700") as refused:
-                await harness.call("gpu", content)
-            assert refused.value.code == "device_unavailable"
-        done = len(harness.device.done)
-        assert await harness.call("auto", content, count=100_000) is None
-        assert await harness.call("gpu", content) is None  # which is refused
-        assert len(harness.device.done) == done
-
-    run(harness, script)
-    assert harness.chooser.no_gpu == "the GPU has failed: error 700"
-    assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
-
-
-def test_inline_data_stays_on_the_cpu_unless_the_request_asks_for_the_device(store: LocalStore) -> None:
-    indices = np.zeros(50_000, np.int64)
-    asked: Device
-    for asked in ("auto", "gpu"):
-        harness = Harness()
-
-        async def script(harness: Harness = harness, asked: Device = asked) -> Outcome | None:
-            return await harness.inline(asked, Stored(store).tensor, indices)
-
-        assert (run(harness, script) is not None) == (asked == "gpu")
 
 
 def test_a_tensor_moves_to_the_device_once_lookups_have_read_as_many_bytes_as_it_has(store: LocalStore) -> None:
@@ -422,17 +288,6 @@ def test_a_tensor_moves_to_the_device_once_lookups_have_read_as_many_bytes_as_it
 
     assert run(harness, script) == -(-content.tensor.items.nbytes // missed)
     assert harness.device.done == ["upload", "run"]
-
-
-def test_lookups_that_the_device_would_not_speed_up_move_nothing(store: LocalStore) -> None:
-    harness = Harness(threshold=NEVER)
-
-    async def script() -> None:
-        for _ in range(100):
-            assert await harness.call("auto", Stored(store, 1), count=5000) is None
-
-    run(harness, script)
-    assert harness.device.done == []
 
 
 def test_a_copy_aside_that_fails_harms_nobody_and_is_tried_again_later(store: LocalStore) -> None:
@@ -563,17 +418,6 @@ def test_too_many_at_once_are_refused(store: LocalStore) -> None:
         await asyncio.gather(*going_on)
 
     run(harness, script)
-
-
-def test_nothing_is_held_after_closing(store: LocalStore) -> None:
-    harness = Harness()
-
-    async def script() -> None:
-        await harness.call("gpu", Stored(store, 1))
-        assert harness.gpu.copies.nbytes == ROWS * WIDTH * 4
-
-    run(harness, script)
-    assert harness.gpu.copies.nbytes == harness.device.held == 0
 
 
 @pytest.mark.parametrize("is_slow", [True, False])

@@ -46,20 +46,6 @@ def pool() -> Iterator[RequestThreadPool]:
     pool.close()
 
 
-def test_work_runs_in_a_thread_of_the_pool_and_the_loop_goes_on(pool: RequestThreadPool) -> None:
-    async def main() -> None:
-        go = threading.Event()
-        waiting = asyncio.ensure_future(pool.run(lambda: (go.wait(60), threading.current_thread().name)))
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        go.set()
-        waited, name = await waiting
-        assert waited
-        assert name.startswith("gather-")
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_work_held_is_freed_with_its_call_and_not_by_the_collector(pool: RequestThreadPool, fails: bool) -> None:
     class Body:
@@ -97,31 +83,6 @@ def test_what_work_raises_is_raised_to_the_caller(pool: RequestThreadPool) -> No
         with pytest.raises(ValueError, match="no"):
             await pool.run(fail)
         assert await pool.run(lambda: 1) == 1
-
-    asyncio.run(main())
-
-
-def test_more_calls_than_threads_and_queue_are_refused_until_one_ends(pool: RequestThreadPool) -> None:
-    async def main() -> None:
-        go = threading.Event()
-        calls = [asyncio.ensure_future(pool.run(lambda: go.wait(60))) for _ in range(5)]
-        await asyncio.sleep(0.01)
-        with pytest.raises(GatherError) as refused:
-            await pool.run(lambda: True)
-        assert refused.value.code == "overloaded"
-        assert refused.value.retry_after == 1
-        go.set()
-        assert await asyncio.gather(*calls) == [True] * 5
-        assert await pool.run(lambda: True)
-
-    asyncio.run(main())
-
-
-def test_calls_run_at_once(pool: RequestThreadPool) -> None:
-    async def main() -> None:
-        barrier = threading.Barrier(2)
-        calls = [pool.run(lambda number=number: (barrier.wait(60), number)[1]) for number in (1, 2)]  # type: ignore[misc]
-        assert await asyncio.gather(*calls) == [1, 2]
 
     asyncio.run(main())
 
@@ -164,19 +125,6 @@ def test_closing_finishes_what_waits_and_refuses_what_comes_later() -> None:
     asyncio.run(main())
 
 
-def test_no_threads_are_left_after_closing() -> None:
-    async def main() -> None:
-        before = set(threading.enumerate())
-        pool = RequestThreadPool(3, 0)
-        await pool.run(lambda: 1)
-        started = set(threading.enumerate()) - before
-        assert len(started) == 3
-        pool.close()
-        assert not any(thread.is_alive() for thread in started)
-
-    asyncio.run(main())
-
-
 def test_a_request_that_was_let_in_is_not_refused_and_goes_first() -> None:
     async def main() -> None:
         pool = RequestThreadPool(1, 1)
@@ -198,40 +146,6 @@ def test_a_request_that_was_let_in_is_not_refused_and_goes_first() -> None:
         await asyncio.gather(running, fresh, again)
         assert order == ["begun", "begun again", "fresh"]
         assert pool.in_use == 0
-        pool.close()
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(
-    ("queue_timeout", "seconds", "code"), [(0.01, 60, "overloaded"), (60, 0.01, "deadline_exceeded")]
-)
-def test_a_request_that_waits_too_long_is_refused_and_leaves_its_place(
-    queue_timeout: float, seconds: float, code: str
-) -> None:
-    async def main() -> None:
-        pool = RequestThreadPool(1, 1, queue_timeout)
-        go, ran = threading.Event(), threading.Event()
-        running = asyncio.ensure_future(pool.run(lambda: go.wait(60), Request()))
-        await asyncio.sleep(0)
-        with pytest.raises(GatherError, match=code) as refused:
-            await pool.run(ran.set, Request(seconds))
-        assert refused.value.retry_after == 1
-        assert not running.done()
-        assert pool.in_use == 1
-        go.set()
-        assert await running
-        await pool.run(lambda: None, Request())
-        assert not ran.is_set()
-        pool.close()
-
-    asyncio.run(main())
-
-
-def test_what_runs_is_not_refused_however_long_it_takes() -> None:
-    async def main() -> None:
-        pool = RequestThreadPool(1, 1, 0.001)
-        assert await pool.run(lambda: threading.Event().wait(0.05) or 1, Request(0.001)) == 1
         pool.close()
 
     asyncio.run(main())

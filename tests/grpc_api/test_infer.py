@@ -76,27 +76,6 @@ def broken(change: str) -> Any:
     return made
 
 
-@for_each(
-    ("change", "status", "code", "pointer"),
-    [
-        ("raw missing", "INVALID_ARGUMENT", "malformed_request", None),
-        ("contents beside raw", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/contents"),
-        ("contents of another type", "INVALID_ARGUMENT", "invalid_field", "/inputs/1/contents/fp32_contents"),
-        ("contents of FP16", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/contents/fp32_contents"),
-        ("output", "INVALID_ARGUMENT", "invalid_field", "/outputs/0/name"),
-        ("classification", "UNIMPLEMENTED", "not_implemented", "/outputs/0/parameters/classification"),
-        ("shared memory", "UNIMPLEMENTED", "not_implemented", "/inputs/0/parameters/shared_memory_region"),
-        ("fraction", "INVALID_ARGUMENT", "invalid_field", "/parameters/batch_dims"),
-        ("negative shape", "INVALID_ARGUMENT", "invalid_field", "/inputs/0/shape/0"),
-    ],
-)
-def test_mistakes(channel: Channel, change: str, status: str, code: str, pointer: str | None) -> None:
-    found, problem = channel.refused("ModelInfer", broken(change))
-    assert (found, problem["code"]) == (status, code), problem
-    if pointer is not None:
-        assert problem["errors"][0]["pointer"] == pointer, problem
-
-
 @for_each(("change", "code"), [("raw missing", "malformed_request"), ("bounds", "index_out_of_bounds")])
 def test_mistakes_in_a_stream(channel: Channel, change: str, code: str) -> None:
     (answer,) = channel.stub.ModelStreamInfer(iter((broken(change),)), timeout=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -112,24 +111,6 @@ def test_tensors_and_aliases_share_their_names(client: httpx.Client) -> None:
     error(client.put("/aliases/items", json=BODY), 409, "name_conflict", "/name")
     error(client.delete("/aliases/items"), 409, "name_conflict", "/name")
     assert "/tensors/items" in error(client.get("/aliases/items"), 404, "tensor_not_found", "/name")["hint"]
-
-
-def test_media_types_codings_and_methods_are_those_of_other_json_routes(client: httpx.Client) -> None:
-    text = json.dumps(BODY).encode()
-    sent: list[dict[str, Any]] = [
-        {"content": text},
-        {"content": text, "headers": {"content-type": "application/json; charset=utf-8"}},
-        {"content": gzip.compress(text), "headers": {"content-encoding": "gzip"}},
-    ]
-    for options in sent:
-        assert client.put("/aliases/live", **options).status_code in (200, 201)
-    for headers in ({"content-type": "text/plain"}, {"content-encoding": "br"}):
-        error(client.put("/aliases/live", content=text, headers=headers), 415, "unsupported_media_type")
-    for method, path in (("POST", "/aliases"), ("PATCH", "/aliases/live"), ("POST", "/aliases/live")):
-        assert client.request(method, path).status_code == 405
-    assert client.head("/aliases/live").headers["etag"] == client.get("/aliases/live").headers["etag"]
-    assert client.options("/aliases/live").headers["allow"] == "GET, PUT, DELETE, HEAD, OPTIONS"
-    error(client.put("/aliases/live?x=1", json=BODY), 422, "invalid_field", "/query/x")
 
 
 def test_hints_name_the_version_or_the_place_to_look(client: httpx.Client) -> None:

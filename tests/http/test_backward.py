@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from app.api.schemas.examples import GRADIENTS as EXAMPLES
-from app.operators.registry import GRADIENTS
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.tensors import error, put_raw, save
@@ -22,7 +20,6 @@ BODY: dict[str, Any] = {
     "grad_output": tensor("float32", [3, 2], [1, 2, 10, 20, 100, 200]),
     "data_shape": [4, 2],
 }
-DENSE = [10, 20, 0, 0, 0, 0, 101, 202]
 
 
 def asked(client: httpx.Client, body: dict[str, Any], path: str = ND, **more: Any) -> dict[str, Any]:
@@ -30,18 +27,6 @@ def asked(client: httpx.Client, body: dict[str, Any], path: str = ND, **more: An
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
-
-
-def refused(client: httpx.Client, code: str, pointer: str | None = None, path: str = ND, **more: Any) -> dict[str, Any]:
-    """BODY with other members, those that are None left out, is refused."""
-    body = {name: value for name, value in (BODY | more).items() if value is not None}
-    return error(client.post(path, json=body), 404 if code == "tensor_not_found" else 422, code, pointer)
-
-
-@pytest.mark.parametrize("operator", GRADIENTS.values(), ids=lambda operator: operator.name)
-def test_the_examples_of_openapi_are_real(every_client: httpx.Client, operator: Any) -> None:
-    for _, body, answer in EXAMPLES[operator.name].values():
-        assert asked(every_client, body, operator.path) == answer
 
 
 def test_a_sparse_gradient_is_what_a_scatter_into_the_table_takes(client: httpx.Client) -> None:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from app.api.error_responses import EXAMPLE_REQUEST_ID, example_answer, problem
-from app.api.routes.error_pages import ADDRESS, catalogue_page, error_page
+from app.api.routes.error_pages import ADDRESS, error_page
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import CATALOGUE, CODES, Code, GatherError
@@ -117,48 +116,6 @@ def test_the_page_of_every_code_is_there_and_names_the_hint() -> None:
     for code in CODES:
         assert example_answer(code)["code"] == code
         assert json.dumps(example_answer(code)["hint"], ensure_ascii=False) in unescape(error_page(code))
-
-
-class Text(HTMLParser):
-    """The text of a page, by the element that it stands in."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found: dict[str, list[str]] = {}
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in ("meta", "link", "wbr"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, "elements are closed in their order"
-
-    def handle_data(self, data: str) -> None:
-        self.found.setdefault(self.open[-1], []).append(data)
-
-
-@for_each("code", CODES)
-def test_a_page_shows_the_command_and_the_answer_and_no_backticks(code: Code) -> None:
-    page = Text(error_page(code))
-    example = CATALOGUE[code].example
-    assert not page.open
-    assert example.command in "".join(page.found["code"])
-    shown = next(text for text in page.found["code"] if text.startswith('{\n  "') and '"request_id"' in text)
-    assert json.loads(shown) == example_answer(code)
-    # In a command a backtick would be the shell's.
-    assert not [text for texts in page.found.values() for text in texts if "`" in text and text != shown]
-
-
-def test_a_long_line_of_a_page_wraps_and_no_page_has_a_script() -> None:
-    for page in (catalogue_page(), *map(error_page, CODES)):
-        assert not re.search(r"<(?:script|style|img)\b", page)
-        assert 'content="width=device-width, initial-scale=1"' in page
-        assert '<main class="document">' in page
-    style = (ROOT / "app" / "api" / "web" / "page.css").read_text()
-    assert ".document pre { white-space: pre-wrap; overflow-wrap: anywhere; }" in style
 
 
 @pytest.mark.parametrize("code", ["deadline_exceeded", "internal"])

@@ -17,7 +17,7 @@ from tests.golden.answers import service
 from tests.golden.requests import requests
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
-from tests.http.tensors import RAW, put_raw, put_strings
+from tests.http.tensors import RAW, put_raw
 
 DATA = tensor("float32", [2, 2], [0, 1, 2, 3])
 BODY = {"data": DATA, "indices": int64([2, 2], [0, 0, 1, 1])}
@@ -67,20 +67,6 @@ def test_a_small_gather_is_explained(client: httpx.Client) -> None:
     assert split["threshold"]["items"] > 4
     assert loop["threshold"]["items"] > 4
     assert "out of bounds" in found["not_checked"]
-
-
-def test_explain_false_gathers(client: httpx.Client) -> None:
-    for explain in ("false", None):
-        answer = client.post("/gathernd", params=explain and {"explain": explain}, json=BODY)
-        assert answer.json()["output"]["values"] == [0.0, 3.0]
-
-
-def test_gather_has_an_axis(client: httpx.Client) -> None:
-    body = {"data": DATA, "indices": int64([3], [0, 1, 0]), "axis": -1}
-    found = explained(client.post("/gather", params={"explain": "true"}, json=body))
-    assert found["operator"] == "gather"
-    assert found["output"]["shape"] == [2, 3]
-    assert found["plan"]["shared"]
 
 
 def test_a_binary_request_is_explained_in_json(client: httpx.Client) -> None:
@@ -154,19 +140,3 @@ def test_what_a_gather_refuses_an_explanation_refuses_alike(start: Start) -> Non
 def test_an_output_over_the_limit_is_refused_from_the_shapes(client: httpx.Client) -> None:
     body = {"data": tensor("float32", [1, 1024], [0.0] * 1024), "indices": int64([500, 1], [0] * 500)}
     assert client.post("/gathernd", params={"explain": "true"}, json=body).json()["code"] == "output_too_large"
-
-
-def test_strings_are_gathered_as_numbers_are(client: httpx.Client) -> None:
-    body = {"data": tensor("string", [2], ["a", "b"]), "indices": int64([1, 1], [1])}
-    found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
-    assert found["choice"]["route"] == "loop"
-    assert found["output"] == {"dtype": "string", "shape": [1]}
-    assert found["output_bytes"] is None
-    put_strings(client, "words", ["word"] * 1000)
-    body = {"data": {"tensor": "words"}, "indices": int64([1, 1], [1])}
-    found = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
-    assert found["choice"]["route"] == "loop"
-
-
-def test_a_query_may_be_percent_encoded(client: httpx.Client) -> None:
-    explained(client.post("/gathernd?%65xplain=%74rue", json=BODY))

@@ -151,32 +151,6 @@ def test_a_safetensors_file_of_another_writer_is_imported(client: httpx.Client, 
     assert content(client, "of-file").tolist() == [0, 0]
 
 
-def test_the_hash_is_that_of_an_upload(client: httpx.Client, folder: Path) -> None:
-    (folder / "hash.npy").write_bytes(npy(TABLE))
-    put_raw(client, "hash", TABLE)
-    uploaded = client.get("/tensors/hash").json()["sha256"]
-    assert ended(client, begin(client, "hash", f"file://{folder}/hash.npy"))["metadata"]["sha256"] == uploaded
-
-
-@pytest.mark.slow
-def test_a_hundred_mebibytes_come_whole_though_they_are_cut_every_ten(
-    client: httpx.Client, source: RangeServer
-) -> None:
-    table = np.random.default_rng(1).integers(0, 255, (100, 1 << 20), np.uint8)
-    raw = npy(table)
-    source.files["/tables/large.npy"] = raw
-    source.fields = {"Repr-Digest": f"sha-256=:{b64encode(hashlib.sha256(raw).digest()).decode()}:"}
-    source.cut_every = 10 << 20
-    found = ended(client, begin(client, "large", f"{source.url}/tables/large.npy"))
-    assert found["state"] == "done", found
-    assert source.cuts >= 10
-    digest = hashlib.sha256(b"uint8[100,1048576]\n")
-    digest.update(table.tobytes())
-    assert found["metadata"]["sha256"] == digest.hexdigest()
-    assert client.get("/tensors/large/content?rows=99:100").content == table[99].tobytes()
-    client.delete("/tensors/large")
-
-
 def test_versions_are_kept_and_conditions_hold_as_for_an_upload(client: httpx.Client, source: RangeServer) -> None:
     url = f"{source.url}/tables/a.npy"
     client.delete("/tensors/kept")

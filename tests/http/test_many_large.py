@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from select import select
-from threading import Event
 from time import monotonic, sleep
 
 import numpy as np
@@ -125,15 +123,6 @@ def answer_to_chunks(server: Server, body: bytes, expected: bytes) -> int:
     return found.status
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("expect", [False, True], ids=["sent", "asked for"])
-def test_requests_of_which_few_fit_the_budget_wait_for_each_other(narrow: Server, expect: bool) -> None:
-    work = large(6, 3072)  # 12 MiB, and as many to come back
-    with ThreadPoolExecutor(20) as pool:
-        statuses = Counter(found.status for found in pool.map(lambda _: answer(narrow, *work, expect), range(20)))
-    assert statuses[200] >= 15, statuses
-
-
 def test_a_request_that_claims_more_than_the_budget_is_refused_by_its_header(narrow: Server) -> None:
     with Wire(narrow) as wire:
         wire.send(CLAIM)
@@ -162,62 +151,3 @@ def test_idle_requests_that_claim_a_gigabyte_each_hold_nothing_and_nobody_up(sta
             assert answer(server, body, expected).status == 200
         assert server.peak() - before < CONSTANT
         assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
-
-
-@pytest.mark.slow
-def test_an_overloaded_service_answers_what_it_takes_and_refuses_the_rest_at_once(start: Start) -> None:
-    """More of the pool's work than it can do: every answer is right or a refusal, and then all is as before."""
-    indices = np.random.default_rng(3).integers(0, 1000, (60_000, 1))
-    table = np.arange(1000, dtype=np.float32)
-    body, expected = save({"data": table, "indices": indices}), table[indices[:, 0]].tobytes()
-    flags = ("--threads", "1", "--max-queue", "0", "--loop-max-us", "0", "--memory-budget", "64MiB")
-    with start(*flags) as server:
-        with ThreadPoolExecutor(16) as pool:
-            asked = [pool.submit(answer, server, body, expected) for _ in range(320)]
-            statuses = Counter(future.result().status for future in asked)
-        assert set(statuses) == {200, 503}, statuses
-        wait_until_free(server)
-        assert answer(server, body, expected).status == 200
-
-
-@pytest.mark.slow
-def test_clients_that_go_while_their_bodies_wait_give_their_places_to_others(start: Start) -> None:
-    """Eight bodies come briskly, so that others wait; those whose senders have gone are no reason to refuse one."""
-    size = 200 * MIB
-    head = request(b"", f"Content-Length: {size}", BINARY, length=False)
-    done = Event()
-
-    def send_briskly(server: Server) -> None:
-        with Wire(server, timeout=60) as wire:
-            wire.send(head)
-            while not done.wait(0.004):
-                wire.send(bytes(MIB // 8))
-
-    flags = ("--memory-budget", "4GiB", "--max-queue", "1", "--threads", "2")
-    with start(*flags) as server, ThreadPoolExecutor(8) as senders:
-        try:
-            brisk = [senders.submit(send_briskly, server) for _ in range(8)]
-            end = monotonic() + 60
-            while metric(server, "gathernd_memory_used_bytes") < 8 * MIB:
-                assert monotonic() < end
-            for _ in range(3):  # one after the other, each of which takes the one place that there is to wait
-                with Wire(server) as leaving:
-                    while refused(leaving, head):
-                        assert monotonic() < end, "the place of a client that has gone is not given to another"
-                        assert not any(sender.done() for sender in brisk)
-                        leaving.socket.close()
-                        leaving.socket = server.connect()
-        finally:
-            done.set()
-
-
-def refused(wire: Wire, head: bytes) -> bool:
-    """Whether the header of a large request is answered at once, with a refusal; its body has begun to come."""
-    wire.send(head)
-    with suppress(ConnectionError):
-        wire.send(bytes(MIB // 4))
-    if not select([wire.socket], [], [], 0.2)[0]:
-        return False
-    answer = wire.read()
-    assert (answer.status, answer.json()["limit"]) == (503, "queue")
-    return True

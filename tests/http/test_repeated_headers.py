@@ -10,7 +10,7 @@ import pytest
 from app.security import api_keys
 from app.server import request_header_cache
 from tests.http.conftest import Start
-from tests.http.raw import TINY, Wire, ask, request
+from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
 
 OTHER = TINY.replace(b"[7,8]", b"[5,6]")
@@ -96,19 +96,6 @@ def test_a_request_after_one_that_expected_to_continue_is_not_told_to(server: Se
         assert wire.read().status == 200
         wire.send(request())
         assert wire.read().status == 200
-
-
-def test_connection_close_is_honoured_each_time(server: Server) -> None:
-    for _ in range(3):
-        with Wire(server) as wire:
-            wire.send(request(TINY, "Connection: close"))
-            assert wire.read().headers["connection"] == "close"
-            assert wire.closed()
-
-
-def test_the_callers_own_id_comes_back(server: Server) -> None:
-    for name in ("one", "two", "one"):
-        assert ask(server, request(TINY, f"X-Request-ID: {name}")).headers["x-request-id"] == name
 
 
 def test_a_key_that_is_taken_back_is_refused_in_a_header_seen_before(start: Start, tmp_path: Path) -> None:

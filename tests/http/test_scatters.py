@@ -8,7 +8,6 @@ import pytest
 from safetensors.numpy import load, save
 
 from app.tensors.dtypes import DTYPES
-from tests.http.tensors import npy
 
 ND, ELEMENTS = "/scatternd", "/scatter_elements"
 SAFETENSORS = {"content-type": "application/x-safetensors"}
@@ -40,17 +39,3 @@ def test_large_scatters_of_every_type(client: httpx.Client, dtype: str) -> None:
         content = save({"data": data, "indices": columns, "updates": more})
         answer = client.post(ELEMENTS, params={"axis": 1, "reduction": "add"}, content=content, headers=SAFETENSORS)
         assert load(answer.content)["output"].tobytes() == expected.tobytes()
-
-
-def test_the_models_say_what_they_take(client: httpx.Client) -> None:
-    for path in (ND, ELEMENTS):
-        metadata = client.get(f"/v2/models{path}").json()
-        assert [one["name"] for one in metadata["inputs"]] == ["data", "indices", "updates"]
-        taken = ["INT64"] if path == ND else ["INT32", "INT64"]
-        assert metadata["inputs"][1]["parameters"]["datatypes"] == taken
-        config = client.get(f"/v2/models{path}/config").json()
-        values = {name: value["string_value"] for name, value in config["parameters"].items()}
-        own = {} if path == ND else {"axis": "0"}
-        assert values == own | {"reduction": "none", "dialect": "onnx-18", "device": "auto"}
-        assert any(entry["name"] == path[1:] for entry in client.post("/v2/repository/index").json())
-        assert client.put(f"/tensors{path}", content=npy(np.zeros(3))).status_code == 422

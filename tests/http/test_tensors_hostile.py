@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,13 +12,11 @@ import httpx
 import numpy as np
 import pytest
 
-from app.tensors.dtypes import DTYPES
 from tests.for_each import for_each
 from tests.http.conftest import Start
-from tests.http.forms import int64
 from tests.http.raw import Wire, request
 from tests.http.server import Server
-from tests.http.tensors import FORM, NPY, RAW, SAFETENSORS, error, look_up, npy, put_raw, save
+from tests.http.tensors import FORM, NPY, SAFETENSORS, error, look_up, npy, put_raw, save
 
 BODY = npy(np.arange(3))
 
@@ -49,13 +46,6 @@ def test_a_hostile_name_is_refused(server: Server, name: str, method: str) -> No
         assert found["code"] == "invalid_field"
         assert found["errors"][0]["pointer"] == "/name"
     assert store_files(server) == before
-
-
-def test_names_that_differ_in_case_are_two(client: httpx.Client) -> None:
-    put_raw(client, "Case", np.arange(3))
-    put_raw(client, "case", np.arange(4))
-    assert client.get("/tensors/Case").json()["shape"] == [3]
-    error(client.get("/tensors/CASE"), 404, "tensor_not_found")
 
 
 def header(text: str, version: int = 1, length: int | None = None) -> bytes:
@@ -107,11 +97,6 @@ def test_a_hostile_file_is_refused_and_leaves_nothing(server: Server, case: str,
     error(client.get("/tensors/hostile"), 404, "tensor_not_found")
 
 
-def test_the_query_is_for_raw_uploads_only(client: httpx.Client) -> None:
-    answer = client.put("/tensors/hostile?dtype=int64&shape=3", content=BODY)
-    error(answer, 422, "invalid_field", "/query/dtype")
-
-
 @pytest.mark.parametrize(
     ("body", "encoding", "status", "code"),
     [
@@ -140,38 +125,6 @@ def test_a_client_that_goes_leaves_nothing(server: Server) -> None:
         error(client.get("/tensors/gone"), 404, "tensor_not_found")
     client.delete("/tensors/here")
     assert {path for path in store_files(server) if "incoming" in path.parent.parts} == set()
-
-
-def test_every_type_comes_back_as_it_went(client: httpx.Client) -> None:
-    for name, row in DTYPES.items():
-        if row.kind == "string":
-            continue
-        raw = (np.arange(4 * row.item_size) % 2).astype(np.uint8).tobytes()
-        query = {"dtype": name, "shape": "2,2"}
-        answer = client.put("/tensors/typed", params=query, content=raw, headers={"content-type": RAW})
-        assert answer.status_code < 300, answer.text
-        got = client.get("/tensors/typed/content")
-        assert (got.content, got.headers["x-gathernd-dtype"]) == (raw, name)
-        body = {"data": {"tensor": "typed"}, "indices": int64([2, 1], [1, 0])}
-        dialect = "openvino-8" if name.startswith("float8") else "onnx-13"
-        assert client.post("/gathernd", json=body | {"dialect": dialect}).status_code == 200
-
-
-def test_a_file_that_is_cut_while_it_is_served_is_damaged_and_the_rest_goes_on(start: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    with start("--kernel", "numpy", "--store-dir", str(folder)) as server, server.client() as client:
-        put_raw(client, "cut", np.arange(100_000))
-        (path,) = (folder / "tensors").iterdir()
-        put_raw(client, "whole", np.arange(100))
-        assert look_up(client, "cut", [0]).status_code == 200
-        os.truncate(path, 5000)
-        for _ in range(3):
-            error(look_up(client, "cut", [99_999]), 500, "tensor_damaged")
-        error(client.get("/tensors/cut"), 500, "tensor_damaged")
-        error(client.get("/tensors/cut/content"), 500, "tensor_damaged")
-        assert look_up(client, "whole", [7]).json()["output"]["values"] == [7]
-        assert put_raw(client, "cut", np.arange(5)).status_code == 200
-        assert look_up(client, "cut", [4]).json()["output"]["values"] == [4]
 
 
 def test_a_bit_that_flips_on_disk_is_found_after_a_restart(start: Start, tmp_path: Path) -> None:

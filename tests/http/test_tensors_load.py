@@ -5,13 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,7 @@ from tests.http.conftest import Start
 from tests.http.held import metric, until
 from tests.http.raw import Wire, request
 from tests.http.server import TWO_WORKERS, Server
-from tests.http.tensors import RAW, dying, error, look_up, put_raw, save, scatter_body
+from tests.http.tensors import error, look_up, put_raw, save, scatter_body
 
 pytestmark = pytest.mark.long
 
@@ -240,91 +237,6 @@ def test_a_download_that_cannot_go_on_is_cut_and_counted_as_ours(start: Start, t
             time.sleep(0.01)  # the answer ends before it is counted
         assert (ours, metric(server, errors % "client_gone")) == (1, 0)
         assert "an answer was cut" in server.log_text()
-
-
-def apply(state: dict[str, list[float]], change: tuple[str, str, float]) -> dict[str, list[float]]:
-    kind, name, value = change
-    after = dict(state)
-    if kind == "put":
-        after[name] = [value] * 100
-    elif kind == "delete":
-        after.pop(name, None)
-    else:
-        after[name] = [state[name][0] + value, *state[name][1:-1], state[name][-1] + value]
-    return after
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-def test_kill_nine_under_load_loses_nothing_that_was_acknowledged(
-    start: Start, tmp_path: Path, soak_scale: int
-) -> None:
-    flags = ("--kernel", "numpy", "--workers", "2", "--store-dir", str(tmp_path / "kept"))
-    rng = random.Random(soak_scale)
-    states: list[list[dict[str, list[float]]]] = [[{}], [{}]]
-    acknowledged = 0
-    reached = [0, 0]
-    turns = 1 if soak_scale == 1 else 3 * soak_scale
-
-    def change(client: httpx.Client, writer: int) -> None:
-        state = states[writer][-1]
-        name = f"w{writer}-{rng.randrange(2)}"
-        kind = "put" if name not in state else rng.choice(["put", "scatter", "scatter", "delete"])
-        step = kind, name, float(rng.randrange(100))
-        states[writer].append(apply(state, step))
-        try:
-            if kind == "put":
-                query = {"dtype": "float64", "shape": "100"}
-                body = np.full(100, step[2]).tobytes()
-                answer = client.put(f"/tensors/{name}", params=query, content=body, headers={"content-type": RAW})
-            elif kind == "delete":
-                answer = client.delete(f"/tensors/{name}")
-            else:
-                updates = np.full(2, step[2])
-                answer = client.post(f"/tensors/{name}/scatter", json=scatter_body([[0], [99]], updates, "add"))
-        except httpx.HTTPError:
-            time.sleep(0.2)
-            raise Gone from None
-        assert answer.status_code < 300, answer.text
-        reached[writer] = len(states[writer]) - 1
-
-    def judge(client: httpx.Client, turn: int) -> None:
-        for writer in range(2):
-            allowed = states[writer][reached[writer] :]
-            found = contents(client, f"w{writer}-")
-            assert found in allowed, (turn, writer, found, allowed)
-            assert len(allowed) <= 2
-            states[writer] = [found]
-
-    for turn in range(turns):
-        with dying(start, *flags) as server, server.client() as one, server.client() as two, suppress(Gone):
-            judge(one, turn)
-            reached = [0, 0]
-            with threads(partial(change, one, 0), partial(change, two, 1)):
-                time.sleep(0.3 + rng.random())
-                end = time.monotonic() + 60
-                while sum(reached) <= 1 and time.monotonic() < end:
-                    time.sleep(0.01)
-                os.killpg(server.process.pid, signal.SIGKILL)
-                server.process.wait()
-        acknowledged += sum(reached)
-    with start(*flags) as server, server.client() as client:
-        judge(client, turns)
-    assert acknowledged > turns
-
-
-class Gone(Exception):
-    """The server was killed."""
-
-
-@pytest.mark.slow
-def contents(client: httpx.Client, prefix: str) -> dict[str, list[float]]:
-    names = [found["name"] for found in client.get("/tensors").json()["tensors"]]
-    return {
-        name: np.frombuffer(client.get(f"/tensors/{name}/content").content).tolist()
-        for name in names
-        if name.startswith(prefix)
-    }
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.conftest import SOAK, TEST_ALL, samples, slow_but_for
 from tests.for_each import for_each
-from tests.kernels.reference import CARRIERS, EXTREMES, Case, check, gather, make_case
+from tests.kernels.reference import CARRIERS, Case, check, gather, make_case
 
 
 def plan_of_gathernd(
@@ -43,14 +43,6 @@ def run(kernel: Any, plan: GatherPlan, indices: list[int]) -> tuple[int, list[in
     out = np.zeros(plan.output_items, data.dtype)
     first = kernel.run(plan, data, np.array(indices, np.int64), out)
     return first, out.real.astype(np.int64).tolist()
-
-
-@for_each("item_size", CARRIERS)
-def test_the_specification_examples(kernel: Any, item_size: int) -> None:
-    assert run(kernel, plan_of_gathernd([2, 2], [2, 2], 0, item_size), [0, 0, 1, 1]) == (-1, [0, 3])
-    assert run(kernel, plan_of_gathernd([2, 2], [2, 1], 0, item_size), [1, 0]) == (-1, [2, 3, 0, 1])
-    assert run(kernel, plan_of_gathernd([2, 2, 2], [2, 2], 0, item_size), [0, 1, 1, 0]) == (-1, [2, 3, 4, 5])
-    assert run(kernel, plan_of_gathernd([2, 2, 2], [2, 1], 1, item_size), [1, 0]) == (-1, [2, 3, 4, 5])
 
 
 def test_a_shared_plan_reads_the_same_tuples_in_every_batch(kernel: Any) -> None:
@@ -94,56 +86,6 @@ def test_sets_that_do_not_make_the_batches_are_refused(kernel: Any, per_set: int
     for count in (0, 2, 4, 8):
         with pytest.raises(TypeError):
             kernel.run(plan, np.zeros(12, np.uint32), np.zeros(count, np.int64), np.zeros(8, np.uint32))
-
-
-def test_negative_components_count_from_the_end_only_with_wrap(kernel: Any) -> None:
-    assert run(kernel, plan_of_gathernd([4], [2, 1]), [-1, -4]) == (-1, [3, 0])
-    assert run(kernel, plan_of_gathernd([4], [2, 1], wrap=False), [0, -1])[0] == 1
-
-
-def test_the_bounds_are_exact(kernel: Any) -> None:
-    for wrap, good, bad in ((True, (-3, 2), (-4, 3)), (False, (0, 2), (-1, 3))):
-        for component in good:
-            assert run(kernel, plan_of_gathernd([3], [1, 1], wrap=wrap), [component])[0] == -1
-        for component in bad:
-            assert run(kernel, plan_of_gathernd([3], [1, 1], wrap=wrap), [component])[0] == 0
-
-
-def test_an_inner_component_out_of_range_whose_flat_offset_is_in_range(kernel: Any) -> None:
-    assert run(kernel, plan_of_gathernd([3, 4], [1, 2]), [0, 5])[0] == 1
-
-
-def test_an_index_whose_product_with_the_stride_wraps_64_bits(kernel: Any) -> None:
-    assert run(kernel, plan_of_gathernd([3, 4], [1, 2]), [2**62, 1])[0] == 0
-    assert run(kernel, plan_of_gathernd([3, 4], [1, 2]), [0, 2**62])[0] == 1
-
-
-@for_each("value", EXTREMES)
-@for_each("wrap", [True, False])
-def test_extreme_components_are_bad(kernel: Any, value: int, wrap: bool) -> None:
-    assert run(kernel, plan_of_gathernd([3, 4], [2, 2], wrap=wrap), [0, 1, 1, value])[0] == 3
-
-
-def test_data_of_size_zero_with_indices(kernel: Any) -> None:
-    for component in (0, -1, 5):
-        assert run(kernel, plan_of_gathernd([0], [2, 1]), [component, 0])[0] == 0
-        assert run(kernel, plan_of_gathernd([3, 0, 2], [1, 2]), [0, component])[0] == 1
-
-
-def test_zero_batches(kernel: Any) -> None:
-    assert run(kernel, plan_of_gathernd([0, 3], [0, 1], 1), []) == (-1, [])
-    assert run(kernel, plan_of_gather([0, 3], 2, 1), [2, -3]) == (-1, [])
-    assert run(kernel, plan_of_gather([0, 3], 2, 1), [2, 3]) == (1, [])
-
-
-def test_no_tuples(kernel: Any) -> None:
-    assert run(kernel, plan_of_gathernd([3], [0, 1]), []) == (-1, [])
-    assert run(kernel, plan_of_gathernd([0], [0, 1]), []) == (-1, [])
-
-
-def test_zero_length_slices_are_checked_all_the_same(kernel: Any) -> None:
-    assert run(kernel, plan_of_gathernd([2, 3, 0], [2, 1]), [1, 0]) == (-1, [])
-    assert run(kernel, plan_of_gathernd([2, 3, 0], [2, 1]), [1, 2]) == (1, [])
 
 
 def test_axes_whose_product_overflows_where_nothing_is_read(kernel: Any) -> None:

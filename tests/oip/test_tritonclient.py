@@ -119,16 +119,6 @@ def test_infer_of_every_datatype(
     assert answer.as_numpy("other") is None
 
 
-@pytest.mark.parametrize("binary", [False, True])
-def test_zero_size_tensors(caller: Caller, binary: bool) -> None:
-    asked = [triton.InferRequestedOutput("output", binary_data=binary)]
-    none = inputs("FP32", np.empty((3, 0), np.float32), np.empty((0, 1), np.int64), binary=binary)
-    assert caller.infer("gathernd", none, outputs=asked).as_numpy("output").shape == (0, 0)
-    none = inputs("BYTES", np.empty((3, 2), object), np.empty((0, 1), np.int64), binary=True)
-    none[0].set_data_from_numpy(np.full((3, 2), "", object))
-    assert caller.infer("gathernd", none, outputs=asked).as_numpy("output").shape == (0, 2)
-
-
 def test_operator_parameters(caller: Caller) -> None:
     data = np.arange(6, dtype=np.int32).reshape(2, 3)
     indices = np.array([[2], [0]], np.int64)
@@ -188,31 +178,6 @@ def test_errors(caller: Caller, compression: str | None) -> None:
     into = triton.InferRequestedOutput("output")
     into.set_shared_memory("region", 24)
     assert message("gathernd", good, outputs=[into]).startswith("501 shared memory")
-
-
-def test_bodies_made_and_read_apart_from_requests(caller: Caller, server: Server) -> None:
-    import httpx
-
-    content, size = caller.client.generate_request_body(inputs("FP32", DATA["FP32"]), request_id="a")
-    answer = httpx.post(
-        f"{server.url}/v2/models/gathernd/infer",
-        content=content,
-        headers={"Inference-Header-Content-Length": str(size), "Accept-Encoding": "gzip"},
-        trust_env=False,
-    )
-    read = caller.client.parse_response_body(
-        answer.content, header_length=int(answer.headers["inference-header-content-length"])
-    )
-    assert same(read.as_numpy("output"), DATA["FP32"][[1, 0, 0]])
-
-
-def test_many_requests_at_once(server: Server) -> None:
-    client = triton.InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=8)
-    given = [inputs("INT64", np.full((3, 2), number, np.int64)) for number in range(40)]
-    waiting = [client.async_infer("gathernd", one, response_compression_algorithm="gzip") for one in given]
-    for number, one in enumerate(waiting):
-        assert one.get_result(timeout=60).as_numpy("output").tolist() == [[number] * 2] * 3
-    client.close()
 
 
 def test_health_and_metadata(caller: Caller) -> None:
@@ -315,11 +280,3 @@ def test_settings_can_be_read_and_not_changed(caller: Caller) -> None:
         with pytest.raises(InferenceServerException) as caught:
             getattr(caller, method)(**given)
         assert caught.value.status() == "501"
-
-
-def test_bfloat16_bytes_are_the_upper_half_of_float32(caller: Caller) -> None:
-    data = np.array([[1.5, 0.1], [-3.3, 1e30], [0, 0]], BF16)
-    found = caller.infer("gathernd", inputs("BF16", data)).as_numpy("output")
-    whole = data.astype(np.float32)
-    kept = (whole.view(np.uint32) & 0xFFFF0000).view(np.float32)
-    assert same(found.astype(np.float32), kept[[1, 0, 0]])

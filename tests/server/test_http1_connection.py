@@ -9,7 +9,6 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Coroutine
-from hashlib import sha256
 from typing import Any
 
 import httptools
@@ -17,10 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.bounded_cache import BoundedCache
 from app.errors import Code, GatherError
 from app.memory.budget import Budget
-from app.server import request_header_cache
 from app.server.http1_connection import Http1Connection, _bad_framing
 from app.server.raw_error_response import RenderedError
 from tests.server.connections import connect, until
@@ -82,10 +79,6 @@ def test_a_fault_of_the_service_is_not_called_malformed(caplog: pytest.LogCaptur
     assert "what was wrong" in caplog.text
 
 
-def test_broken_framing_is_malformed() -> None:
-    assert _bad_framing(httptools.HttpParserError("Invalid method"), None).code == "malformed_request"
-
-
 @in_loop
 async def test_a_fault_while_a_request_is_read_is_answered_with_500_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: list[Code]
@@ -117,24 +110,6 @@ async def test_requests_behind_one_that_is_answered_wait_as_bytes_that_are_charg
 
 
 @in_loop
-async def test_a_header_that_is_not_cached_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bytes] = []
-
-    class Counting(BoundedCache[bytes, request_header_cache.CachedHeader]):
-        def get(self, key: bytes, default: Any = None) -> Any:
-            asked.append(key)
-            return default
-
-    monkeypatch.setattr(request_header_cache, "known", Counting(1))
-    app = Held()
-    app.go.set()
-    connection, transport = connect(app)
-    connection.data_received(GET * 3)
-    await until(lambda: transport.written.count(b"HTTP/1.1 204") == 3)
-    assert asked == [sha256(GET).digest()] * 3
-
-
-@in_loop
 async def test_what_waits_is_given_back_when_the_client_goes(budget: Budget) -> None:
     connection, _ = connect(Held())
     connection.data_received(GET * 1000)
@@ -155,15 +130,6 @@ async def test_beyond_the_budget_of_connections_the_answer_under_way_is_the_last
     await until(lambda: transport.closed)
     assert (app.asked, refused) == (1, ["overloaded"])
     assert b"connection: close" in transport.written
-
-
-@in_loop
-async def test_fields_are_counted_before_their_header_is_whole(budget: Budget, refused: list[Code]) -> None:
-    connection, transport = connect(Held())
-    connection.data_received(GET[:-2] + b"a:\r\n" * 15_000)
-    assert refused == ["header_too_large"]
-    assert b"connection: close" in transport.written
-    assert not budget.connection_used
 
 
 @pytest.mark.parametrize("sent", [GET, GET * 100, GET[:-2], BROKEN_BODY, BROKEN_BODY[:-4], b"garbage\r\n\r\n"])

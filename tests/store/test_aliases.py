@@ -68,87 +68,11 @@ def test_it_survives_a_restart_with_its_etag(items: LocalStore) -> None:
     store.close()
 
 
-def test_each_move_has_a_new_etag_and_a_move_to_where_it_is_keeps_it(items: LocalStore) -> None:
-    etags = [put_alias(items, "live", f"items@{number}")[0].etag for number in (1, 2, 2, 1)]
-    assert etags[1] == etags[2]
-    assert len(set(etags)) == 3
-    alias = items.alias("live")
-    items.delete_alias("live")
-    made, created = put_alias(items, "live", "items@1")
-    assert created
-    assert made.etag != alias.etag
-    assert made.created > alias.created
-    moved, _ = put_alias(items, "live", "items@2")
-    assert moved.created == made.created
-    assert moved.modified > made.modified
-
-
-def test_what_it_names_is_not_removed_and_not_given_up_at_an_upload(items: LocalStore) -> None:
-    put_alias(items, "live", "items@1")
-    put_alias(items, "next", "items@3")
-    for reference, alias in (("items", "live"), ("items@1", "live"), ("items@3", "next")):
-        error = refused("tensor_in_use", items.delete, reference)
-        assert f"/aliases/{alias}" in str(error.hint)
-    items.delete("items@2")
-    for number in (4, 5):
-        put(items, "items", np.full(3, number), keep=1)
-        assert items.version_numbers("items") == [1, 3, number]
-    put_alias(items, "live", "items@5")
-    assert items.version_numbers("items") == [1, 3, 5]  # so that one can move back until the next upload
-    put_alias(items, "live", "items@1")
-    put_alias(items, "live", "items@5")
-    put(items, "items", np.full(3, 6))
-    assert items.version_numbers("items") == [3, 5, 6]
-    items.delete_alias("next")
-    items.delete_alias("live")
-    items.delete("items")
-    assert files(items.folder) == set()
-
-
-def test_tensors_and_aliases_share_their_names(items: LocalStore) -> None:
-    put_alias(items, "live", "items@1")
-    refused("name_conflict", put, items, "live", np.arange(3))
-    refused("name_conflict", put_alias, items, "items", "items@1")
-    assert "/aliases/live" in str(refused("name_conflict", items.delete, "live").hint)
-    refused("name_conflict", items.delete_alias, "items")
-    refused("tensor_not_found", items.delete_alias, "none")
-    refused("tensor_not_found", items.alias, "items")
-    assert "'live'" in str(refused("tensor_not_found", items.alias, "liv").hint)
-    assert items.names() == ["items"]
-    assert not [path for path in files(items.folder) if path.startswith("incoming")]
-    items.delete_alias("live")
-    put(items, "live", np.arange(3))
-    refused("name_conflict", put_alias, items, "live", "items@1")
-
-
 def test_an_upload_that_began_before_an_alias_took_its_name_is_refused(items: LocalStore) -> None:
     upload = uploaded(items, UploadSpec("live", DTYPES["int8"], (3,)), b"abc", 3)
     put_alias(items, "live", "items@1")
     refused("name_conflict", items.put, upload)
     assert not [path for path in files(items.folder) if path.startswith("incoming")]
-
-
-@pytest.mark.parametrize(
-    ("target", "code", "hint"),
-    [
-        ("items", "invalid_field", "'items@3' at /tensor, which is its current version"),
-        ("live", "invalid_field", "GET /aliases/live"),
-        ("none", "invalid_field", "GET /tensors"),
-        ("items@0", "invalid_field", "'items@3' at /tensor, which is its current version"),
-        ("", "invalid_field", "GET /tensors"),
-        ("items@4", "tensor_not_found", "'items@3' at /tensor"),
-        ("item@1", "tensor_not_found", ""),
-        ("live@1", "tensor_not_found", "the name of the tensor and a number"),
-    ],
-)
-def test_it_names_a_version_that_is_there_and_never_an_alias(
-    items: LocalStore, target: str, code: str, hint: str
-) -> None:
-    put_alias(items, "live", "items@1")
-    error = refused(code, put_alias, items, "next", target)
-    assert error.places[0].pointer == "/tensor"
-    assert hint in str(error.hint)
-    assert items.alias_names() == ["live"]
 
 
 def test_there_are_no_more_aliases_than_tensors_may_be(folder: Path) -> None:
@@ -352,53 +276,6 @@ def test_many_move_in_one_step_for_another_process_that_looks_them_up_meanwhile(
     reader.join()
     assert {1, 2} >= {version for found in seen for version in found}
     assert all(len(found) == 1 for found in seen)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "code", "pointer"),
-    [
-        (AliasMove("b", "items@9", pointer="/b", target_pointer="/b/tensor"), "tensor_not_found", "/b/tensor"),
-        (AliasMove("b", "items", pointer="/b", target_pointer="/b/tensor"), "invalid_field", "/b/tensor"),
-        (AliasMove("b", "a@1", pointer="/b", target_pointer="/b/tensor"), "tensor_not_found", "/b/tensor"),
-        (AliasMove("items", "items@1", pointer="/items"), "name_conflict", "/items"),
-        (AliasMove("lookup", "items@1", pointer="/lookup"), "invalid_field", "/lookup"),
-        (AliasMove("b c", "items@1", pointer="/b c"), "invalid_field", "/b c"),
-        (AliasMove("b@1", "items@1", pointer="/b@1"), "invalid_field", "/b@1"),
-        (AliasMove("", "items@1", pointer="/"), "invalid_field", "/"),
-        (AliasMove("b", "items@1", Conditions(match=("*",), pointer="/b")), "precondition_failed", "/b"),
-        (AliasMove("a", "items@2", Conditions(none_match=("*",), pointer="/a")), "precondition_failed", "/a"),
-    ],
-)
-def test_where_one_of_many_cannot_be_moved_none_is(
-    items: LocalStore, wrong: AliasMove, code: str, pointer: str
-) -> None:
-    put_alias(items, "a", "items@1")
-    before, _ = items.alias_page(10, None)
-    others = [AliasMove(name, "items@3") for name in ("a", "new") if name != wrong.alias]
-    for moves in ([wrong, *others], [*others, wrong]):
-        error = refused(code, items.put_aliases, moves)
-        assert [place.pointer for place in error.places] == [pointer]
-        assert items.alias_page(10, None)[0] == before
-
-
-def test_of_many_those_that_name_their_version_already_keep_their_etag(items: LocalStore) -> None:
-    kept, _ = put_alias(items, "a", "items@1")
-    moved, _ = put_alias(items, "b", "items@1")
-    targets = {"a": "items@1", "b": "items@2", "c": "items@3"}
-    (a, *a_is_new), (b, *b_is_new), (_, *c_is_new) = items.put_aliases([AliasMove(*each) for each in targets.items()])
-    assert a == kept
-    assert (b.created, b.etag == moved.etag) == (moved.created, False)
-    assert [*a_is_new, *b_is_new, *c_is_new] == [False, False, True]
-
-
-def test_many_new_ones_together_are_no_more_than_tensors_may_be(folder: Path) -> None:
-    store = opened(folder, Quota(tensors=2))
-    put(store, "items", np.arange(3))
-    refused("insufficient_storage", store.put_aliases, [AliasMove(name, "items@1") for name in "abc"])
-    assert store.alias_names() == []
-    store.put_aliases([AliasMove(name, "items@1") for name in "ab"])
-    store.put_aliases([AliasMove(name, "items@1") for name in "ba"])
-    store.close()
 
 
 def test_keys_given_with_many_get_their_first_answers_wherever_those_name_now(

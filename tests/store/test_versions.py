@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from app.catalogue.records import Alias, NameRecord
-from app.catalogue.versions import superseded
 from app.errors import GatherError
-from app.errors.hints import hint_of
-from app.store import Conditions, LocalStore, Quota
+from app.store import LocalStore, Quota
 from app.store.catalogue import catalogue_transaction
-from app.store.catalogue.catalogue_rows import Row
 from tests.store.helpers import answered, files, opened, put, put_alias, read, scatter, strings
-
-ANY = ("*",)
 
 
 def numbers(store: LocalStore, name: str) -> list[int]:
@@ -26,31 +19,6 @@ def numbers(store: LocalStore, name: str) -> list[int]:
         assert store.metadata(name).versions == tuple(found)
         assert store.metadata(name).version == max(found)
     return found
-
-
-def version_row(number: int) -> Row:
-    return Row("x", f"{number}", f"{number}", "int8", (1,), 1, 1, "", 0, 0, number=number)
-
-
-@pytest.mark.parametrize(
-    ("there", "keep", "named", "gone"),
-    [
-        ([], 1, [], []),
-        ([1], 1, [], [1]),
-        ([1], 2, [], []),
-        ([1, 2, 3], 1, [2], [1, 3]),
-        ([1, 2, 3], 2, [1], [2]),
-        ([1, 2, 3], 3, [], [1]),
-        ([1, 2, 3], 4, [], []),
-        ([3, 7, 9], 2, [3, 9], [7]),
-    ],
-)
-def test_the_newest_stay_and_those_that_aliases_name(
-    there: list[int], keep: int, named: list[int], gone: list[int]
-) -> None:
-    aliases = [Alias(f"a{one}", "x", one, "", 0, 0) for one in named]
-    own = NameRecord("x", [version_row(one) for one in there], aliases)
-    assert [row.number for row in superseded(own, keep)] == gone
 
 
 def test_each_upload_makes_the_next_version_and_by_default_takes_the_last_ones_place(
@@ -81,23 +49,6 @@ def test_older_versions_are_kept_as_an_upload_says_or_the_setting(folder: Path) 
     store = opened(folder)
     assert numbers(store, "x") == [7]
     store.close()
-
-
-def test_a_version_is_read_and_changed_by_its_number_and_keeps_it(store: LocalStore, other: LocalStore) -> None:
-    for number in range(1, 4):
-        put(store, "x", np.full(3, number), keep=9)
-    held = store.get("x@2")
-    assert held is not None
-    assert held.data_version == 2
-    etag = scatter(store, "x@2", [[0]], np.array([20]))
-    assert etag.endswith('-1"')
-    for each in (store, other):
-        assert [read(each, f"x@{number}")[0] for number in (1, 2, 3)] == [1, 20, 3]
-        assert read(each, "x")[0] == 3
-        assert each.metadata("x@2").etag == etag
-        assert each.metadata("x@2").version == 2
-    assert numbers(store, "x") == [1, 2, 3]
-    assert held.refreshed().etag == etag
 
 
 def test_the_current_version_by_its_name_and_its_number_is_one_content(store: LocalStore) -> None:
@@ -131,84 +82,6 @@ def test_numbers_are_never_given_again(folder: Path, restart: bool) -> None:
     assert (metadata.version, created) == (4, True)
     assert put(store, "y", np.arange(3))[0].version == 1
     store.close()
-
-
-def test_a_name_is_removed_with_all_its_versions_and_one_version_alone(store: LocalStore, other: LocalStore) -> None:
-    for number in range(1, 5):
-        put(store, "x", np.full(3, number), keep=9)
-    store.delete("x@2")
-    assert numbers(other, "x") == [1, 3, 4]
-    store.delete("x@4")  # the current one: the newest that is kept becomes it
-    assert read(other, "x").tolist() == [3, 3, 3]
-    assert other.get("x@4") is None
-    store.delete("x")
-    for each in (store, other):
-        assert each.names() == []
-        assert each.get("x@1") is each.get("x") is None
-        assert each.usage() == (0, 0)
-        assert each.version_count() == 0
-    assert files(store.folder) == set()
-    for reference in ("x", "x@3"):
-        with pytest.raises(GatherError, match="tensor_not_found"):
-            store.delete(reference)
-
-
-def test_conditions_are_those_of_the_version_that_is_named(store: LocalStore) -> None:
-    first = put(store, "x", np.arange(3))[0].etag
-    second = put(store, "x", np.arange(4), keep=2)[0].etag
-    with pytest.raises(GatherError, match="precondition_failed"):
-        put(store, "x", np.arange(5), Conditions(match=(first,)), keep=2)
-    with pytest.raises(GatherError, match="precondition_failed"):
-        store.delete("x@1", Conditions(match=(second,)))
-    with pytest.raises(GatherError, match="precondition_failed"):
-        store.delete("x", Conditions(match=(first,)))
-    with pytest.raises(GatherError, match="precondition_failed"):
-        scatter(store, "x@1", [[0]], np.array([1]), conditions=Conditions(match=(second,)))
-    scatter(store, "x@1", [[0]], np.array([1]), conditions=Conditions(match=(first,)))
-    put(store, "x", np.arange(5), Conditions(match=(second,)), keep=3)
-    store.delete("x@2", Conditions(match=(second,)))
-    assert numbers(store, "x") == [1, 3]
-
-
-@pytest.mark.parametrize(
-    ("reference", "code"),
-    [
-        ("x@0", "invalid_field"),
-        ("x@07", "invalid_field"),
-        ("x@-1", "invalid_field"),
-        ("x@1.0", "invalid_field"),
-        ("x@", "invalid_field"),
-        ("x@" + "9" * 20, "invalid_field"),
-        ("x@1@1", "invalid_field"),
-        ("x@١", "invalid_field"),
-        ("@1", "invalid_field"),
-        ("x@2", "tensor_not_found"),
-        ("x@" + "9" * 19, "tensor_not_found"),
-        ("y@1", "tensor_not_found"),
-        ("X@1", "tensor_not_found"),
-    ],
-)
-def test_what_is_no_version_is_refused_wherever_a_reference_is_taken(
-    store: LocalStore, reference: str, code: str
-) -> None:
-    put(store, "x", np.arange(3))
-    for work in (store.metadata, store.content, store.delete):
-        with pytest.raises(GatherError, match=code):
-            work(reference)
-    assert store.get(reference) is None
-    assert store.find_answer("x", "k", "d") is None
-    with pytest.raises(GatherError) as refused:
-        store.metadata(reference)
-    assert hint_of(refused.value, 1)
-
-
-def test_the_hint_of_a_version_that_is_not_kept_names_one_that_is(store: LocalStore) -> None:
-    for _ in range(6):
-        put(store, "x", np.arange(3), keep=5)
-    with pytest.raises(GatherError, match=r"kept are 2, \.\.\., 4, 5, 6") as refused:
-        store.metadata("x@1")
-    assert refused.value.hint is not None
-    assert "'x@6'" in refused.value.hint
 
 
 def test_all_versions_count_in_the_bytes_and_names_in_the_tensors(folder: Path) -> None:
@@ -314,18 +187,3 @@ def test_keys_of_every_name_of_a_content_pass_through_checkpoints_and_restarts(f
     store = opened(folder)
     check(store)
     store.close()
-
-
-@pytest.mark.parametrize("many", [(3, 4)])
-def test_names_and_versions_do_not_get_in_each_others_way(store: LocalStore, many: tuple[int, int]) -> None:
-    names, kept = many
-    expected: dict[str, Any] = {}
-    for number in range(1, kept + 1):
-        for name in range(names):
-            put(store, f"n{name}", np.full(2, 10 * name + number), keep=kept)
-            expected[f"n{name}@{number}"] = 10 * name + number
-    assert {reference: read(store, reference)[0] for reference in expected} == expected
-    found, following = store.page(2, None)
-    assert [(one.name, one.version) for one in found] == [("n0", kept), ("n1", kept)]
-    assert following == "n1"
-    assert [one.version for one in store.older_versions(found[1])] == list(range(1, kept))

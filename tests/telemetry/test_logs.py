@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.api.route_table import READINESS
 from app.telemetry import request_log
 from app.telemetry.logs import JsonFormatter, TextFormatter
 from app.telemetry.request_log import RequestLog, RequestRecord
-from app.telemetry.trace_context import trace_id_of
-from tests.for_each import for_each
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 HOSTILE = [
@@ -128,52 +125,9 @@ def test_a_flood_is_cut_to_its_rate_and_the_rest_is_counted(
     assert len(kept) == 5
 
 
-def test_an_access_log_tells_of_every_request(kept: list[logging.LogRecord]) -> None:
-    log = RequestLog(0, access=True)
-    for code in (None, "index_out_of_bounds", None):
-        log.write(request(code=code, status=200 if code is None else 422))
-    assert [entry.getMessage() for entry in kept] == ["request answered", "request refused", "request answered"]
-    assert "code" not in kept[0].__dict__["fields"]
-
-
-def test_what_is_below_the_level_is_not_written(kept: list[logging.LogRecord]) -> None:
-    request_log.requests_logger.setLevel(logging.WARNING)
-    log = RequestLog(1)
-    log.write(request())
-    log.write(request(status=503, code="overloaded"))
-    assert [entry.levelname for entry in kept] == ["WARNING"]
-
-
-@pytest.mark.parametrize("route", ["/readyz", "/v2/health/ready"])
-def test_a_probe_that_finds_the_service_starting_gets_no_line(route: str, kept: list[logging.LogRecord]) -> None:
-    RequestLog(9, READINESS).write(request(route=route, status=503, code="not_ready"))
-    assert kept == []
-
-
 def test_a_long_path_is_cut(kept: list[logging.LogRecord]) -> None:
     RequestLog(1).write(request(path="/" + "x" * 60_000))
     assert len(JsonFormatter().format(kept[0])) < 1000
-
-
-def test_an_exception_is_told_without_the_folders_of_this_machine() -> None:
-    try:
-        try:
-            int("no number\n\x1b[2J")
-        except ValueError as error:
-            raise RuntimeError("outer") from error
-    except RuntimeError:
-        made = logging.LogRecord("gathernd", logging.ERROR, "file.py", 1, "failed", (), sys.exc_info())
-    text = TextFormatter().format(made)
-    parsed = json.loads(JsonFormatter().format(made))["traceback"]
-    assert "Traceback" in text
-    for line in (text, *parsed):
-        assert __file__ not in line
-        assert "\x1b" not in line
-    assert parsed[-1] == "RuntimeError: outer"
-    assert any(line.startswith("ValueError: invalid literal") for line in parsed)
-    place = "test_logs:test_an_exception_is_told_without_the_folders_of_this_machine:"
-    assert sum(place in line for line in parsed) == 2
-    assert all(line.startswith("  ") for line in text.splitlines()[2:])
 
 
 def test_what_an_exception_was_raised_from_none_to_hide_is_not_told() -> None:
@@ -191,28 +145,6 @@ def test_what_an_exception_was_raised_from_none_to_hide_is_not_told() -> None:
         assert "while that was handled" in line
         assert "in our words" in line
         assert "secret" not in line
-
-
-@for_each(
-    ("field", "found"),
-    [
-        (f"00-{TRACE}-b7ad6b7169203331-01", TRACE),
-        (f"00-{TRACE}-b7ad6b7169203331-00", TRACE),
-        (f"cc-{TRACE}-b7ad6b7169203331-01-what-later-versions-add", TRACE),
-        (f"00-{TRACE}-b7ad6b7169203331-01-more", None),
-        (f"ff-{TRACE}-b7ad6b7169203331-01", None),
-        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
-        (f"00-{TRACE}-{'0' * 16}-01", None),
-        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", None),
-        (f"00-{TRACE}-b7ad6b7169203331", None),
-        (f"00-{TRACE}-b7ad6b7169203331-01\n", None),
-        ("", None),
-        ("\xff", None),
-        (None, None),
-    ],
-)
-def test_a_trace_is_taken_from_a_valid_traceparent_only(field: str | None, found: str | None) -> None:
-    assert trace_id_of({} if field is None else {b"traceparent": field.encode("latin-1")}) == found
 
 
 def test_debug_is_the_level_of_the_service_and_not_of_its_compiler() -> None:

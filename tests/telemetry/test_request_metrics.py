@@ -67,27 +67,6 @@ def now_is(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
     monkeypatch.setattr(request_metrics, "perf_counter", lambda: now)
 
 
-def test_each_stage_is_counted_under_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = known()
-    now_is(monkeypatch, 2.875)
-    found.begin()
-    found.count(gathered(), None)
-    assert total(found, f"gathernd_stage_seconds|{PATH}") == {"parse": 0.5, "queue": 0.25, "kernel": 0.125, "encode": 1}
-    assert total(found, f"gathernd_request_seconds|{PATH}") == {"2.5": 1, "sum": 1.875}
-
-
-def test_a_gather_is_timed_under_the_route_that_it_took() -> None:
-    found = known()
-    for _ in range(2):
-        found.begin()
-        found.count(gathered("thread"), None)
-    assert total(found, "gathernd_kernel_routes") == {"thread": 2}
-    assert total(found, "gathernd_route_measured_seconds") == {"thread": 0.25}
-    found.begin()
-    found.count(gathered("thread"), None)
-    assert total(found, "gathernd_route_measured_seconds") == {"thread": 0.375}
-
-
 def looked_up(name: str) -> Any:
     context = gathered()
     context.tensor = name

@@ -34,7 +34,6 @@ SIGNATURES = {
     "gathernd": Signature("gathernd", (BATCH_DIMS,), DIALECTS),
     "gather": Signature("gather", (AXIS,), DIALECTS),
 }
-INDICES = np.array([[0, 1], [1, 0]], np.int64)
 # the types for which safetensors has a NumPy helper
 THEIRS = sorted(set(BY_SAFETENSORS) - {"BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0"})
 ARRAYS = st.sampled_from(THEIRS).flatmap(
@@ -239,28 +238,6 @@ def test_the_same_header_is_not_trusted_for_another_body() -> None:
     assert refused(GOOD + b"\0")[0] == "malformed_request"
 
 
-def test_the_query_gives_the_other_fields() -> None:
-    call = read(GOOD, b"batch_dims=1&dialect=openvino-8&device=cpu")
-    assert (call.parameters, call.dialect, call.device) == ((1,), "openvino-8", "cpu")
-    assert call.at == "/query"
-    assert read(GOOD, b"axis=-1", "gather").parameters == (-1,)
-    call = read(GOOD)
-    assert (call.parameters, call.dialect, call.device) == ((0,), "onnx-13", "auto")
-
-
-def test_the_query_says_how_a_json_answer_is_encoded() -> None:
-    assert read_safetensors(GOOD, b"", SIGNATURES["gathernd"], Limits())[1] == "values"
-    assert read_safetensors(GOOD, b"output_encoding=base64", SIGNATURES["gathernd"], Limits())[1] == "base64"
-
-
-def test_a_resident_tensor_is_named_in_the_query_and_data_left_out() -> None:
-    raw = save({"indices": INDICES})
-    call = read(raw, b"tensor=items.v2")
-    assert call.data == "items.v2"
-    assert call.data_pointer == "/query/tensor"
-    assert call.indices.array.tolist() == [0, 1, 1, 0]
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [("0", 0), ("-0", 0), ("007", 7), ("-9223372036854775809", -(2**63) - 1), ("1" + "0" * 30, 10**30)],
@@ -274,50 +251,6 @@ def test_an_integer_of_absurd_length_is_cut_and_cheap(sign: int) -> None:
     text = ("-" if sign < 0 else "") + "9" * 60_000
     assert read(GOOD, f"batch_dims={text}".encode()).parameters == (sign * 10**4000,)
     assert read(GOOD, f"batch_dims={'0' * 60_000}5".encode()).parameters == (5,)
-
-
-@for_each(
-    ("query", "pointer"),
-    [
-        (b"batchdims=1", "/query/batchdims"),
-        (b"axis=1", "/query/axis"),
-        (b"output_encoding=hex", "/query/output_encoding"),
-        (b"a/b~c=1", "/query/a~1b~0c"),
-        (b"batch_dims=1&batch_dims=1", "/query/batch_dims"),
-        (b"batch_dims=", "/query/batch_dims"),
-        (b"batch_dims", "/query/batch_dims"),
-        (b"batch_dims=1.0", "/query/batch_dims"),
-        (b"batch_dims=%2B1", "/query/batch_dims"),
-        (b"batch_dims=1_0", "/query/batch_dims"),
-        (b"batch_dims=%201", "/query/batch_dims"),
-        (b"batch_dims=%D9%A1", "/query/batch_dims"),
-        (b"batch_dims=true", "/query/batch_dims"),
-        (b"dialect=onnx-1", "/query/dialect"),
-        (b"dialect=", "/query/dialect"),
-        (b"device=tpu", "/query/device"),
-        (b"tensor=items", "/query/tensor"),
-        (b"tensor=..%2Fetc", "/query/tensor"),
-        (b"tensor=", "/query/tensor"),
-        (b"tensor=" + b"x" * 129, "/query/tensor"),
-        (b"tensor=%FF", "/query/tensor"),
-    ],
-)
-def test_a_wrong_query_field_is_named(query: bytes, pointer: str) -> None:
-    assert refused(GOOD, query) == ("invalid_field", pointer)
-
-
-def test_missing_and_unknown_tensors_are_fields() -> None:
-    assert refused(body({})) == ("invalid_field", "/data")
-    assert refused(save({"data": INDICES})) == ("invalid_field", "/indices")
-    assert refused(save({"indices": INDICES})) == ("invalid_field", "/data")
-    assert refused(save({"x": INDICES}), b"tensor=x") == ("invalid_field", "/x")
-    assert refused(save({"data": INDICES, "indices": INDICES, "a/b": INDICES})) == ("invalid_field", "/a~1b")
-    assert refused(body({}), b"tensor=x") == ("invalid_field", "/indices")
-
-
-@pytest.mark.parametrize("dtype", ["F8_E4M3FNUZ", "F4", "F6_E2M3", "C128", "float32", "f32", "", "I128"])
-def test_a_dtype_that_is_not_known_is_unsupported(dtype: str) -> None:
-    assert refused(pair(entry(dtype, [2], 0, 2), payload=bytes(10))) == ("unsupported_dtype", "/data")
 
 
 @pytest.mark.parametrize("octet", [2, 255])
