@@ -60,11 +60,12 @@ def samples(count: int) -> int:
     return count * SOAK if SOAK else max(count // (6 if TEST_ALL else 16), 1)
 
 
-def slow_but_for(kept: Iterable[object], values: Iterable[object]) -> list[Any]:
-    """`values` for `parametrize`: `make test` takes those that are `kept`, `make test-all` every one."""
-    few = list(kept)
-    every = [value if isinstance(value, tuple) else (value,) for value in values]
-    marks = [() if (value if len(value) > 1 else value[0]) in few else pytest.mark.slow for value in every]
+def slow_but_for(kept: Iterable[object], values: Iterable[object], soaked: Iterable[object] = ()) -> list[Any]:
+    """Values for `parametrize`: `make test` runs those `kept`, `make test-all` all, a soak those `soaked` too."""
+    few, some = list(kept), list(values)
+    more = [value for value in soaked if value not in some]
+    marks = [*(() if value in few else pytest.mark.slow for value in some), *(pytest.mark.soak for _ in more)]
+    every = [value if isinstance(value, tuple) else (value,) for value in (*some, *more)]
     return [pytest.param(*value, marks=mark) for value, mark in zip(every, marks, strict=True)]
 
 

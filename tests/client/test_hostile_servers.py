@@ -278,13 +278,10 @@ INFO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_INFO) + _INFO
     "call",
     [
         lambda client: client.scatter("t", [[1]], [1.0], timeout=1.2),
-        lambda client: client.scatternd("t", [[1]], [1.0], timeout=1.2),
-        lambda client: client.scatter_elements("t", [1], [1.0], timeout=1.2),
-        lambda client: client.gathernd_backward([[1]], [1.0], tensor="t", timeout=1.2),
         lambda client: client.gather_backward([1], [1.0], tensor="t", timeout=1.2),
         lambda client: client.lookup([(name, [1], [0], None, [1.0], "sum") for name in "tu"], timeout=1.2),
     ],
-    ids=["scatter", "scatternd", "scatter_elements", "gathernd_backward", "gather_backward", "lookup"],
+    ids=["scatter", "gather_backward", "lookup"],
 )
 def test_a_calls_timeout_holds_for_all_its_requests(kind: Any, hostile: Make, call: Callable[[Any], Any]) -> None:
     def slow(connection: socket.socket, _: int) -> None:

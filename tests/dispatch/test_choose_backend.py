@@ -159,14 +159,6 @@ def test_a_decision_that_does_not_depend_on_the_request_is_that_of_every_request
         assert without_gpu(chooser.decide(plan, asked)) == without_gpu(usual)
 
 
-def test_the_size_counts_items_that_are_picked_and_bytes_that_are_copied() -> None:
-    assert size_of(LOOKUP) == Size(300, 300 * 256)
-    assert size_of(GatherPlan(3, 5, (7, 11, 2), 6, 4, False, True)) == Size(3 * 5 * 3, 3 * 5 * 6 * 4)
-    shared = GatherPlan(100, 5, (7, 7), 2, 4, True, True)
-    assert size_of(shared) == Size(500, 500 * 8), "each batch picks its own slices"
-    assert size_of(GatherPlan(1 << 40, 5, (7, 7), 0, 4, True, True)) == Size(10, 0), "indices alone are looked at"
-
-
 def test_a_gpu_is_closed_for_a_reason() -> None:
     assert considered(LARGE, WITH_CARD, ON_GPU)["gpu"].is_open
     for reason, asked in (
@@ -202,13 +194,6 @@ def test_routes_of_a_cpu_are_closed_for_a_reason() -> None:
     assert "disk" in considered(TINY, two, Facts(cold=True))["loop"].reason
 
 
-def test_thresholds_are_what_one_thread_does_in_the_time_that_is_allowed() -> None:
-    chooser = BackendChooser(threads=2, loop_max_us=100, split_min_us=10)
-    assert chooser.near.loop == pytest.approx((100e-6 / TYPICAL.near_item_s, 100e-6 / TYPICAL.byte_s), abs=2)
-    assert chooser.far.loop == pytest.approx((100e-6 / TYPICAL.far_item_s, 100e-6 / TYPICAL.byte_s), abs=2)
-    assert chooser.far.split == pytest.approx((10e-6 / TYPICAL.far_item_s, 10e-6 / TYPICAL.byte_s), abs=2)
-
-
 @pytest.mark.parametrize(("loop_max_us", "on_loop"), [(1e6, True), (1.0, False)])
 def test_a_split_is_led_by_the_event_loop_unless_it_holds_that_for_too_long(loop_max_us: float, on_loop: bool) -> None:
     choice = BackendChooser(2, loop_max_us).decide(LARGE).choice
@@ -227,16 +212,6 @@ def test_the_event_loop_does_not_lead_a_split_that_waits_for_the_disk() -> None:
 )
 def test_typical_choices_without_a_gpu(plan: GatherPlan, route: str) -> None:
     assert chosen(plan, BackendChooser(threads=2)) == route
-
-
-def test_one_thread_is_never_split_over() -> None:
-    assert chosen(LARGE, BackendChooser(threads=1)) == "thread"
-
-
-def test_the_longer_a_gather_takes_the_more_threads_share_it() -> None:
-    short, long = (GatherPlan(1, rows, (200_000,), 64, 4, False, True) for rows in (2_000, 500_000))
-    few, many = (BackendChooser(threads=16).decide(plan).choice.parts for plan in (short, long))
-    assert 2 <= few < many == 16
 
 
 def test_a_gpu_takes_large_resident_lookups_and_leaves_inline_ones() -> None:
@@ -264,12 +239,6 @@ def test_what_a_gather_reads_for_want_of_a_copy_is_told_where_one_may_be_made() 
     assert replace(WITH_CARD, always_gpu=True).decide(LARGE).missed_bytes == 0
 
 
-def test_a_gpu_that_may_not_be_used_is_no_route() -> None:
-    chooser = replace(WITH_CARD, no_gpu="several workers")
-    assert chosen(LARGE, chooser, ON_GPU) == "split"
-    assert chooser.decide(LARGE, Facts("gpu")).refused == "several workers"
-
-
 def test_settings_override_the_measured_limits() -> None:
     assert chosen(TINY, BackendChooser(threads=2, loop_max_us=0)) == "thread"
     assert chosen(LARGE, BackendChooser(threads=1, loop_max_us=1e9)) == "loop"
@@ -282,13 +251,6 @@ def test_a_forced_route_is_taken(route: Any) -> None:
         decision = BackendChooser(threads=2, force_route=route).decide(plan)
         assert decision.choice.route == route
         assert [each.route for each in decision.routes if each.is_open] == [route]
-
-
-def test_a_forced_route_that_is_not_there_is_not_taken() -> None:
-    assert chosen(TINY, BackendChooser(threads=2, force_route="gpu")) == "loop"
-    assert chosen(SINGLE, BackendChooser(threads=2, force_route="split")) == "loop"
-    assert chosen(TINY, replace(WITH_CARD, force_route="gpu")) == "gpu"
-    assert chosen(TINY, BackendChooser(threads=2, force_route="loop"), Facts(cold=True)) == "thread"
 
 
 @pytest.mark.parametrize("hand_off", [0.0, 1e-3])

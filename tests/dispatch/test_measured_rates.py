@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app import kernels
 from app.dispatch import measured_rates
 from app.dispatch.choose_backend import TYPICAL, Rates
 from app.dispatch.measured_rates import machine_rates, measure
@@ -41,12 +40,6 @@ def test_a_second_start_reads_what_the_first_measured(tmp_path: Path, measured: 
     assert [path.suffix for path in (tmp_path / "new").iterdir()] == [".json"]
 
 
-def test_refresh_measures_again_and_keeps_that(tmp_path: Path, measured: list[int]) -> None:
-    machine_rates(reference, tmp_path)
-    assert machine_rates(reference, tmp_path, refresh=True).byte_s == 2
-    assert machine_rates(reference, tmp_path).byte_s == 2
-
-
 def test_another_machine_does_not_use_this_ones_figures(
     tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,27 +47,6 @@ def test_another_machine_does_not_use_this_ones_figures(
     monkeypatch.setattr(measured_rates, "cpu_model", lambda: "another")
     machine_rates(reference, tmp_path)
     assert len(measured) == 2
-
-
-def test_another_kernel_does_not_use_this_ones_figures(
-    tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = tmp_path / "kernels"
-    sources.mkdir()
-    monkeypatch.setattr(kernels, "__file__", str(sources / "__init__.py"))
-    for text in ("one", "one", "another"):
-        (sources / "gather.cu").write_text(text)
-        machine_rates(reference, tmp_path / "cache")
-    assert len(measured) == 2
-
-
-def test_another_version_with_other_rates_has_a_file_of_its_own(
-    tmp_path: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine_rates(reference, tmp_path)
-    monkeypatch.setattr(measured_rates, "fields", lambda of: fields(of)[1:])
-    machine_rates(reference, tmp_path)
-    assert len(measured) == len([*tmp_path.iterdir()]) == 2
 
 
 @pytest.mark.parametrize(

@@ -53,23 +53,6 @@ def test_a_request_is_answered_however_long_it_takes(slow: Server, body: bytes) 
     assert metric(slow, GONE) == gone
 
 
-def test_a_request_of_http_1_0_is_answered(slow: Server) -> None:
-    with Wire(slow) as wire:
-        with held(slow):
-            wire.send(request(TINY, line="POST /gathernd HTTP/1.0"))
-            end(wire)
-            wait_for_queue(slow, 1)
-        assert last(wire).status == 200
-
-
-def test_all_pipelined_requests_are_answered_in_order(server: Server) -> None:
-    with Wire(server) as wire:
-        wire.send((request(TINY) + request(OTHER)) * 5)
-        end(wire)
-        answers = [wire.read() for _ in range(9)] + [last(wire)]
-    assert [answer.json()["output"]["values"] for answer in answers] == [[8], [6]] * 5
-
-
 def test_pipelined_requests_that_wait_for_one_another_are_answered_in_order(slow: Server) -> None:
     with Wire(slow) as wire:
         with held(slow):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -265,27 +264,6 @@ def renewed(tls: Tls) -> bool:
     if found is not None:
         tls.take(found)
     return found is not None
-
-
-def test_a_renewed_key_that_could_not_be_read_at_first_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As when its owner is set after its content: that changes no time and no size."""
-    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
-    tls = Tls(TlsFiles(first.certificate, first.key, None, None))
-    first.certificate.write_bytes(second.certificate.read_bytes())
-    first.key.write_bytes(second.key.read_bytes())
-
-    def refusing(path: Path, *_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    with monkeypatch.context() as unreadable:
-        unreadable.setattr(Path, "open", refusing)
-        unreadable.setattr(ssl.SSLContext, "load_cert_chain", refusing)
-        assert not renewed(tls)
-        assert not renewed(tls)
-    assert [record.levelname for record in caplog.records] == ["ERROR"], "it is said once"
-    assert renewed(tls)
 
 
 def test_a_pair_that_is_put_back_as_it_was_stays_in_force(tmp_path: Path) -> None:

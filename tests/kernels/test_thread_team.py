@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-import types
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 from app.kernels import Unfinished
-from app.kernels.numba_cpu import chunked_job, gather_kernel, thread_team, thresholds
-from app.kernels.numba_cpu.atomics import nanoseconds
-from app.kernels.numba_cpu.memory_intrinsics import load_item, store_item
+from app.kernels.numba_cpu import chunked_job, gather_kernel, thread_team
 from app.kernels.numba_cpu.thread_team import ThreadTeam
 from app.operators.gather_plan import GatherPlan
 from tests.conftest import TEST_ALL, samples
@@ -146,51 +141,6 @@ def test_a_long_gather_wakes_helpers(other_team: ThreadTeam) -> None:
         assert other_team.helpers == threads - 1
 
 
-def test_a_short_gather_wakes_nobody_unless_another_went_just_before(other_team: ThreadTeam) -> None:
-    other_team.settings["least_tuples"], other_team.settings["nontemporal_from"] = 1, 1 << 30
-    case = make_case(GatherPlan(1, 2_000, (50,), 1, 8, False, True), random.Random(1))
-    out = case.out()
-    other_team.grow(1)
-    wait_until_asleep(other_team)
-    other_team._items[thread_team._SPIN] = 0  # however close, it is not close enough
-    other_team._items[thread_team._JOINED] = -1
-    for _ in range(100):
-        gather_kernel.run(case.plan, case.data, case.indices, out, 2)
-    assert (asleep(other_team), joined(other_team, 2)) == (1, 0)
-    other_team._items[thread_team._SPIN] = 10**9
-    most = 0
-    for _ in range(10_000):
-        gather_kernel.run(case.plan, case.data, case.indices, out, 2)
-        most = max(most, joined(other_team, 2))
-        if most:
-            break
-    assert most == 1
-
-
-def test_from_how_much_work_on_helpers_are_woken_is_tuned(other_team: ThreadTeam) -> None:
-    case = make_case(GatherPlan(1, 50_000, (50_000,), 1, 8, False, True), random.Random(1))
-    work = case.plan.index_items + case.plan.tuples + case.plan.output_bytes // 16
-    other_team._items[thread_team._SPIN] = 0
-    other_team._items[thread_team._JOINED] = -1
-    other_team.grow(1)
-    wait_until_asleep(other_team)
-    for wake_from, woken in ((work, False), (work - 1, True)):
-        other_team.settings["wake_from"] = wake_from
-        most = 0
-        for _ in checks_with(case, 2, 100):
-            most = max(most, joined(other_team, 2))
-            wait_until_asleep(other_team)
-        assert (most == 1) is woken
-
-
-def test_slices_of_data_that_no_cache_holds_are_asked_for_ahead_and_the_same(team: ThreadTeam) -> None:
-    source = random.Random(1)
-    for width in (1, 3, 16, 63, 64, 65, 200, 1000, 1001):
-        plan = GatherPlan(1, 900, (2 * thresholds.CACHED_BYTES // width,), width, 1, False, True)
-        check_with(make_case(plan, source), 1)
-        check_with(make_case(plan, source), 2)
-
-
 def test_helpers_that_do_not_come_do_not_keep_an_owner_waiting(
     other_team: ThreadTeam, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,50 +211,6 @@ def test_a_team_ends_once_the_gather_is_over_that_was_left(
         other_team._items[thread_team._INSIDE] -= 1
         ending.result(60)
     assert not other_team.unfinished
-
-
-@pytest.mark.parametrize(
-    ("gives_way", "taken", "ns", "times"),
-    [(1, 3, 100_000, 1), (1, 3, 0, 0), (1, 4, 100_000, 0), (0, 3, 100_000, 0)],
-    ids=["one that has had it for long", "not for long", "one without a chunk", "the event loop waits"],
-)
-def test_a_core_is_given_to_others_by_a_thread_between_chunks(
-    other_team: ThreadTeam, gives_way: int, taken: int, ns: int, times: int
-) -> None:
-    counted = np.zeros(1, np.int64)
-    counter = int(counted.ctypes.data)
-
-    @njit(nogil=True)
-    def count() -> None:
-        store_item(counter, 0, load_item(counter, 0) + 1)
-
-    original: Any = thread_team.give_way
-    counting = types.FunctionType(original.py_func.__code__, {**vars(thread_team), "sched_yield": count}, "counting")
-    give_way = njit(nogil=True)(counting)
-
-    @njit(nogil=True)
-    def after(team: int, ns: int) -> tuple[int, int]:
-        """Since when a thread has had its core for so long, and that after it may have given way before chunk 4."""
-        since = nanoseconds() - ns
-        return since, give_way(team, 4, since)
-
-    other_team._items[thread_team._GIVES_WAY] = gives_way
-    other_team._items[thread_team._TAKEN] = taken
-    since, then = after(other_team.address, ns)
-    assert counted[0] == times
-    assert (then > since) == bool(times)
-
-
-@pytest.mark.parametrize("may_leave_unfinished", [False, True])
-def test_threads_give_way_but_for_a_gather_that_the_event_loop_waits_for(
-    other_team: ThreadTeam, may_leave_unfinished: bool
-) -> None:
-    other_team.grow(1)
-    other_team._items[thread_team._GIVES_WAY] = -1
-    case = make_case(LONG, random.Random(1))
-    with suppress(Unfinished):
-        gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, may_leave_unfinished=may_leave_unfinished)
-    assert other_team._items[thread_team._GIVES_WAY] == (not may_leave_unfinished)
 
 
 def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_team: ThreadTeam) -> None:

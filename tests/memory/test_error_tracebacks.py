@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.api.disk_threads import DiskThreads
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.memory.error_tracebacks import drop_tracebacks, forget_failure
@@ -60,41 +59,6 @@ def test_a_refusal_out_of_a_thread_keeps_nothing() -> None:
     assert [each() for each in kept] == [None]
 
 
-def test_what_led_to_an_error_keeps_nothing() -> None:
-    kept: Kept = []
-    errors = []
-    try:
-        try:
-            refuse(kept)
-        except GatherError:
-            raise ValueError from None
-    except ValueError as error:
-        drop_tracebacks(error)
-        errors.append(error)
-    assert errors
-    assert kept[0]() is None
-
-
-def test_neither_the_cause_of_an_error_nor_its_context_keeps_anything() -> None:
-    kept: Kept = []
-    errors = []
-    cause = None
-    try:
-        refuse(kept)
-    except GatherError as first:
-        cause = first
-    try:
-        try:
-            refuse(kept)
-        except GatherError:
-            raise ValueError from cause
-    except ValueError as error:
-        drop_tracebacks(error)
-        errors.append(error)
-    assert errors
-    assert [each() for each in kept] == [None, None]
-
-
 def test_work_that_fails_after_its_caller_has_gone_keeps_nothing() -> None:
     kept: Kept = []
     begun, gone = Event(), Event()
@@ -135,42 +99,6 @@ def test_a_task_that_fails_after_its_caller_has_gone_keeps_nothing() -> None:
 
     asyncio.run(run())
     assert [each() for each in kept] == [None]
-
-
-def test_work_for_the_disk_that_fails_keeps_nothing() -> None:
-    kept: Kept = []
-
-    async def run() -> None:
-        threads = DiskThreads()
-        with suppress(GatherError):
-            await threads.change("a", lambda: refuse(kept))
-        await asyncio.to_thread(threads.shutdown)
-
-    asyncio.run(run())
-    assert [each() for each in kept] == [None]
-
-
-def test_a_request_that_was_begun_outside_of_a_task_keeps_nothing() -> None:
-    kept: Kept = []
-
-    async def handle(futures: list[asyncio.Future[None]]) -> None:
-        items = np.zeros(1000)
-        kept.append(weakref.ref(items))
-        try:
-            await futures.pop()
-        except GatherError as error:
-            drop_tracebacks(error)
-
-    async def run() -> None:
-        future = asyncio.get_running_loop().create_future()
-        coroutine: Any = handle([future])
-        rest: Any = continued(coroutine, coroutine.send(None))
-        future.set_exception(GatherError("overloaded", "the memory budget is full"))
-        del future, coroutine
-        await asyncio.get_running_loop().create_task(rest)
-
-    asyncio.run(run())
-    assert kept[0]() is None
 
 
 def test_an_error_that_several_requests_meet_ends_none_of_the_others() -> None:

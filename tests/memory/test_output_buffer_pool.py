@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,28 +36,6 @@ def test_a_large_output_uses_the_memory_of_one_that_is_gone() -> None:
     assert outputs.kept == 0
 
 
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-
-
-def test_a_smaller_output_than_the_one_before_holds_no_more_than_it_has() -> None:
-    outputs = OutputBufferPool(4 * MAX_MMAP_THRESHOLD)
-    first = outputs.empty(2 * MAX_MMAP_THRESHOLD, BYTE)
-    first[:] = 1
-    place, before = address(first), resident()
-    del first
-    second = outputs.empty(MAX_MMAP_THRESHOLD + 1, BYTE)
-    assert address(second) == place
-    assert resident() <= before - MAX_MMAP_THRESHOLD // 4 * 3
-    second[:] = 2
-    assert resident() <= before - MAX_MMAP_THRESHOLD // 4 * 3
-    del second
-    third = outputs.empty(2 * MAX_MMAP_THRESHOLD, BYTE)
-    assert address(third) == place
-    third[:] = 3
-    assert third.min() == third.max() == 3
-
-
 def test_memory_that_any_view_still_shows_is_not_given_to_another() -> None:
     outputs = OutputBufferPool(4 * MAX_MMAP_THRESHOLD)
     first = outputs.empty(MAX_MMAP_THRESHOLD, BYTE)
@@ -73,35 +49,6 @@ def test_memory_that_any_view_still_shows_is_not_given_to_another() -> None:
     assert view[0] == view[-1] == 1
     del view
     assert outputs.kept >= MAX_MMAP_THRESHOLD
-
-
-def test_no_more_is_kept_than_was_said() -> None:
-    outputs = OutputBufferPool(3 * MAX_MMAP_THRESHOLD)
-    arrays = [outputs.empty(MAX_MMAP_THRESHOLD, BYTE) for _ in range(5)]
-    places = [address(array) for array in arrays]
-    for at in range(5):
-        arrays[at] = np.empty(0, BYTE)
-        assert outputs.kept <= 3 * MAX_MMAP_THRESHOLD
-    assert outputs.kept == 3 * MAX_MMAP_THRESHOLD
-    assert {address(outputs.empty(MAX_MMAP_THRESHOLD, BYTE)) for _ in range(1)} <= set(places[2:])  # those used last
-
-
-def test_a_block_much_larger_than_the_output_waits_for_a_larger_one() -> None:
-    outputs = OutputBufferPool(8 * MAX_MMAP_THRESHOLD)
-    place = address(large := outputs.empty(4 * MAX_MMAP_THRESHOLD, BYTE))
-    del large
-    small = outputs.empty(MAX_MMAP_THRESHOLD, BYTE)
-    assert address(small) != place
-    assert address(outputs.empty(3 * MAX_MMAP_THRESHOLD, BYTE)) == place
-
-
-@pytest.mark.parametrize("items", [0, 1, MAX_MMAP_THRESHOLD - 1, 3 * MAX_MMAP_THRESHOLD])
-def test_what_the_c_library_keeps_and_what_is_too_large_to_keep_is_left_to_numpy(items: int) -> None:
-    outputs = OutputBufferPool(2 * MAX_MMAP_THRESHOLD)
-    array = outputs.empty(items, BYTE)
-    assert array.base is None
-    del array
-    assert outputs.kept == 0
 
 
 def test_outputs_that_the_collector_finds_come_back() -> None:
@@ -132,15 +79,3 @@ def test_threads_never_share_a_block() -> None:
         thread.join()
     assert not wrong
     assert outputs.kept <= 4 * MAX_MMAP_THRESHOLD
-
-
-def test_an_output_may_be_aligned_to_two_cache_lines() -> None:
-    outputs = OutputBufferPool(4 * MAX_MMAP_THRESHOLD)
-    kept = []
-    for items in (1, 5, 1000, MAX_MMAP_THRESHOLD // 4, MAX_MMAP_THRESHOLD // 4 + 1):
-        for _ in range(5):
-            made = outputs.empty_aligned(items, np.dtype(np.uint32))
-            kept.append(made)
-            assert made.ctypes.data % 128 == 0
-            assert made.dtype == np.uint32
-            assert (made.shape, made.flags.carray) == ((items,), True)

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from threading import Thread
-from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -18,16 +15,12 @@ from app.store.catalogue import catalogue_database, catalogue_transaction
 from app.store.catalogue.catalogue_database import FILE, FILES, Catalogue
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
-from app.store.files.tensor_file import encode_page
 from app.store.files.write_uploaded_tensor import UploadSpec
 from app.store.processes.directory_lock import StateWord
-from app.store.tensor_metadata import read_first_page
 from app.tensors.dtypes import DTYPES
 from tests.conftest import slow_but_for
 from tests.http.server import run_program
 from tests.store.helpers import files, opened, put, read, scatter, strings
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("what", slow_but_for(("replace", "checkpoint"), ("replace", "remove", "checkpoint", "upload")))
@@ -200,55 +193,6 @@ def test_many_other_tensors_do_not_make_a_log_forgotten_while_it_is_in_use(
     assert read(store, "hot").tolist() == [4, 2, 3, 4, 0, 0, 0, 0]
     assert store.metadata("hot").etag.endswith('-4"')
     store.close()
-
-
-def entered(folder: Path, count: int) -> None:
-    """A store of `count` tensors, without the waits for the disk that uploads have."""
-    store = opened(folder)
-    put(store, "t0", np.arange(16, dtype=np.float32))
-    (row,) = store._index.rows()
-    about, page = read_first_page(folder / "tensors" / row.file)
-    rest = (folder / "tensors" / row.file).read_bytes()[len(page) :]
-    with store._index.change() as transaction:
-        for number in range(1, count):
-            name, identity = f"t{number}", f"{number:032x}"
-            first = encode_page(replace(about, name=name, id=identity), 0, 0)
-            (folder / "tensors" / identity).write_bytes(first + rest)
-            transaction.put(replace(row, name=name, content=identity, file=identity))
-    store.close()
-
-
-@pytest.mark.slow
-def test_a_store_of_ten_thousand_tensors_starts_fast_and_answers_as_one_of_ten(tmp_path: Path) -> None:
-    """By the processor's time, both stores in turns: a busy machine does not matter."""
-    started, stores = {}, {}
-    for count in (10, 10_000):
-        folder = tmp_path / str(count)
-        entered(folder, count)
-        began = thread_time()
-        stores[count] = store = opened(folder, Quota(tensors=20_000))
-        started[count] = thread_time() - began
-        assert len(store.names()) == count
-        for number in range(min(count, 1000)):  # many are mapped
-            assert store.get(f"t{number}") is not None
-    lookups: dict[int, list[float]] = {count: [] for count in stores}
-    changed: dict[int, list[float]] = {count: [] for count in stores}
-    for turn in range(30):
-        for count, store in stores.items():
-            began = thread_time()
-            for _ in range(1000):
-                store.get("t0")
-            lookups[count].append((thread_time() - began) / 1000)
-            put(store, "other", np.arange(turn + 1))
-            began = thread_time()
-            store.get("t0")
-            changed[count].append(thread_time() - began)
-    for store in stores.values():
-        store.close()
-    # Far less than a thousand times as much.
-    assert started[10_000] < 30
-    assert min(lookups[10_000]) < 20 * min(lookups[10]), lookups
-    assert median(changed[10_000]) < 40 * median(changed[10]) + 5e-3, changed
 
 
 def test_the_catalogue_is_made_anew_where_its_making_was_cut_short(folder: Path) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slow_but_for
 from tests.http.limited import small_disk
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", pytest.param("ext4", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kind", slow_but_for(["tmpfs"], ["tmpfs"], ["ext4"]))
 def test_where_the_disk_is_full_tensors_are_served_removed_and_backed_up(kind: str, tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", kind, 24 << 20) as disk:
         done = subprocess.run(

@@ -269,10 +269,8 @@ def each_kind(places: Iterable[str]) -> list[Any]:
     """
     several = [*places]
     few = [*zip(cycle(("pipe", "link to a file", "folder")), several[::4])]
-    kinds = cycle(KINDS)
-    some = [*few, *((next(kinds), place) for place in several)]
-    rest = [pytest.param(*pair, marks=pytest.mark.soak) for pair in product(KINDS, several) if pair not in some]
-    return [*slow_but_for(few, dict.fromkeys(some)), *rest]
+    some = dict.fromkeys([*few, *zip(cycle(KINDS), several)])
+    return slow_but_for(few, some, product(KINDS, several))
 
 
 @pytest.mark.parametrize(("kind", "place"), each_kind(IN_STORE))

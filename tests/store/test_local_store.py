@@ -25,7 +25,6 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from tests.conftest import slow_but_for
-from tests.for_each import for_each
 from tests.store.helpers import files, opened, put, read, reopened, scatter, strings
 from tests.strings import items
 
@@ -50,18 +49,6 @@ def test_every_type_is_read_back_as_it_was_and_survives_a_restart(store: LocalSt
         assert store.metadata("x") == metadata
         store = reopened(store, folder)
     store.close()
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (0, 2**20, 2**20), (1,) * 32])
-def test_odd_shapes_are_kept(store: LocalStore, shape: tuple[int, ...]) -> None:
-    upload = store.upload(UploadSpec("x", DTYPES["int16"], shape))
-    upload.write(bytes(2 * upload.items))
-    upload.finish()
-    assert store.put(upload)[0].shape == shape
-    resident = store.get("x")
-    assert resident is not None
-    assert resident.tensor.shape == shape
-    assert len(resident.tensor.array) == upload.items
 
 
 def test_strings_are_found_without_reading_the_others(store: LocalStore) -> None:
@@ -93,28 +80,6 @@ def test_no_name_reaches_the_file_system(store: LocalStore, folder: Path) -> Non
         put(store, name, np.arange(3))
     assert all(re.fullmatch("tensors/[0-9a-f]{32}", path) for path in files(folder))
     assert store.names() == sorted(["a", "A", "a.b", "CON", "x" * 128])
-
-
-HOSTILE = [
-    "", "..", ".", "/", "a/b", "../x", "a\0", "\0", "x" * 129, "x" * 300, "-a", ".a", "_a", "a b", "аа", "a\n", "ａ",
-    "é", "a\u200b", "\ud800", "gathernd", "gather", "stats",
-]  # fmt: skip
-
-
-@for_each("name", HOSTILE)
-def test_a_hostile_name_is_refused_and_leaves_nothing(store: LocalStore, folder: Path, name: str) -> None:
-    before = set(folder.parent.rglob("*"))
-    for work in (
-        lambda: put(store, name, np.arange(3)),
-        lambda: store.delete(name),
-        lambda: store.metadata(name),
-        lambda: store.content(name),
-    ):
-        with pytest.raises(GatherError, match="invalid_field") as caught:
-            work()
-        assert caught.value.places[0].pointer == "/name"
-    assert store.get(name) is None
-    assert set(folder.parent.rglob("*")) - before <= {folder / "locks"}
 
 
 def test_a_tensor_whose_name_has_been_reserved_since_stays_and_is_not_replaced(
@@ -160,13 +125,6 @@ def test_after_a_change_every_worker_serves_it(store: LocalStore, other: LocalSt
         writer.delete("x")
         assert reader.get("x") is None
         assert reader.names() == []
-
-
-def test_created_stays_and_modified_moves(store: LocalStore) -> None:
-    first, _ = put(store, "x", np.arange(3))
-    second, _ = put(store, "x", np.arange(4))
-    assert first.created == first.modified == second.created
-    assert second.modified > first.modified
 
 
 def on_disk(folder: Path) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, 
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import REDUCTIONS, Reduction
 from tests.for_each import for_each
-from tests.kernels.scatter_loops import scatter_nd
 from tests.store.helpers import (
     answered,
     change_of,
@@ -65,43 +63,6 @@ def test_every_type_and_reduction_is_as_the_onnx_reference(store: LocalStore, na
         found = read(store, "x")
         assert found.dtype == dtype
         np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
-
-
-@for_each("values", [np.array([1 + 2j, 3j], np.complex64), np.array([True, False]), strings("é", "")])
-def test_types_without_arithmetic_take_none_and_the_last_of_two_wins(store: LocalStore, values: NDArray[Any]) -> None:
-    put(store, "x", np.resize(values, 4))
-    etag = scatter(store, "x", [[2], [-1], [2]], np.concatenate([values, values[1:]]))
-    assert read(store, "x").tolist() == [values[0], values[1], values[1], values[1]]
-    assert etag.endswith('-1"')
-
-
-@for_each("reduction", ["min", "max"])
-@for_each("name", ["float16", "bfloat16", "float32", "float64"])
-def test_zeros_with_a_sign_are_less_than_those_without(store: LocalStore, name: str, reduction: Reduction) -> None:
-    rng = np.random.default_rng(1)
-    signed = np.array([0.0, -0.0, 1.0, -1.0], DTYPES[name].numpy)
-    for rows in (rng.permutation(40), rng.integers(0, 40, 40)):
-        data, updates = rng.choice(signed, (40, 3)), rng.choice(signed, (40, 3))
-        put(store, "x", data)
-        scatter(store, "x", rows[:, np.newaxis], updates, reduction)
-        expected = scatter_nd(data, rows[:, np.newaxis], updates, reduction)
-        assert read(store, "x").tobytes() == expected.tobytes()
-
-
-def test_reductions_go_in_row_major_order(store: LocalStore) -> None:
-    put(store, "x", np.zeros(1, np.float16))
-    scatter(store, "x", [[0], [0], [0]], np.array([2048, 1, -2048], np.float16), "add")
-    assert read(store, "x").tolist() == [0]  # 2048 + 1 rounds to 2048; in another order it would be 1
-    put(store, "y", np.zeros(1, ml_dtypes.bfloat16))
-    scatter(store, "y", [[0], [0], [0]], np.array([256, 1, -256], ml_dtypes.bfloat16), "add")
-    assert float(read(store, "y")[0]) == 0
-
-
-def test_an_empty_scatter_changes_nothing_but_the_etag(store: LocalStore) -> None:
-    put(store, "x", np.arange(3))
-    etag = scatter(store, "x", np.empty((0, 1)), np.empty(0, np.int64))
-    assert read(store, "x").tolist() == [0, 1, 2]
-    assert etag.endswith('-1"')
 
 
 def test_every_worker_sees_a_change_at_once_and_metadata_says_so(store: LocalStore, other: LocalStore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import subprocess
 import sys
@@ -13,11 +12,8 @@ import pytest
 
 from app.telemetry import shared_counters
 from app.telemetry.shared_counters import (
-    CELLS,
     GAUGE,
-    SLOT_BYTES,
     CounterGroup,
-    Counters,
     SlotHeader,
     join,
     unshared_counters,
@@ -76,17 +72,6 @@ def test_gauges_are_those_of_living_processes(group: CounterGroup) -> None:
     assert one.totals() == {GAUGE + "open": 2.0}
 
 
-def test_rows_lie_side_by_side_and_are_found_again(group: CounterGroup) -> None:
-    one = join(group.fd, 1)
-    one.add("x")
-    one.forget(["x"])
-    names = [f"r{number}" for number in range(5)]
-    first = one.adjacent_cells(names)
-    assert [one.slot.name(first + place) for place in range(5)] == names
-    assert one.adjacent_cells(names) == first
-    assert join(group.fd, 1).adjacent_cells(names) == first
-
-
 def test_a_cell_given_up_is_named_anew_and_starts_at_nothing() -> None:
     mine = unshared_counters()
     mine.add("old", 5)
@@ -109,27 +94,3 @@ def test_a_full_slot_counts_no_further_and_says_so_once(
     mine.values[cell + 29] += 1
     assert mine.totals() == {f"n{number}": 1.0 for number in range(10)}
     assert len(caplog.records) == 1
-
-
-def test_the_name_of_a_counter_fits_its_cell_or_is_refused() -> None:
-    mine = unshared_counters()
-    mine.add("é" * 95)
-    with pytest.raises(ValueError, match="too long"):
-        mine.add("é" * 96)
-    assert mine.totals() == {"é" * 95: 1.0}
-
-
-def test_another_version_does_not_join(group: CounterGroup) -> None:
-    join(group.fd, 1)
-    group.slots[1].header[SlotHeader.LAYOUT] += 1
-    with pytest.raises(RuntimeError, match="another version"):
-        join(group.fd, 1)
-
-
-def test_slots_do_not_touch_each_other() -> None:
-    memory = memoryview(mmap.mmap(-1, 3 * SLOT_BYTES))
-    middle = Counters(memory, 1)
-    middle.adjacent_cells([f"{number:0191d}" for number in range(CELLS - 64)])
-    middle.values[CELLS - 1] = 1.0
-    for place in (0, 2):
-        assert not any(memory[place * SLOT_BYTES : (place + 1) * SLOT_BYTES : 509])
