@@ -212,7 +212,7 @@ $(CLUSTER)/.stamp: requirements-cluster.lock requirements-build.lock $(PROJECTS)
 	$(PIP) --python $(CLUSTER)/bin/python install -q --no-deps --no-build-isolation --editable ./clients/python --editable .
 	@touch $@
 
-# Several gigabytes, for soak alone: torch, TensorFlow, JAX and OpenVINO answer the same requests.
+# Several gigabytes, for soak alone: torch and OpenVINO answer the same requests.
 frameworks: $(FRAMEWORKS)/.stamp ## Other implementations of the operators, which soak compares with
 
 $(FRAMEWORKS)/.stamp: tests/frameworks/requirements.txt $(VENV)/.checkout

@@ -1,7 +1,6 @@
 """One replica of each range, and its process dies: what needs its rows is shard_unavailable until it is started again.
 
-Each shard's process has a keeper of its own (`ChildProcess`), as in an actor of Ray; `ray_one_replica.py` is the same
-on Ray.
+Each shard's process has a keeper of its own (`ChildProcess`), as in an actor of Ray.
 """
 
 from __future__ import annotations

@@ -135,15 +135,8 @@ def test_shards_of_a_given_number_are_spread_over_the_machines(ray: StandIn) -> 
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "program",
-    [
-        "ray_chain",
-        pytest.param("ray_one_replica", marks=pytest.mark.soak),
-    ],
-)
-def test_a_cluster_on_ray(program: str) -> None:
-    """ray_chain: all that users do; ray_one_replica: what a killed shard means that alone has a range, for how long."""
+def test_a_cluster_on_ray() -> None:
+    """All that users do."""
     skip_without(**{"redis-server": "redis-server", "etcd": "etcd-server"})
     python = in_environment(".venv-cluster/bin/python", "cluster")
     if not TEST_ALL:
@@ -156,7 +149,7 @@ def test_a_cluster_on_ray(program: str) -> None:
     environment |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
     environment |= {"RAY_TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*NAMESPACE, "bash", "-c", script, str(python), "-m", f"tests.cluster.{program}", str(folder)],
+        [*NAMESPACE, "bash", "-c", script, str(python), "-m", "tests.cluster.ray_chain", str(folder)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.stdout.endswith("all of it holds\n"), done.stdout[-6000:] + done.stderr[-6000:]

@@ -1,19 +1,16 @@
 """Answers of other implementations: reads questions from standard input and writes an answer for each.
 
-Runs in the environment .venv-frameworks, which has torch, TensorFlow, JAX and OpenVINO. A question is the pickle of a
+Runs in the environment .venv-frameworks, which has torch and OpenVINO. A question is the pickle of a
 function's name and its arguments; its answer is the pickle of an array or of several, or the exception as a text.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
-
-os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", JAX_ENABLE_X64="1", JAX_PLATFORMS="cpu")
 
 import numpy as np
 
@@ -50,22 +47,6 @@ def openvino_gather(data: Array, indices: Array, axis: int, batch_dims: int) -> 
 
 
 @cache
-def tensorflow() -> Any:
-    import tensorflow
-
-    tensorflow.config.threading.set_intra_op_parallelism_threads(1)
-    return tensorflow
-
-
-def tensorflow_gathernd(data: Array, indices: Array, batch_dims: int) -> Array:
-    return np.asarray(tensorflow().gather_nd(data, indices, batch_dims=batch_dims).numpy())
-
-
-def tensorflow_gather(data: Array, indices: Array, axis: int, batch_dims: int) -> Array:
-    return np.asarray(tensorflow().gather(data, indices, axis=axis, batch_dims=batch_dims).numpy())
-
-
-@cache
 def torch() -> Any:
     import torch
 
@@ -78,41 +59,12 @@ def torch_gather_elements(data: Array, indices: Array, axis: int) -> Array:
     return np.asarray(torch().gather(both[0], axis, both[1]).numpy())
 
 
-def tensorflow_scatternd(data: Array, indices: Array, updates: Array, reduction: str) -> Array:
-    scatter = {
-        "none": "tensor_scatter_nd_update",
-        "add": "tensor_scatter_nd_add",
-        "min": "tensor_scatter_nd_min",
-        "max": "tensor_scatter_nd_max",
-    }[reduction]
-    return np.asarray(getattr(tensorflow(), scatter)(data, indices, updates).numpy())
-
-
 def torch_scatter_elements(data: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
     own, chosen, new = (torch().from_numpy(each.copy()) for each in (data, indices, updates))
     if reduction == "none":
         return np.asarray(own.scatter(axis, chosen, new).numpy())
     reduce = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}[reduction]
     return np.asarray(own.scatter_reduce(axis, chosen, new, reduce, include_self=True).numpy())
-
-
-def tensorflow_gathernd_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array, batch_dims: int) -> Array:
-    if indices.ndim == 1:  # one tuple, whose gradient it has no operator for
-        indices, grad_output = indices[None], grad_output[None]
-    return _by_tape(shape, grad_output, lambda tf, data: tf.gather_nd(data, indices, batch_dims=batch_dims))
-
-
-def tensorflow_gather_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array, axis: int) -> Array:
-    return _by_tape(shape, grad_output, lambda tf, data: tf.gather(data, indices, axis=axis))
-
-
-def _by_tape(shape: tuple[int, ...], grad_output: Array, gather: Callable[[Any, Any], Any]) -> Array:
-    tf = tensorflow()
-    data = tf.Variable(np.zeros(shape, grad_output.dtype))
-    with tf.GradientTape() as tape:
-        output = gather(tf, data)
-    gradient = tape.gradient(output, data, output_gradients=tf.constant(grad_output))
-    return np.asarray(tf.convert_to_tensor(gradient).numpy())
 
 
 def torch_gathernd_gradient(shape: tuple[int, ...], indices: Array, grad_output: Array, batch_dims: int = 0) -> Array:
@@ -153,12 +105,6 @@ def torch_embedding_bag(table: Array, indices: Array, offsets: Array, pooling: s
     own, chosen, starts = (torch().from_numpy(each.copy()) for each in (table, indices, offsets))
     bags = torch().nn.functional.embedding_bag(chosen, own, starts, mode=pooling, per_sample_weights=given)
     return np.asarray(bags.numpy())
-
-
-def jax_take(data: Array, indices: Array, axis: int, mode: str, fill_value: Any) -> Array:
-    from jax import numpy as jnp
-
-    return np.asarray(jnp.take(data, indices, axis=axis, mode=mode, fill_value=fill_value))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Scatters as TensorFlow and torch compute them: equal bits on random valid requests of small integers."""
+"""Scatters of elements as torch computes them: equal bits on random valid requests of small integers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,6 @@ from tests.frameworks.test_gathers import check, shape_of
 
 pytestmark = pytest.mark.soak
 TYPES = ("float32", "float64", "int32", "int64")
-Array = np.ndarray[Any, Any]
-
-
-def distinct(indices: Array, shape: tuple[int, ...]) -> Array:
-    """The tuples without those that name a place again: what comes last there is another matter for each library."""
-    _, firsts = np.unique(indices % shape[: indices.shape[-1]], axis=0, return_index=True)
-    return indices[np.sort(firsts)]
-
-
-@pytest.mark.parametrize("reduction", ["none", "add", "min", "max"])
-def test_scatternd(reduction: Any, service: Client, ask: Ask) -> None:
-    rng = np.random.default_rng(11)
-    for _ in range(samples(20)):
-        shape = shape_of(rng, int(rng.integers(1, 5)))
-        depth = int(rng.integers(1, len(shape) + 1))
-        indices = rng.integers(0, shape[:depth], (int(rng.integers(0, 6)), depth))
-        if reduction == "none":
-            indices = distinct(indices, shape)
-        kind = rng.choice(TYPES)
-        data = rng.integers(-20, 20, shape).astype(kind)
-        updates = rng.integers(-20, 20, (len(indices), *shape[depth:])).astype(kind)
-        found = service.scatternd(data, indices, updates, reduction=reduction)
-        check(found, ask("tensorflow_scatternd", data, indices, updates, reduction), (shape, indices))
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])

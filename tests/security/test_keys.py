@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -122,12 +120,6 @@ def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
     assert refusal(judge, request()) == "unauthorized"
 
 
-def test_keys_are_long_and_differ(tmp_path: Path) -> None:
-    made = {api_keys.add(tmp_path / "keys", f"key{number}", ["gather"]) for number in range(20)}
-    assert len(made) == 20
-    assert all(len(text) >= len("gathernd_") + 43 for text in made)
-
-
 def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     gather, tensors = api_keys.add(path, "g", ["gather"]), api_keys.add(path, "t", ["tensors"])
@@ -160,42 +152,11 @@ def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/livez", "/readyz", "/v2/health/ready", "/errors", "/errors/x", "/docs", "/docs/a"]
-)
-def test_public_routes_take_any_key_and_none(path: str, tmp_path: Path) -> None:
-    text = api_keys.add(tmp_path / "keys", "t", ["tensors"])
-    judge = KeyAuthorizer(tmp_path / "keys")
-    for key in (None, "wrong", text, text):
-        assert refusal(judge, request("GET", path, key)) is None
-
-
-@pytest.mark.parametrize(
     "path", ["/livez/", "/errorsx", "/v2/health", "/v2/healthy/x", "/docsx", "//docs/", "/v2/Health/live", ""]
 )
 def test_routes_that_only_look_public_ask_for_a_key(path: str, tmp_path: Path) -> None:
     api_keys.add(tmp_path / "keys", "t", ["tensors"])
     assert refusal(KeyAuthorizer(tmp_path / "keys"), request("GET", path)) == "unauthorized"
-
-
-def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
-    (tmp_path / "keys").touch()
-    assert refusal(KeyAuthorizer(tmp_path / "keys"), request(key="x")) == "unauthorized"
-
-
-def test_a_change_is_noticed_and_a_removed_key_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    old = api_keys.add(path, "old", ["gather"])
-    judge = KeyAuthorizer(path)
-    assert refusal(judge, request(key=old)) is None
-    new = api_keys.add(path, "new", ["gather"])
-    assert refusal(judge, request(key=new)) == "unauthorized"
-    judge.take(judge.watcher.changed() or [])
-    assert refusal(judge, request(key=new)) is None
-    assert refusal(judge, request(key=old)) is None
-    api_keys.remove(path, "old")
-    judge.take(judge.watcher.changed() or [])
-    assert refusal(judge, request(key=old)) == "unauthorized"
-    assert refusal(judge, request(key=new)) is None
 
 
 def test_a_change_of_scope_is_noticed(tmp_path: Path) -> None:
@@ -256,27 +217,6 @@ def test_nothing_is_remembered_of_what_was_sent(tmp_path: Path) -> None:
         assert refusal(judge, request(key=" " * blanks + key)) is None
         assert refusal(judge, request(key=" " * blanks + key + "x")) == "unauthorized"
     assert repr(vars(judge)) == before
-
-
-def test_the_watch_takes_a_change(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    api_keys.add(path, "a", ["gather"])
-    judge = KeyAuthorizer(path)
-
-    async def scenario() -> None:
-        watching = asyncio.create_task(judge.watch(0.01))
-        new = api_keys.add(path, "b", ["gather"])
-        for _ in range(6000):
-            await asyncio.sleep(0.01)
-            if refusal(judge, request(key=new)) is None:
-                break
-        else:
-            pytest.fail("the new key is not taken")
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-
-    asyncio.run(scenario())
 
 
 def test_comments_order_and_mode_stay_when_keys_come_and_go(tmp_path: Path) -> None:
