@@ -260,6 +260,7 @@ def test_locks_hold_every_declared_requirement() -> None:
         ("requirements.lock", CLIENT_PROJECT["project"]["dependencies"]),
         ("requirements.lock", CLIENT_PROJECT["project"]["optional-dependencies"]["cli"]),
         ("requirements-dev.lock", PROJECT["project"]["optional-dependencies"]["dev"]),
+        ("requirements-dev.lock", CLIENT_PROJECT["project"]["optional-dependencies"]["parquet"]),
         ("requirements-otel.lock", PROJECT["project"]["optional-dependencies"]["otel"]),
         ("requirements-cloud.lock", PROJECT["project"]["optional-dependencies"]["cloud"]),
         ("requirements-cluster.lock", PROJECT["project"]["optional-dependencies"]["cluster"]),

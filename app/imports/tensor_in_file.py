@@ -20,6 +20,8 @@ from app.tensors.dtypes import BY_SAFETENSORS
 
 T = TypeVar("T")
 _LISTED: Final = 3
+_TABLES: Final = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")
+"""What Parquet files, Arrow IPC files and Arrow IPC streams begin with."""
 _UNSOUND_HINT: Final = (
     "Write the file again, with numpy.save or with save_file of safetensors, and then send the request again."
 )
@@ -56,6 +58,11 @@ async def find_tensor(
         return await _find_in_npy(source, head)
     if SAFETENSORS_FILE.is_meant(head):
         return await _find_in_safetensors(source, head, tensor, memory, keys)
+    if head.startswith(_TABLES):
+        raise SourceFailed(
+            "it is a Parquet or Arrow file, which the service does not read",
+            "Upload it with `gathernd tensors put NAME URL --keys COLUMN`, which reads it where the command runs.",
+        )
     raise SourceFailed("it is neither an npy file nor a safetensors file")
 
 

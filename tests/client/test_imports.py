@@ -67,6 +67,23 @@ def test_a_tensor_is_imported_and_waited_for(service: Any, source: RangeServer) 
     assert service.import_tensor("a", f"{source.url}/t/many.safetensors", tensor="second").shape == (5, 64)
 
 
+def test_keys_are_imported_with_their_rows(service: Any, source: RangeServer, importing: Server) -> None:
+    url = f"{source.url}/t/keyed.safetensors"
+    source.files["/t/keyed.safetensors"] = save(ids=np.arange(300) * 7, first=TABLE)
+    assert service.import_tensor("b", url, tensor="first", keys="ids").keys.dtype == "int64"
+    assert np.array_equal(service.gather("b", keys=[14, 0]), TABLE[[2, 0]])
+    arguments = ["tensors", "put", "b", f"{url}#first", "--keys", "ids", "--server", "--url", importing.url]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert service.metadata("b").keys.dtype == "int64"
+
+
+def test_the_service_reads_no_parquet_and_says_what_does(service: Any, source: RangeServer) -> None:
+    source.files["/t/users.parquet"] = b"PAR1" + bytes(100) + b"PAR1"
+    with pytest.raises(errors.ImportFailed, match="Parquet") as caught:
+        service.import_tensor("a", f"{source.url}/t/users.parquet")
+    assert "gathernd tensors put NAME URL" in str(caught.value.hint)
+
+
 def test_an_import_is_begun_looked_at_and_listed(service: Any, source: RangeServer) -> None:
     begun = service.begin_import("b", f"{source.url}/t/a.npy?secret")
     assert (begun.name, begun.url, begun.bytes_total) == ("b", f"{source.url}/t/a.npy", TABLE.nbytes)

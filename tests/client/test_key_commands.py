@@ -84,7 +84,8 @@ def test_what_comes_for_a_key_that_the_table_lacks(run: Run) -> None:
         (["rows", "ids", "7", "--missing", "row", "--missing-row", "{"], 2, "--missing-row"),
         (["rows", "plain", "7"], 1, "no_keys"),
         (["keys", "plain"], 1, "no_keys"),
-        (["put", "ids", "https://example.com/x.npy", "--keys", "keys.npy"], 1, "--keys is for a file"),
+        (["put", "ids", "https://example.com/x", "--server", "--columns", "a"], 1, "reads no Parquet"),
+        (["put", "ids", "rows.npy", "--columns", "a"], 1, "columns of a Parquet or Arrow file"),
     ],
 )
 def test_what_fails_says_why(run: Run, arguments: list[str], code: int, text: str) -> None:

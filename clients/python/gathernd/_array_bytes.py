@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import pack, unpack_from
 from typing import Any, Final
@@ -80,6 +80,39 @@ class EncodedTensor:
     element_type: ElementType
     shape: tuple[int, ...]
     raw: Buffer
+
+
+class StreamedBytes:
+    """`size` bytes that are made while they are sent: each iteration calls `make` and yields its buffers.
+
+    An iteration raises what `make` raises, and ValueError if that yields more or fewer bytes.
+    """
+
+    def __init__(self, size: int, make: Callable[[], Iterator[Buffer]]) -> None:
+        self._size = size
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Buffer]:
+        left = self._size
+        for buffer in self._make():
+            left -= len(buffer)
+            if left < 0:
+                break
+            yield buffer
+        if left:
+            raise ValueError("the file was changed while it was sent")
+
+
+@dataclass(slots=True, eq=False)
+class StreamedTensor:
+    """A tensor whose items are made while they are sent."""
+
+    element_type: ElementType
+    shape: tuple[int, ...]
+    raw: StreamedBytes
 
 
 def encode(array: NDArray[Any]) -> EncodedTensor:

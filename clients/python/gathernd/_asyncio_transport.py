@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from time import monotonic
 from typing import Any, Final, cast
 
 from . import _failures
+from ._array_bytes import Buffer, StreamedBytes
 from ._connection_settings import ConnectionSettings
 from ._http1_messages import AnswerParser, request_header
 from ._messages import Answer, Request, body_chunks
@@ -210,7 +212,7 @@ class _Connection(asyncio.BufferedProtocol):
                 complete = True
                 self._limit = self._settings.timeouts.read
                 self._watch()
-                self._transport.write(b"".join((header, *request.body)))
+                self._transport.write(b"".join((header, *body_chunks(request.body))))
             else:
                 self._limit = self._settings.timeouts.write
                 self._watch()
@@ -238,7 +240,7 @@ class _Connection(asyncio.BufferedProtocol):
         assert self._answered is not None
         self._transport.write(header)
         sent = 0
-        for chunk in body_chunks(request.body):
+        async for chunk in _chunks(request.body):
             if self._answered.done() or self.parser.begun:
                 return False
             self._transport.write(chunk)
@@ -268,3 +270,14 @@ class _Connection(asyncio.BufferedProtocol):
     def _fail(self, error: Exception) -> None:
         if self._answered is not None and not self._answered.done():
             self._answered.set_exception(error)
+
+
+async def _chunks(body: Sequence[Buffer | StreamedBytes]) -> AsyncIterator[memoryview]:
+    """`body_chunks`; those that are made while they are sent are made in a thread."""
+    chunks = body_chunks(body)
+    if not any(isinstance(part, StreamedBytes) for part in body):
+        for chunk in chunks:
+            yield chunk
+        return
+    while (made := await asyncio.to_thread(next, chunks, None)) is not None:
+        yield made

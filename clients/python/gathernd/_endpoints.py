@@ -10,7 +10,7 @@ import math
 import operator
 import re
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -203,6 +203,7 @@ def put(
     name: str,
     source: Any,
     keys: Any,
+    columns: Sequence[str] | str | None,
     tensor: str | None,
     if_match: str | None,
     if_none_match: str | None,
@@ -218,7 +219,7 @@ def put(
     Not retryable: a second one would make another version, for which the oldest of those that are kept goes.
     """
     path = _path(name)
-    tensors = upload_tensors(source, tensor, keys)
+    tensors = upload_tensors(source, tensor, keys, columns)
     rows = tensors[DATA]
     if len(tensors) > 1:
         content_type, query, body = SAFETENSORS, {}, write_in_order(tensors)

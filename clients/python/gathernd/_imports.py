@@ -54,6 +54,7 @@ def begin(
     name: str,
     url: str,
     tensor: str | None,
+    keys: str | None,
     if_match: str | None,
     if_none_match: str | None,
     prefault: bool,
@@ -69,7 +70,7 @@ def begin(
         query["keep"] = str(keep)
     if replicas is not None:
         query["replicas"] = str(replicas)
-    asked = {"url": url, "tensor": tensor, "note": note}
+    asked = {"url": url, "tensor": tensor, "keys": keys, "note": note}
     body = json.dumps({field: value for field, value in asked.items() if value is not None}).encode()
     headers = {"content-type": JSON, "accept": JSON, **conditions(if_match, if_none_match)}
     return Request("POST", f"/tensors/{name}/import", _read_import, query, headers, [body], retryable=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from ._array_bytes import Buffer
+from ._array_bytes import Buffer, StreamedBytes
 from .errors import GatherNDError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -44,7 +44,7 @@ class Request(Generic[T_co]):
     read: Callable[[Answer], T_co]
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Headers = field(default_factory=dict)
-    body: Sequence[Buffer] = ()
+    body: Sequence[Buffer | StreamedBytes] = ()
     retryable: bool = True
     progress: Progress | None = None
     receive_into: ReceiveInto | None = None
@@ -54,7 +54,10 @@ class Request(Generic[T_co]):
         return f"{self.method} {self.path}"
 
 
-def body_chunks(body: Sequence[Any]) -> list[memoryview]:
+def body_chunks(body: Sequence[Buffer | StreamedBytes]) -> Iterator[memoryview]:
     """The bytes of a request's body in pieces of at most CHUNK_BYTES, views of its buffers."""
-    views = (memoryview(buffer) for buffer in body)
-    return [view[at : at + CHUNK_BYTES] for view in views for at in range(0, len(view), CHUNK_BYTES)]
+    for part in body:
+        for buffer in part if isinstance(part, StreamedBytes) else (part,):
+            view = memoryview(buffer)
+            for at in range(0, len(view), CHUNK_BYTES):
+                yield view[at : at + CHUNK_BYTES]

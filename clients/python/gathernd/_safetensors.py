@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from ._array_bytes import ELEMENT_TYPE_OF_SAFETENSORS, Buffer, ElementType, EncodedTensor
+from ._array_bytes import ELEMENT_TYPE_OF_SAFETENSORS, Buffer, ElementType, EncodedTensor, StreamedBytes, StreamedTensor
 from .errors import UnexpectedAnswer
 
 _KEPT_HEADER_BYTES: Final = 1024
@@ -17,7 +17,9 @@ MAX_HEADER_BYTES: Final = 100 << 20
 """Most bytes of the header of a file, as the format's own library has it."""
 
 
-def write_safetensors(tensors: Mapping[str, EncodedTensor], metadata: Mapping[str, str] | None = None) -> list[Buffer]:
+def write_safetensors(
+    tensors: Mapping[str, EncodedTensor], metadata: Mapping[str, str] | None = None
+) -> list[Buffer | StreamedBytes]:
     """The buffers of a safetensors body with `tensors`: the header, then the bytes of each tensor, not copied.
 
     Tensors with larger items come first, so that each is aligned to its items. The format must have every element type.
@@ -27,7 +29,9 @@ def write_safetensors(tensors: Mapping[str, EncodedTensor], metadata: Mapping[st
     return write_in_order(dict(order), metadata)
 
 
-def write_in_order(tensors: Mapping[str, EncodedTensor], metadata: Mapping[str, str] | None = None) -> list[Buffer]:
+def write_in_order(
+    tensors: Mapping[str, EncodedTensor | StreamedTensor], metadata: Mapping[str, str] | None = None
+) -> list[Buffer | StreamedBytes]:
     """The buffers of a safetensors body with `tensors` in their order, which an upload with keys needs."""
     described = tuple([(name, one.element_type.safetensors, one.shape, len(one.raw)) for name, one in tensors.items()])
     header = _header(described, tuple((metadata or {}).items()))

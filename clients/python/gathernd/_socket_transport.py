@@ -178,7 +178,7 @@ class _Connection:
         limit = self._settings.timeouts.write
         self._limit(limit, until)
         if request.progress is None and sum(map(len, request.body)) <= JOIN_BYTES:
-            self._socket.sendall(b"".join((header, *request.body)))
+            self._socket.sendall(b"".join((header, *body_chunks(request.body))))
             return True
         self._socket.sendall(header)
         sent = 0

@@ -1,22 +1,24 @@
-"""What an upload may be made of besides arrays: an npy or safetensors file, and an iterator of rows."""
+"""What an upload may be made of besides arrays: an npy, safetensors, Parquet or Arrow file, and an iterator of rows."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from ._array_bytes import ElementType, EncodedTensor
+from ._array_bytes import ElementType, EncodedTensor, StreamedTensor
 from ._arrays_of_others import encode_value
 from ._key_arrays import KEY_TENSORS, key_tensors
 from ._safetensors import MAX_HEADER_BYTES, read_entries, tensor_of_file
 
 DATA: Final = "data"
 _NPY_MAGIC: Final = b"\x93NUMPY"
+TABLE_MAGIC: Final = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")
+"""What Parquet files, Arrow IPC files (Feather) and Arrow IPC streams begin with."""
 
 
 def encode_upload(source: Any, tensor: str | None) -> EncodedTensor:
@@ -32,13 +34,23 @@ def encode_upload(source: Any, tensor: str | None) -> EncodedTensor:
     return _encode_rows(source) if isinstance(source, Iterator) else encode_value(source)
 
 
-def upload_tensors(source: Any, tensor: str | None, keys: Any) -> dict[str, EncodedTensor]:
+def upload_tensors(
+    source: Any, tensor: str | None, keys: Any, columns: Sequence[str] | str | None = None
+) -> dict[str, EncodedTensor | StreamedTensor]:
     """The tensors of an upload in their order: `data`, after the keys of its rows if it has keys.
 
-    `keys` is an array or the path of an npy file. Without them a safetensors file may have keys beside its `data`.
-    Raises what `encode_upload` and `key_tensors` raise, and TypeError for rows that cannot be sent beside keys.
+    `keys` is an array or the path of an npy file. Without them a safetensors file may have keys beside its `data`. Of a
+    Parquet or Arrow file `keys` is the name of a column, and `columns` are those of the rows. Raises what
+    `encode_upload`, `key_tensors` and `table_tensors` raise, and TypeError for rows that cannot be sent beside keys.
     """
-    if keys is None and tensor is None and isinstance(source, str | os.PathLike):
+    is_file = isinstance(source, str | os.PathLike)
+    if is_file and is_table_file(Path(source)):
+        if tensor is not None:
+            raise ValueError(f"{source} has columns, which columns= names, and no tensors")
+        return _tensors_of_columns(Path(source), keys, columns)
+    if columns is not None:
+        raise ValueError("columns= names columns of a Parquet or Arrow file, and no such file is uploaded")
+    if is_file and keys is None and tensor is None:
         for names in KEY_TENSORS:
             if _tensors_of_file(Path(source)) == {*names, DATA}:
                 return {name: _encode_file(Path(source), name) for name in (*names, DATA)}
@@ -48,6 +60,26 @@ def upload_tensors(source: Any, tensor: str | None, keys: Any) -> dict[str, Enco
     if rows.element_type.safetensors is None:
         raise TypeError(f"rows of {rows.element_type.name} are uploaded without keys; put_keys gives them keys then")
     return {**key_tensors(keys), DATA: rows}
+
+
+def is_table_file(path: Path) -> bool:
+    """Whether a file is Parquet or Arrow, by its first bytes. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(8).startswith(TABLE_MAGIC)
+
+
+def _tensors_of_columns(
+    path: Path, keys: Any, columns: Sequence[str] | str | None
+) -> dict[str, EncodedTensor | StreamedTensor]:
+    try:
+        from ._table_files import table_tensors  # noqa: PLC0415  (pyarrow, of an extra)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{path} needs pyarrow: pip install './clients/python[parquet]' in a checkout"
+        ) from error
+    own = keys if isinstance(keys, str) else None
+    found, rows = table_tensors(path, own, columns)
+    return {**(found if keys is None or own is not None else key_tensors(keys)), DATA: rows}
 
 
 def _tensors_of_file(path: Path) -> set[str]:

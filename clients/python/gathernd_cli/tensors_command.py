@@ -91,9 +91,20 @@ def _progress_bar(name: str, total: int | None) -> Iterator[Callable[[int], None
 @app.command("put")
 def put(
     name: NewName,
-    file: Annotated[str, typer.Argument(help="npy or safetensors file, or its URL, with #TENSOR for one of several.")],
+    file: Annotated[
+        str,
+        typer.Argument(help="npy, safetensors, Parquet or Arrow file, or its URL, with #TENSOR for one of several."),
+    ],
     keys: Annotated[
-        Path | None, typer.Option(help="npy file of the rows' keys; a safetensors file may have them itself.")
+        str | None,
+        typer.Option(
+            help="Column of a Parquet or Arrow file with the rows' keys, with --server a tensor of the safetensors "
+            "file; else an npy file of them. A safetensors file may have them itself."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns of a Parquet or Arrow file that make the rows, with commas; default all others."),
     ] = None,
     if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
     tensor: Annotated[str | None, typer.Option(help="Which tensor of a safetensors file that has several.")] = None,
@@ -114,7 +125,7 @@ def put(
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Upload an npy or safetensors file as the next version of a resident tensor. Prints its ETag.
+    """Upload a file as the next version of a resident tensor. Prints its ETag.
 
     A URL is fetched here, by ranges, and uploaded then; with --server the service itself reads it, if it may.
     """
@@ -126,28 +137,50 @@ def put(
         if not is_url(file):
             if server:
                 raise ValueError("--server is for a URL")
-            info = _upload(service, name, Path(file), keys, tensor, options)
-        elif keys is not None:
-            raise ValueError("--keys is for a file, not for a URL")
+            info = _upload(service, name, Path(file), keys, columns, tensor, options)
         else:
             address, fragment = split_fragment(file)
-            info = (_import if server else _fetch_and_upload)(service, name, address, tensor or fragment, options)
+            tensor = tensor or fragment
+            if not server:
+                info = _fetch_and_upload(service, name, address, keys, columns, tensor, options)
+            elif columns is not None:
+                raise ValueError("--columns is for a file that is read here: the service reads no Parquet")
+            else:
+                info = _import(service, name, address, keys, tensor, options)
         typer.echo(info.etag)
 
 
 def _upload(
-    service: Client, name: str, file: Path, keys: Path | None, tensor: str | None, options: PutOptions
+    service: Client,
+    name: str,
+    file: Path,
+    keys: str | None,
+    columns: str | None,
+    tensor: str | None,
+    options: PutOptions,
 ) -> TensorInfo:
-    from .npy_files import is_safetensors, load  # noqa: PLC0415  (imports NumPy, which a help does not need)
+    from gathernd._upload_sources import is_table_file  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
-    # The client takes paths of both; what is no npy file is refused here with more to say of it.
-    content = file if tensor is not None or is_safetensors(file) else load(file)
+    from .npy_files import is_safetensors, load  # noqa: PLC0415
+
+    # The client takes paths of all; what is no npy file is refused here with more to say of it.
+    is_table = is_table_file(file)
+    content = file if tensor is not None or is_table or is_safetensors(file) else load(file)
     with _progress_bar(name, getattr(content, "nbytes", None)) as progress:
-        own = None if keys is None else load(keys)
-        return service.put(name, content, keys=own, tensor=tensor, progress=progress, **options)
+        own = keys if keys is None or is_table else load(Path(keys))
+        chosen = None if columns is None else columns.split(",")
+        return service.put(name, content, keys=own, columns=chosen, tensor=tensor, progress=progress, **options)
 
 
-def _fetch_and_upload(service: Client, name: str, url: str, tensor: str | None, options: PutOptions) -> TensorInfo:
+def _fetch_and_upload(
+    service: Client,
+    name: str,
+    url: str,
+    keys: str | None,
+    columns: str | None,
+    tensor: str | None,
+    options: PutOptions,
+) -> TensorInfo:
     with ExitStack() as stack:
         bars: list[Callable[[int], None]] = []
 
@@ -157,11 +190,13 @@ def _fetch_and_upload(service: Client, name: str, url: str, tensor: str | None, 
             bars[0](done)
 
         path = stack.enter_context(fetched(url, tensor, show))
-        return _upload(service, name, path, None, tensor if url.startswith("file:") else None, options)
+        return _upload(service, name, path, keys, columns, tensor if url.startswith("file:") else None, options)
 
 
-def _import(service: Client, name: str, url: str, tensor: str | None, options: PutOptions) -> TensorInfo:
-    found = service.begin_import(name, url, tensor=tensor, **options)
+def _import(
+    service: Client, name: str, url: str, keys: str | None, tensor: str | None, options: PutOptions
+) -> TensorInfo:
+    found = service.begin_import(name, url, tensor=tensor, keys=keys, **options)
     with _progress_bar(name, found.bytes_total) as progress:
         return service.wait_for_import(found, progress=progress)
 

@@ -59,7 +59,7 @@ def split_fragment(url: str) -> tuple[str, str | None]:
 
 @contextmanager
 def fetched(url: str, tensor: str | None, progress: Callable[[int, int], None]) -> Iterator[Path]:
-    """A temporary file with what an upload needs of the file at a URL: npy, or safetensors of one tensor.
+    """A temporary file with what an upload needs of the file at a URL: all of it, or one tensor of a safetensors file.
 
     `progress` is called with the bytes done and those in all. Raises OSError, and ValueError for what cannot be read.
     """
@@ -106,6 +106,12 @@ def _wanted(source: _Ranges, head: bytes, tensor: str | None, url: str) -> tuple
             raise ValueError(f"{shown_url(url)} is an npy file, which has one tensor and no names")
         return b"", 0, _npy_bytes(head, url) if source.size is None else source.size, head
     # They import NumPy, which a help does not need.
+    from gathernd._upload_sources import TABLE_MAGIC  # noqa: PLC0415
+
+    if head.startswith(TABLE_MAGIC):
+        if source.size is None:
+            raise ValueError(f"{shown_url(url)}: the server does not say how long it is; download it first")
+        return b"", 0, source.size, head
     from gathernd._safetensors import MAX_HEADER_BYTES, tensor_of_file  # noqa: PLC0415
 
     size = int.from_bytes(head[:8], "little")

@@ -21,6 +21,7 @@ class AsyncImports(AsyncRequests):
         url: str,
         *,
         tensor: str | None = None,
+        keys: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
         prefault: bool = False,
@@ -34,14 +35,14 @@ class AsyncImports(AsyncRequests):
     ) -> TensorInfo:
         """Have the service make the npy or safetensors file at `url` the next version of the tensor `name`, and wait.
 
-        `tensor` names one of the tensors of a safetensors file; `progress` is called with the bytes of items read so
-        far, True shows a bar on stderr; the rest is as for `put`. `timeout` is for each request. Raises Forbidden for a
-        URL that the operator does not allow, ImportFailed for one that cannot be read, PreconditionFailed. Whoever
-        stops waiting does not end the import: see `begin_import` and `end_import`.
+        `tensor` names one of the tensors of a safetensors file, `keys` the one with the keys of its rows; `progress` is
+        called with the bytes of items read so far, True shows a bar on stderr; the rest is as for `put`. `timeout` is
+        for each request. Raises Forbidden for a URL that the operator does not allow, ImportFailed for one that cannot
+        be read, PreconditionFailed. Whoever stops waiting does not end the import: see `begin_import` and `end_import`.
         """
         found = await self.begin_import(
-            name, url, tensor=tensor, if_match=if_match, if_none_match=if_none_match, prefault=prefault, lock=lock,
-            keep=keep, note=note, replicas=replicas, timeout=timeout, headers=headers,
+            name, url, tensor=tensor, keys=keys, if_match=if_match, if_none_match=if_none_match, prefault=prefault,
+            lock=lock, keep=keep, note=note, replicas=replicas, timeout=timeout, headers=headers,
         )  # fmt: skip
         return await self.wait_for_import(found, progress=progress, timeout=timeout, headers=headers)
 
@@ -71,6 +72,7 @@ class AsyncImports(AsyncRequests):
         url: str,
         *,
         tensor: str | None = None,
+        keys: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
         prefault: bool = False,
@@ -82,7 +84,7 @@ class AsyncImports(AsyncRequests):
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
         """As `import_tensor`, but does not wait: the import goes on in the service, see `find_import`."""
-        request = _imports.begin(name, url, tensor, if_match, if_none_match, prefault, lock, keep, note, replicas)
+        request = _imports.begin(name, url, tensor, keys, if_match, if_none_match, prefault, lock, keep, note, replicas)
         return await self._run(request, timeout, headers)
 
     async def find_import(

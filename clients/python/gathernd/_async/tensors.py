@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
@@ -26,6 +26,7 @@ class AsyncTensors(AsyncRequests):
         source: Any,
         *,
         keys: Any = None,
+        columns: Sequence[str] | str | None = None,
         tensor: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
@@ -40,13 +41,17 @@ class AsyncTensors(AsyncRequests):
     ) -> TensorInfo:
         """Make `source` the next version of the resident tensor `name`, whole or not at all.
 
-        `source` is an array; the path of an npy file or of a safetensors file, of which `tensor` names the tensor; or
-        an iterator of rows, which are kept in a temporary file until all are there. A file and a memory-mapped array
-        are read as they are sent.
+        `source` is an array; the path of an npy file, of a safetensors file, of which `tensor` names the tensor, or of
+        a Parquet or Arrow file; or an iterator of rows, which are kept in a temporary file until all are there. A file
+        and a memory-mapped array are read as they are sent.
 
         `keys` gives each row its key, by which `gather` and `lookup` find it: integers or strings, one for each row, no
         two the same (KeysNotUnique), or the path of an npy file of them. A safetensors file has them if its tensors are
         `keys` (or `keys.offsets` and `keys.bytes`, for strings) and `data`.
+
+        Of a Parquet or Arrow file (Feather, IPC stream), which needs the extra `parquet`, `keys` may be the name of a
+        column, and `columns` are those of the rows, all others by default: columns of numbers of one type, or one
+        column of lists of one length. The column of keys is read once more than the others.
 
         `if_match` is the ETag that the tensor must have; `if_none_match="*"` asks that there is none of that name
         (PreconditionFailed). `prefault` has the service read the content into memory ahead of requests, `lock` keeps it
@@ -62,6 +67,7 @@ class AsyncTensors(AsyncRequests):
             name,
             source,
             keys,
+            columns,
             tensor,
             if_match,
             if_none_match,

@@ -22,6 +22,7 @@ class Imports(Requests):
         url: str,
         *,
         tensor: str | None = None,
+        keys: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
         prefault: bool = False,
@@ -35,14 +36,14 @@ class Imports(Requests):
     ) -> TensorInfo:
         """Have the service make the npy or safetensors file at `url` the next version of the tensor `name`, and wait.
 
-        `tensor` names one of the tensors of a safetensors file; `progress` is called with the bytes of items read so
-        far, True shows a bar on stderr; the rest is as for `put`. `timeout` is for each request. Raises Forbidden for a
-        URL that the operator does not allow, ImportFailed for one that cannot be read, PreconditionFailed. Whoever
-        stops waiting does not end the import: see `begin_import` and `end_import`.
+        `tensor` names one of the tensors of a safetensors file, `keys` the one with the keys of its rows; `progress` is
+        called with the bytes of items read so far, True shows a bar on stderr; the rest is as for `put`. `timeout` is
+        for each request. Raises Forbidden for a URL that the operator does not allow, ImportFailed for one that cannot
+        be read, PreconditionFailed. Whoever stops waiting does not end the import: see `begin_import` and `end_import`.
         """
         found = self.begin_import(
-            name, url, tensor=tensor, if_match=if_match, if_none_match=if_none_match, prefault=prefault, lock=lock,
-            keep=keep, note=note, replicas=replicas, timeout=timeout, headers=headers,
+            name, url, tensor=tensor, keys=keys, if_match=if_match, if_none_match=if_none_match, prefault=prefault,
+            lock=lock, keep=keep, note=note, replicas=replicas, timeout=timeout, headers=headers,
         )  # fmt: skip
         return self.wait_for_import(found, progress=progress, timeout=timeout, headers=headers)
 
@@ -72,6 +73,7 @@ class Imports(Requests):
         url: str,
         *,
         tensor: str | None = None,
+        keys: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
         prefault: bool = False,
@@ -83,7 +85,7 @@ class Imports(Requests):
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
         """As `import_tensor`, but does not wait: the import goes on in the service, see `find_import`."""
-        request = _imports.begin(name, url, tensor, if_match, if_none_match, prefault, lock, keep, note, replicas)
+        request = _imports.begin(name, url, tensor, keys, if_match, if_none_match, prefault, lock, keep, note, replicas)
         return self._run(request, timeout, headers)
 
     def find_import(
