@@ -7,6 +7,8 @@ its record changes in one compare-and-set at a time, each with a higher epoch:
   other shard may, whatever else is lost.
 - A replica leaves when the primary cannot reach it or when it has lost its rows, and joins when the primary has given
   it all. A shard counts as in sync only if the segment is listed on it.
+- A primary that is lost stays in sync until the next one cannot reach it. If the next one has lost its rows, which
+  nobody may know yet, the range goes back to the one before.
 - A content id is used once, so a range that was closed with its version never opens again.
 
 A change has at most AT_ONCE records: call the transitions of many ranges again until they return None, as
@@ -43,8 +45,9 @@ def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
 
     The shards of a segment that run are in sync, if they have the rows that were uploaded. One of them is proposed as
     primary, at epoch PROPOSED. It begins once it has found its rows, and raises the epoch. Until then nothing is
-    acknowledged, so that any shard of the segment may be proposed in its place. It is judged by the table, so that no
-    segment moves meanwhile. A range whose shards are all lost stays closed. Raises tensor_not_found.
+    acknowledged, so that any shard of the segment that has its rows may join (`join_proposed`) and be proposed in its
+    place. It is judged by the table, so that no segment moves meanwhile. A range whose shards are all lost stays
+    closed. Raises tensor_not_found.
     """
     own = catalogue.record_of(name)
     version = own.version(number)
@@ -92,6 +95,21 @@ def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Ch
     return _change([(tensor, joined)], unchanged=frozenset({f"tables/{listed.table}"}))
 
 
+def join_proposed(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
+    """Count a shard as in sync that has the rows which were uploaded, if no primary has begun. For that shard.
+
+    Returns None if it is in sync, if a primary has begun, or if the segment is not listed on `node`; it is judged by
+    the table.
+    """
+    record, listed = catalogue.ranges.get(tensor), find_listed(catalogue, tensor)
+    if record is None or listed is None or record.epoch > PROPOSED:
+        return None
+    if node in record.in_sync or node not in listed.segment.nodes:
+        return None
+    joined = replace(record, in_sync=(*record.in_sync, node))
+    return _change([(tensor, joined)], unchanged=frozenset({f"tables/{listed.table}"}))
+
+
 def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Change | None:
     """Raise the epoch of a range to `epoch` at least. For its primary `node`, whose own epoch that is.
 
@@ -107,34 +125,28 @@ def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Cha
 def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
     """Take a replica that has lost its rows out of the range, and make another one the primary if it was that.
 
-    If no other replica is in sync, nothing changes: the acknowledged scatters are lost, and no replica that lacks some
-    of them takes its place. But if no primary has begun, another shard of the segment that runs is proposed.
+    If no other replica is in sync, nothing changes, and the range waits: no replica that lacks acknowledged scatters
+    takes its place. Before a primary has begun, a shard that has its rows ends that by `join_proposed`.
     """
     record = catalogue.ranges.get(tensor)
-    if record is None or node not in record.in_sync:
+    if record is None or node not in record.in_sync or record.in_sync == (node,):
         return None
-    if record.in_sync != (node,):
-        return _change([(tensor, without(catalogue, record, node))])
-    listed = find_listed(catalogue, tensor)
-    if record.epoch > PROPOSED or listed is None:
-        return None
-    nodes = listed.segment.nodes
-    others = tuple(one for one in nodes if one != node and _runs(catalogue, one, nodes))
-    return _change([(tensor, _led(catalogue, record, others))] if others else [])
+    return _change([(tensor, without(catalogue, record, node))])
 
 
 def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | None:
     """Give ranges whose primary is lost another one: a replica in sync that runs.
 
-    Lost shards leave the range with it. A range without a replica in sync that runs waits for one. `gone` are shards
-    that count as lost before their lease says so.
+    Lost shards stay in sync: the new primary has them leave if it cannot reach them. A range without a replica in sync
+    that runs waits for one. `gone` are shards that count as lost before their lease says so.
     """
     moved = (
-        (one.tensor, _led(catalogue, record, left))
+        (one.tensor, _led(catalogue, record, running, listed))
         for one in listed_segments(catalogue)
         if (record := one.opened) is not None
         and not _runs(catalogue, record.primary, one.segment.nodes, gone)
-        and (left := _may_lead(catalogue, record, one.segment.nodes, gone))
+        and (listed := tuple(node for node in record.in_sync if node in one.segment.nodes))
+        and (running := [node for node in listed if _runs(catalogue, node, one.segment.nodes, gone)])
     )
     return _change(moved)
 
@@ -147,7 +159,8 @@ def close_ranges(catalogue: Catalogue) -> Change | None:
 
 def without(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord:
     """The record once one of several replicas in sync has left; another one is the primary if it was that."""
-    return _led(catalogue, record, tuple(one for one in record.in_sync if one != node))
+    left = tuple(one for one in record.in_sync if one != node)
+    return _led(catalogue, record, left, left)
 
 
 # Parts
@@ -160,22 +173,16 @@ def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeR
     return RangeRecord(PROPOSED, staying[crc32(tensor.encode()) % len(staying)], living) if living else None
 
 
-def _may_lead(
-    catalogue: Catalogue, record: RangeRecord, nodes: Sequence[str], gone: Collection[str]
-) -> tuple[str, ...]:
-    """The shards that run and are in sync. If none does and no primary has begun, all of the segment that run."""
-    running = tuple(node for node in nodes if _runs(catalogue, node, nodes, gone))
-    in_sync = tuple(node for node in record.in_sync if node in running)
-    return in_sync or (running if record.epoch == PROPOSED else ())
+def _led(catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync: tuple[str, ...]) -> RangeRecord:
+    """The record with the replicas `in_sync`: if the primary is not among `able`, one of those that runs becomes it.
 
-
-def _led(catalogue: Catalogue, record: RangeRecord, left: tuple[str, ...]) -> RangeRecord:
-    """The record with the replicas `left`: one that runs and is not drained is primary if the primary is not left."""
+    A drained one comes last.
+    """
     epoch = record.epoch + 1 if record.epoch > PROPOSED else PROPOSED
-    if record.primary in left:
-        return RangeRecord(epoch, record.primary, left)
-    primary = min(left, key=lambda node: (node not in catalogue.alive, node in catalogue.drained, left.index(node)))
-    return RangeRecord(epoch, primary, left)
+    if record.primary in able:
+        return RangeRecord(epoch, record.primary, in_sync)
+    primary = min(able, key=lambda node: (node not in catalogue.alive, node in catalogue.drained, able.index(node)))
+    return RangeRecord(epoch, primary, in_sync)
 
 
 def _runs(catalogue: Catalogue, node: str, nodes: Collection[str], gone: Collection[str] = NOBODY) -> bool:

@@ -150,8 +150,10 @@ class Reconciler:
     async def _keep_ranges(self, lost: Mapping[str, str], fence: int) -> None:
         """Take shards that have lost their rows out of open ranges, and close those of versions that are removed."""
         for tensor, node in lost.items():
-            logger.warning("%s has lost the rows of %s", node, tensor)
-            await self._change_ranges(partial(lose_rows, tensor=tensor, node=node), fence)
+            leaving = partial(lose_rows, tensor=tensor, node=node)
+            if leaving(self.catalogues.catalogue) is not None:
+                logger.warning("%s has lost the rows of %s", node, tensor)
+                await self._change_ranges(leaving, fence)
         for transition in (fail_over, close_ranges):
             if transition(self.catalogues.catalogue) is not None:
                 await self._change_ranges(transition, fence)

@@ -53,6 +53,8 @@ class RangeKeeper:
         """The sequence that a replica with a tail has applied, and since when."""
         self._late: dict[tuple[str, str], float] = {}
         """Since when a replica does not acknowledge a commit."""
+        self._lost: set[str] = set()
+        """Ranges whose rows are lost here, as was logged."""
         self._no_room: dict[tuple[str, str], str] = {}
         """What has last failed for want of room, and why."""
 
@@ -100,6 +102,9 @@ class RangeKeeper:
                 self._late.pop(which, None)
         for tensor in self._waiting.keys() - found.keys():
             self._waiting.pop(tensor)
+        for tensor in self._lost.copy():
+            if tensor not in found or self.log.words(tensor) is not None:
+                self._lost.discard(tensor)
 
     def _is_waiting(self, tensor: str, words: Words) -> bool:
         """Whether a replica in sync has to ask what is committed: after its start, or if it has waited since a look."""
@@ -171,7 +176,14 @@ class RangeKeeper:
             self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}), "behind")
 
     def _join(self, one: Listed) -> None:
-        """Have a replica join that is listed and not in sync, until its primary has it wait."""
+        """Have a replica join that is listed and not in sync, until its primary has it wait.
+
+        If no primary has begun, a replica with its rows needs none.
+        """
+        assert one.opened is not None
+        if one.opened.epoch == ranges.PROPOSED and self.log.words(one.tensor) is not None:
+            self.follower.client.transact(lambda at: ranges.join_proposed(at, one.tensor, self.node))
+            return
         now: Listed | None = one
         while now is not None and now.opened is not None and not self.joins.is_stopping():
             if self.node not in {*now.segment.nodes} - {*now.opened.in_sync}:
@@ -183,7 +195,12 @@ class RangeKeeper:
 
     def _lose(self, one: Listed) -> None:
         """Tell the catalogue that the rows are not here, though the newest one lists them as in sync."""
+        is_known = one.tensor in self._lost
+        if is_known and ranges.lose_rows(self.follower.catalogue, one.tensor, self.node) is None:
+            return  # no other replica is in sync: the range waits
         self.follower.refresh()
         if self.log.state(one.tensor) is None:
-            logger.error("%s: its rows are lost here", one.tensor)
+            if not is_known:
+                logger.error("%s: its rows are lost here", one.tensor)
+            self._lost.add(one.tensor)
             self.follower.client.transact(lambda at: ranges.lose_rows(at, one.tensor, self.node))

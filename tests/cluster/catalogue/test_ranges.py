@@ -152,7 +152,7 @@ def test_a_primary_that_was_replaced_takes_no_replica_out() -> None:
     assert change is not None
     after = dead(catalogue, "b")
     after = applied(after, ranges.fail_over(after))
-    assert after.ranges[FIRST] == RangeRecord(5, "a", ("a", "c"))
+    assert after.ranges[FIRST] == RangeRecord(5, "a", ("a", "b", "c"))
     assert not stands(catalogue, change, after)
     refused("precondition_failed", lambda: ranges.leave_in_sync(after, FIRST, 4, frozenset("a")))
 
@@ -195,14 +195,36 @@ def test_the_only_replica_in_sync_is_not_replaced_though_it_has_lost_its_rows() 
     assert ranges.lose_rows(catalogue, FIRST, "b") is None
 
 
-def test_before_a_primary_has_begun_any_shard_of_the_segment_may_be_proposed() -> None:
-    opened = put(cluster("abc", "bc"), FIRST, RangeRecord(ranges.PROPOSED, "b", ("b",)))
-    assert applied(opened, ranges.lose_rows(opened, FIRST, "b")).ranges[FIRST] == RangeRecord(1, "a", ("a", "c"))
-    assert applied(dead(opened, "b"), ranges.fail_over(dead(opened, "b"))).ranges[FIRST] == RangeRecord(
-        1, "a", ("a", "c")
-    )
-    alone = dead(dead(opened, "a"), "c")
-    assert ranges.lose_rows(alone, FIRST, "b") is None, "it waits for one that may have the rows"
+def test_before_a_primary_has_begun_each_shard_of_the_segment_with_its_rows_may_be_it() -> None:
+    catalogue = put(cluster("abc", "bc"), FIRST, RangeRecord(ranges.PROPOSED, "b", ("b",)))
+    assert ranges.join_proposed(catalogue, FIRST, "b") is None
+    assert ranges.join_proposed(catalogue, FIRST, "d") is None, "the segment is not listed on it"
+    assert ranges.join_proposed(catalogue, SECOND, "c") is None, "it is closed"
+    change = ranges.join_proposed(catalogue, FIRST, "c")
+    assert change is not None
+    assert not stands(catalogue, change, with_nodes(catalogue, "ab")), "it is taken off the list meanwhile"
+    joined = applied(catalogue, change)
+    assert joined.ranges[FIRST] == RangeRecord(1, "b", ("b", "c"))
+    lost = applied(joined, ranges.lose_rows(joined, FIRST, "b"))
+    assert lost.ranges[FIRST] == RangeRecord(1, "c", ("c",))
+    failed = applied(dead(joined, "b"), ranges.fail_over(dead(joined, "b")))
+    assert failed.ranges[FIRST] == RangeRecord(1, "c", ("b", "c"))
+    begun = put(catalogue, FIRST, RangeRecord(2, "b", ("b",)))
+    assert ranges.join_proposed(begun, FIRST, "c") is None, "it has to ask the primary"
+
+
+def test_a_proposed_range_whose_shards_have_all_lost_their_rows_comes_to_rest() -> None:
+    catalogue = put(cluster("abc", "bc"), FIRST, RangeRecord(ranges.PROPOSED, "b", ("a", "b", "c")))
+    changes = 0
+    for _ in range(4):
+        for node in "abc":
+            for change in (ranges.lose_rows(catalogue, FIRST, node), ranges.fail_over(catalogue)):
+                changes += change is not None
+                catalogue = applied(catalogue, change)
+    assert changes == 2
+    back = applied(catalogue, ranges.join_proposed(catalogue, FIRST, "a"))
+    back = applied(back, ranges.lose_rows(back, FIRST, back.ranges[FIRST].primary))
+    assert back.ranges[FIRST] == RangeRecord(1, "a", ("a",))
 
 
 # Failover
@@ -211,7 +233,15 @@ def test_before_a_primary_has_begun_any_shard_of_the_segment_may_be_proposed() -
 def test_a_lost_primary_is_replaced_by_a_replica_in_sync_that_runs() -> None:
     catalogue = dead(put(cluster("abcd", "bc"), FIRST, RangeRecord(4, "a", ("a", "b", "c"))), "a", "b")
     catalogue = applied(catalogue, ranges.fail_over(catalogue))
-    assert catalogue.ranges[FIRST] == RangeRecord(5, "c", ("c",))
+    assert catalogue.ranges[FIRST] == RangeRecord(5, "c", ("a", "b", "c")), "the primary has those leave that are lost"
+    assert ranges.fail_over(catalogue) is None
+
+
+def test_a_new_primary_without_its_rows_gives_the_range_back() -> None:
+    catalogue = dead(put(cluster("ab", "bc"), FIRST, RangeRecord(4, "a", ("a", "b"))), "a")
+    catalogue = applied(catalogue, ranges.fail_over(catalogue))
+    catalogue = applied(catalogue, ranges.lose_rows(catalogue, FIRST, "b"))
+    assert catalogue.ranges[FIRST] == RangeRecord(6, "a", ("a",))
     assert ranges.fail_over(catalogue) is None
 
 
@@ -225,21 +255,21 @@ def test_a_lost_replica_stays_in_sync_as_long_as_its_primary_runs() -> None:
     catalogue = dead(put(cluster("abc", "bc"), FIRST, RangeRecord(4, "a", ("a", "b"))), "b")
     assert ranges.fail_over(catalogue) is None
     back = applied(dead(catalogue, "a"), Change({"alive/b": Mark()}))
-    assert applied(back, ranges.fail_over(back)).ranges[FIRST] == RangeRecord(5, "b", ("b",))
+    assert applied(back, ranges.fail_over(back)).ranges[FIRST] == RangeRecord(5, "b", ("a", "b"))
 
 
 def test_a_primary_whose_process_is_gone_is_replaced_before_its_lease_ends() -> None:
     catalogue = put(cluster("abc", "bc"), FIRST, RangeRecord(4, "a", ("a", "b", "c")))
     assert ranges.fail_over(catalogue) is None
     change = ranges.fail_over(catalogue, {"a", "b"})
-    assert applied(catalogue, change).ranges[FIRST] == RangeRecord(5, "c", ("c",))
+    assert applied(catalogue, change).ranges[FIRST] == RangeRecord(5, "c", ("a", "b", "c"))
     assert ranges.fail_over(catalogue, set("abc")) is None
 
 
 def test_a_shard_that_is_drained_comes_last() -> None:
     catalogue = put(cluster("abc", "bc", drained="b"), FIRST, RangeRecord(4, "a", ("a", "b", "c")))
     catalogue = dead(catalogue, "a")
-    assert applied(catalogue, ranges.fail_over(catalogue)).ranges[FIRST] == RangeRecord(5, "c", ("b", "c"))
+    assert applied(catalogue, ranges.fail_over(catalogue)).ranges[FIRST] == RangeRecord(5, "c", ("a", "b", "c"))
 
 
 def test_a_primary_that_the_segment_is_not_listed_on_is_replaced() -> None:
@@ -284,6 +314,7 @@ def judged(catalogue: Catalogue, draw: Callable[[st.SearchStrategy[Any]], Any]) 
         lambda at: ranges.leave_in_sync(at, tensor, epoch, frozenset(node)),
         lambda at: ranges.join_in_sync(at, tensor, epoch, node),
         lambda at: ranges.lose_rows(at, tensor, node),
+        lambda at: ranges.join_proposed(at, tensor, node),
         ranges.fail_over,
         lambda at: ranges.fail_over(at, {node}),
         lambda at: transitions.drain(at, node),
