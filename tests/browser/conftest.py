@@ -118,6 +118,12 @@ def let_come(page: Page, route: Route) -> None:
 
 
 @pytest.fixture
+def page(open_page: Open) -> Page:
+    """The page at /, which the cases of a table share."""
+    return open_page()
+
+
+@pytest.fixture
 def many_tensors(server: Server) -> Iterator[None]:
     """One tensor more than a page of the list has: many-000 to many-100."""
     client = server.shared_client()

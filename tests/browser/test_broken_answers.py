@@ -13,6 +13,7 @@ import pytest
 from tests.browser.conftest import NAME, Open, go_to, until
 from tests.browser.prefix_proxy import PREFIX, prefix_proxy
 from tests.browser.test_front_page import ARRAY, DROP, tensors
+from tests.for_each import for_each
 from tests.http.server import Server
 from tests.http.tensors import npy
 
@@ -70,19 +71,20 @@ def load(page: Page) -> None:
     until(page, "document.querySelectorAll('#metrics-rows tr').length")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("act", "path", "shown"), [*PARTS, (import_a_tensor, "tensors/broken/import", "#import-result .problem-text")]
 )
 def test_an_answer_that_is_not_the_services_is_told(
-    open_page: Open, tensors: httpx.Client, act: Act, path: str, shown: str
+    page: Page, tensors: httpx.Client, act: Act, path: str, shown: str
 ) -> None:
-    page = open_page()
+    page.reload()
     load(page)
     page.route(f"**/{path}*", lambda route: route.fulfill(content_type="text/html", body="<p>Please sign in</p>"))
     act(page)
     page.locator(shown).get_by_text("is not the service's").wait_for()
     assert page.locator("[aria-busy]").count() == 0
     assert page.locator("#upload-running, #import-running").locator("visible=true").count() == 0
+    page.unroute_all()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_a_list_and_metrics_that_break_off_are_told(open_page: Open, server: Ser
         page.locator("#metrics-note").get_by_text("broke off").wait_for()
 
 
-@pytest.mark.parametrize("body", ["null", "[]", '{"detail": [{"msg": "no"}]}', "<p>Bad gateway</p>", ""])
+@pytest.mark.parametrize("body", ["null", "<p>Bad gateway</p>"])
 def test_an_error_that_is_not_the_services_is_told_with_its_status(open_page: Open, body: str) -> None:
     page = open_page()
     page.route("**/gathernd*", lambda route: route.fulfill(status=502, body=body))

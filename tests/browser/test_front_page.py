@@ -19,6 +19,7 @@ import pytest
 from app.security import api_keys
 from tests.browser.conftest import NAME, Open, go_to, until
 from tests.browser.prefix_proxy import PREFIX, prefix_proxy
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.server import Server
 from tests.http.tensors import npy, put_raw, put_strings, save
@@ -234,7 +235,7 @@ def test_the_resident_tensors_are_listed_with_what_is_known_of_them(open_page: O
     assert page.locator(".look img").count() == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "octets", "shown"),
     [
         ("float8_e4m3fn", [0x01, 0x7E, 0xFF, 0x80, 0xB9], ["0.0019531", "448", "NaN", "-0", "-1.125"]),
@@ -243,12 +244,13 @@ def test_the_resident_tensors_are_listed_with_what_is_known_of_them(open_page: O
     ],
 )
 def test_rows_of_8_bit_floats_show_their_numbers(
-    open_page: Open, tensors: httpx.Client, dtype: str, octets: list[int], shown: list[str]
+    page: Page, tensors: httpx.Client, dtype: str, octets: list[int], shown: list[str]
 ) -> None:
-    put_raw(tensors, "octets", np.array(octets, np.uint8).view(getattr(ml_dtypes, dtype)))
-    page = open_page("/#tensors")
-    assert [row[1] for row in rows_of(page, "octets")] == shown
-    tensors.delete("/tensors/octets")
+    put_raw(tensors, dtype, np.array(octets, np.uint8).view(getattr(ml_dtypes, dtype)))
+    page.reload()
+    go_to(page, "Tensors")
+    assert [row[1] for row in rows_of(page, dtype)] == shown
+    tensors.delete(f"/tensors/{dtype}")
 
 
 def test_the_versions_of_a_tensor_are_listed_and_a_click_moves_an_alias_and_moves_it_back(

@@ -13,6 +13,7 @@ import pytest
 
 from tests.browser.conftest import NAME, Open, go_to, until
 from tests.browser.test_front_page import SIZES
+from tests.for_each import for_each
 from tests.http.server import Server
 from tests.http.tensors import put_raw, put_strings
 from tests.needs import skip_without
@@ -126,7 +127,7 @@ def test_a_wrong_index_is_marked_at_its_cell_with_the_text_of_the_error(open_pag
     assert wait_for_output(page) == ["0.0", "3.0"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "control", "code"),
     [
         (("#parameter", "9"), "parameter", "batch_dims_out_of_range"),
@@ -135,9 +136,8 @@ def test_a_wrong_index_is_marked_at_its_cell_with_the_text_of_the_error(open_pag
     ],
 )
 def test_other_errors_are_shown_at_what_caused_them(
-    open_page: Open, change: tuple[str, str], control: str, code: str
+    page: Page, change: tuple[str, str], control: str, code: str
 ) -> None:
-    page = open_page()
     fill(page, "gathernd", ("int32", [[0, 1], [2, 3]]), ("int64", [[0, 0]]))
     page.locator(change[0]).fill(change[1])
     page.locator("#run").click()
@@ -147,7 +147,7 @@ def test_other_errors_are_shown_at_what_caused_them(
     assert invalid == [control]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "place", "hint"),
     [
         ("[[0, 0], [1, ]]", "]", "Leave out the comma"),
@@ -159,9 +159,8 @@ def test_other_errors_are_shown_at_what_caused_them(
     ],
 )
 def test_a_typing_mistake_is_marked_in_the_field_at_its_place_and_nothing_is_sent(
-    open_page: Open, typed: str, place: str, hint: str
+    page: Page, typed: str, place: str, hint: str
 ) -> None:
-    page = open_page()
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url))
     page.locator("#indices-values").fill(typed)
@@ -261,7 +260,7 @@ def test_a_scatter_is_drawn_with_its_updates(open_page: Open) -> None:
     assert page.locator("#updates-panel").is_hidden()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "typed", "drawn"),
     [
         ("int64", "[9007199254740993, -9223372036854775808]", ["-9223372036854775808", "9007199254740993"]),
@@ -271,8 +270,7 @@ def test_a_scatter_is_drawn_with_its_updates(open_page: Open) -> None:
         ("float32", '["NaN", 1e-3]', ["0.001", "NaN"]),
     ],
 )
-def test_values_are_drawn_exactly_and_as_text(open_page: Open, dtype: str, typed: str, drawn: list[str]) -> None:
-    page = open_page()
+def test_values_are_drawn_exactly_and_as_text(page: Page, dtype: str, typed: str, drawn: list[str]) -> None:
     fill(page, "gather", (dtype, typed), ("int64", [1, 0]))
     page.locator("#run").click()
     assert wait_for_output(page) == drawn

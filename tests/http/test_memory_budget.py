@@ -20,6 +20,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from app.errors import CODES
+from tests.conftest import SOAK, slow_but_for
 from tests.http.conftest import Start
 from tests.http.memory_asks import BINARY, JSON, MIB, Ask, deflated, in_chunks, json_call, ordered, texts
 from tests.http.memory_asks_of_operators import CASES as OPERATOR_CASES
@@ -213,7 +214,8 @@ FEW = (
     "scatter_elements, safetensors",
     "gathernd/backward, safetensors, sparse",
 )
-"""Those that run by default."""
+SOME = dict.fromkeys([*FEW, *list(CASES)[::3]])
+"""`make test` asks those of FEW, `make test-all` every third."""
 
 
 def ask(server: Server, one: Ask) -> str:
@@ -265,7 +267,7 @@ def check_peak(measured: tuple[Server, int]) -> None:
     assert ask(server, Ask("/gathernd", TINY)) == "200"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in CASES])
+@pytest.mark.parametrize("name", slow_but_for(FEW, SOME, CASES))
 @pytest.mark.timeout(300)
 def test_a_request_stays_within_the_budget_or_is_refused(measured: tuple[Server, int], name: str) -> None:
     measured[0].forget_peak()
@@ -300,7 +302,7 @@ def test_many_requests_of_all_kinds_at_once_stay_within_the_budget(
     measured: tuple[Server, int], soak_scale: int
 ) -> None:
     source = random.Random(7)
-    made = [CASES[name]() for name in CASES]
+    made = [CASES[name]() for name in (CASES if SOAK else source.sample(list(CASES), 24))]
     chosen = source.choices(made, k=2 * len(made) * soak_scale)
     measured[0].forget_peak()
     with ThreadPoolExecutor(6) as threads:
