@@ -17,6 +17,7 @@ from app.api.routes.tensors import TensorsRoute, with_name
 from app.api.routes.tensors_content import ContentRoute
 from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
 from app.api.routes.tensors_keys import KeysRoute
+from app.api.routes.tensors_keys_in_ranges import ShardedKeysRoute
 from app.api.routes.tensors_rows import RowsRoute
 from app.api.routes.tensors_scatter import ScatterRoute, ScatterTarget, StoreScatters
 from app.api.routes.v2_infer import InferRoute
@@ -32,7 +33,6 @@ from app.server.readiness import Readiness
 from app.services.service import Service
 from app.settings import Settings
 from app.store import LocalStore
-from app.store.store_errors import keys_not_implemented
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.request_metrics import Metrics
 
@@ -96,12 +96,8 @@ def handlers_of(
     else:
         handlers |= _of_static_map(tables)
     content = ShardedContentRoute(tables, service, service.read_scalar, changing)
-    return handlers | {"tensorContent": with_name(content), "getKeys": with_name(_refuse_keys)}
-
-
-async def _refuse_keys(context: RequestContext, name: str) -> None:
-    context.query_fields()
-    raise keys_not_implemented(name)
+    keys = ShardedKeysRoute(tables, changing)
+    return handlers | {"tensorContent": with_name(content), "getKeys": with_name(keys)}
 
 
 def _body_limits(settings: Settings) -> BodyLimits:

@@ -19,9 +19,11 @@ As JSON, which a static map file has:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
+from itertools import accumulate
 from math import prod
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -31,6 +33,7 @@ from numpy.typing import NDArray
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from app.catalogue.records import Alias
+from app.cluster.key_placement import KeyPlacement, first_hashes
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.shape_limits import NUMPY_BYTES
@@ -84,8 +87,9 @@ class Primary:
 class RowRange:
     """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, row `start` first.
 
-    A range that takes scatters (an open one) has a `primary`, and its replicas are those that are in sync; the shards
-    `behind` are to have it and are out of sync. The rows of the others never change.
+    Of a table with keys these are the `row_count` rows whose keys have a hash from `start` to `stop` - 1. A range that
+    takes scatters (an open one) has a `primary`, and its replicas are those that are in sync; the shards `behind` are
+    to have it and are out of sync. The rows of the others never change.
     """
 
     start: int
@@ -95,11 +99,12 @@ class RowRange:
     replicas: tuple[Replica, ...] = ()
     primary: Primary | None = None
     behind: tuple[str, ...] = ()
+    row_count: int | None = None
 
     @property
     def rows(self) -> int:
         """How many rows it has."""
-        return self.stop - self.start
+        return self.stop - self.start if self.row_count is None else self.row_count
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ class ShardedVersion:
     `content_id` is made anew for each version that is published, and used for no other. `created` is nanoseconds since
     1970; `sha256` that of the items, "" where it is not known; `size` their bytes, which of strings the map has to say.
     `note` is what the caller who published it said of it. A scalar, of shape (), is one row, which shards hold as a
-    tensor of shape (1,).
+    tensor of shape (1,). The ranges of a table with `keys` cover the hashes of keys instead of the rows.
     """
 
     number: int
@@ -121,6 +126,7 @@ class ShardedVersion:
     sha256: str = ""
     size: int = 0
     note: str = ""
+    keys: KeyPlacement | None = None
 
     def __post_init__(self) -> None:
         ranges = tuple(
@@ -163,6 +169,16 @@ class ShardedVersion:
     def range_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
         """Which range has each of `rows`, all of them in [0, shape[0])."""
         return np.searchsorted(self.stops, rows, "right")
+
+    @cached_property
+    def first_hashes(self) -> NDArray[np.uint64]:
+        """The first hash of each range of a table with keys; read-only."""
+        return first_hashes([one.start for one in self.ranges])
+
+    @cached_property
+    def row_bounds(self) -> Sequence[tuple[int, int]]:
+        """The first row of each range and the one behind its last, as a download has the rows: range after range."""
+        return bounds_of(one.rows for one in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +285,10 @@ def rows_of(shape: Sequence[int]) -> int:
     return shape[0] if shape else 1
 
 
-def range_shape(shape: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-    """The shape of rows `start` to `stop` - 1 as shards hold them."""
-    return (stop - start, *shape[1:])
+def bounds_of(rows: Iterable[int]) -> list[tuple[int, int]]:
+    """The first row of each range and the one behind its last, of ranges that have so many rows each."""
+    stops = list(accumulate(rows))
+    return list(zip([0, *stops], stops, strict=False))
 
 
 def shard_tensor(content_id: str, start: int, stop: int) -> str:
@@ -282,6 +299,11 @@ def shard_tensor(content_id: str, start: int, stop: int) -> str:
 def content_of(tensor: str) -> str:
     """The content id in the name that `shard_tensor` has made."""
     return tensor.rpartition(".")[0]
+
+
+def digest_of(rows: str, keys: str | None) -> str:
+    """The digest of a segment by those of its rows and its keys: shards that have the same segment say the same."""
+    return rows if keys is None else sha256(f"{rows} {keys}".encode()).hexdigest()
 
 
 # Checks
@@ -326,6 +348,8 @@ def _check_version(place: str, version: ShardedVersion) -> None:
         raise BadShardMap(f"{place}.size: is negative")
     if prod(size for size in version.shape if size) * (version.dtype.item_size or 4) > NUMPY_BYTES:
         raise BadShardMap(f"{place}.shape: {list(version.shape)} has more than {NUMPY_BYTES} bytes")
+    if version.keys is not None or any(one.row_count is not None for one in version.ranges):
+        raise BadShardMap(f"{place}.keys: only the tables of a catalogue have keys")
     if len(version.ranges) > MAX_RANGES:
         raise BadShardMap(f"{place}.ranges: {len(version.ranges)} are more than {MAX_RANGES}")
     end = 0

@@ -133,7 +133,7 @@ def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, 
         column.find(_as_wanted(key, column), found)
         if found[0] >= 0:
             return int(found[0])
-        value = _value(key, 0)
+        value = value_of(key, 0)
         return GatherError(
             "key_not_found",
             f"{field} names the key {value!r}, which {name!r} lacks",
@@ -155,7 +155,7 @@ def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, 
 def _key_not_found(keys: Tensor, known: NDArray[np.bool_], missing: int, name: str) -> GatherError:
     """The error for missing keys: the first ten, and how many there are."""
     items = np.flatnonzero(~known)[:REPORTED_PLACES].tolist()
-    places = [Place(keys.locate(item), coordinates(item, keys.shape), _value(keys, item)) for item in items]
+    places = [Place(keys.locate(item), coordinates(item, keys.shape), value_of(keys, item)) for item in items]
     first = places[0]
     at = f"[{','.join(map(str, first.position or ()))}]" if first.position else ""
     more = f", and {missing - 1} more" if missing > 1 else ""
@@ -163,8 +163,8 @@ def _key_not_found(keys: Tensor, known: NDArray[np.bool_], missing: int, name: s
     return GatherError("key_not_found", detail, places=places, total=missing)
 
 
-def _value(keys: Tensor, item: int) -> int | str:
-    """A key, for an error."""
+def value_of(keys: Tensor, item: int) -> int | str:
+    """A key as an error tells it."""
     if isinstance(keys, PackedStrings):
         return shorten(bytes(keys.frame(item)[4:]).decode())
     return int(keys.array[item])

@@ -56,11 +56,11 @@ def has_keys(name: str) -> GatherError:
 
 
 def keys_not_implemented(name: str) -> GatherError:
-    """not_implemented for keys of tensor `name`, which is in row ranges on other machines."""
+    """not_implemented for keys that are sent alone to tensor `name`, which is in row ranges on other machines."""
     return GatherError(
         "not_implemented",
-        f"{name!r} cannot have keys: a cluster keeps tables without keys alone",
-        hint="Upload the table without keys, or to a service on one machine.",
+        f"{name!r} gets no keys by themselves: a cluster places rows by their keys when they are uploaded",
+        hint=f"Upload keys and data together with PUT /tensors/{name}, as safetensors.",
     )
 
 

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 
 from app.cluster.catalogue.records import Change, Node, Options, Segment, Table, Version
-from app.cluster.router.segment_writer import SegmentWriter, ShardAccess
+from app.cluster.router.segment_writer import RAW, SegmentBody, SegmentWriter, ShardAccess
 from app.cluster.shard.pull_order import PullSource
 from app.tensors.dtypes import DTYPES
 from tests.cluster.clustered import catalogue_client, registered, routing
@@ -126,7 +126,8 @@ def test_rows_that_are_pushed_name_the_shard_on_whatever_connection_they_go() ->
     with ThreadingHTTPServer(("127.0.0.1", 0), OneRequest) as server:
         Thread(target=server.serve_forever).start()
         address = f"127.0.0.1:{server.server_port}"
-        writer = SegmentWriter(ShardAccess(None), "a", address, "/tensors/c.0-4", ROWS.nbytes, lambda: False)
+        body = SegmentBody("/tensors/c.0-4", RAW, ROWS.nbytes, ROWS.nbytes)
+        writer = SegmentWriter(ShardAccess(None), "a", address, body, lambda: False)
         writer.write(ROWS.tobytes())
         writer.end()
         writer.finish()

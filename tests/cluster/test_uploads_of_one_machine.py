@@ -252,19 +252,3 @@ def test_times_are_those_of_one_machine(both_uploads: BothTransport) -> None:
     told = times_told(both_uploads.whole)
     assert told[0] == [("timed@1", 2, 2), ("timed@1", 2, 2)]
     assert times_told(both_uploads.router) == told
-
-
-def test_a_cluster_takes_no_keys_and_says_so(cluster: Clustered) -> None:
-    keys, rows = np.arange(3), np.zeros((3, 2), np.float32)
-    headers = {"content-type": SAFETENSORS}
-    with cluster.router.client() as client:
-        assert client.put("/tensors/plain", content=npy(rows)).status_code == 201
-        answers = [
-            client.put("/tensors/keyed", content=saved({"keys": keys, "data": rows}), headers=headers),
-            client.put("/tensors/plain/keys", content=npy(keys), headers={"if-match": "*"}),
-            client.get("/tensors/plain/keys"),
-        ]
-        assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(501, "not_implemented")] * 3
-        assert client.get("/tensors/keyed").status_code == 404
-        assert client.get("/tensors/plain").json()["version"] == 1
-        client.delete("/tensors/plain")

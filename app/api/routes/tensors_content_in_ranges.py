@@ -17,6 +17,8 @@ from app.api.asgi_request import Field, RequestContext
 from app.api.conditional_requests import is_unchanged
 from app.api.routes.tensors_content import BY_ACCEPT, codec_of, content_fields, row_range
 from app.errors import GatherError
+from app.formats.body_formats import SAFETENSORS_FILE
+from app.formats.safetensors.upload import keys_head
 from app.memory.budget import MemoryReservation
 from app.services.service import Service
 from app.store import Metadata
@@ -24,6 +26,7 @@ from app.store.tensor_store_interface import TensorStore
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
+from app.tensors.keys_spec import KeysSpec
 from app.tensors.little_endian_items import packed_bytes
 from app.tensors.tensor import Tensor
 
@@ -38,24 +41,38 @@ ScalarReader: TypeAlias = Callable[[str, ServedRequest], Awaitable[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ContentSnapshot:
-    """Rows of a table that scatters change meanwhile: all of the content that `etag` names. `close` ends it, once."""
+    """What is read of the content that `etag` names, whatever changes it meanwhile: `size` bytes of rows, or of keys.
+
+    `keys` are those that come before the rows. `close` ends it, once.
+    """
 
     etag: str
+    size: int
     pieces: AsyncIterator[bytes]
     close: Callable[[], None]
+    keys: KeysSpec | None = None
 
 
 class ChangingTables(Protocol):
-    """Tables that scatters change."""
+    """Tables that scatters change, or whose rows have keys."""
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
         """Metadata with their ETags as they are now; without a request those known if they cannot be had soon."""
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Rows `first` to `last` - 1 of a version; None if no scatter has changed it.
+        """Rows `first` to `last` - 1 of a version; None if no scatter has changed it, and its rows have no keys.
 
         Raises shard_unavailable and overloaded.
         """
+
+    async def keyed_snapshot(self, found: Metadata, request: ServedRequest, *, with_rows: bool) -> ContentSnapshot:
+        """All keys of a version as an upload has them, and the rows behind them if `with_rows`.
+
+        Raises shard_unavailable and overloaded.
+        """
+
+    async def keys_snapshot(self, found: Metadata, request: ServedRequest) -> ContentSnapshot:
+        """All keys of a version: integers, or strings in BYTES framing. Raises shard_unavailable and overloaded."""
 
 
 class ShardedContentRoute:
@@ -79,6 +96,16 @@ class ShardedContentRoute:
         if await is_unchanged(context, metadata.etag, BY_ACCEPT):
             return
         codec = codec_of(context, metadata.dtype)
+        if metadata.keys is not None and "rows" in query:
+            raise GatherError(
+                "not_implemented",
+                f"the rows of {name!r} have keys and no positions: a cluster places them by their keys",
+                pointer="/query/rows",
+                hint=f"Ask for rows by key, as in /tensors/{name}/rows?key=7, or for all with /tensors/{name}/content.",
+            )
+        if metadata.keys is not None and codec is SAFETENSORS_FILE:
+            await self._send_with_keys(context, metadata)
+            return
         is_scalar = not metadata.shape
         first, last = (0, 1) if is_scalar and "rows" not in query else row_range(query.get("rows"), metadata.shape)
         dtype, shape = DTYPES[metadata.dtype], () if is_scalar else (last - first, *metadata.shape[1:])
@@ -94,7 +121,7 @@ class ShardedContentRoute:
             if snapshot is None:
                 return False
             fields = content_fields(codec, metadata.dtype, shape, snapshot.etag, metadata.version, len(head) + size)
-            await _send_snapshot(context, snapshot, head, fields)
+            await send_snapshot(context, snapshot, head, fields)
             return True
 
         if await is_sent():
@@ -123,6 +150,16 @@ class ShardedContentRoute:
             if held is not None:
                 held.release()
 
+    async def _send_with_keys(self, context: RequestContext, metadata: Metadata) -> None:
+        assert self.changing is not None, "a static map has no keys"
+        snapshot = await self.changing.keyed_snapshot(metadata, context, with_rows=True)
+        assert snapshot.keys is not None
+        dtype, shape = DTYPES[metadata.dtype], metadata.shape
+        head = keys_head(snapshot.keys, (dtype, shape, prod(shape) * dtype.item_size))
+        size = len(head) + snapshot.size
+        fields = content_fields(SAFETENSORS_FILE, metadata.dtype, shape, snapshot.etag, metadata.version, size)
+        await send_snapshot(context, snapshot, head, fields)
+
     async def _rows(
         self, context: RequestContext, metadata: Metadata, start: int, stop: int
     ) -> tuple[bytes | memoryview, MemoryReservation]:
@@ -148,13 +185,17 @@ class ShardedContentRoute:
             raise
 
 
-async def _send_snapshot(
+async def send_snapshot(
     context: RequestContext, snapshot: ContentSnapshot, head: bytes, fields: Sequence[Field]
 ) -> None:
+    """Answer with a head and what a snapshot has, and close this."""
     try:
         if await is_unchanged(context, snapshot.etag, BY_ACCEPT):
             return
         await context.begin_answer(200, *fields)
+        if context.method == "HEAD":
+            await context.sender({"type": "http.response.body", "body": b""})
+            return
         await context.sender({"type": "http.response.body", "body": head, "more_body": True})
         async for piece in snapshot.pieces:
             await context.sender({"type": "http.response.body", "body": piece, "more_body": True})

@@ -31,13 +31,13 @@ class KeysRoute:
         context.query_fields()
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         if content.keys is None:
-            raise GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or ask for /content.")
+            raise no_keys(name)
         etag = content.resident().etag
         if await is_unchanged(context, etag, BY_ACCEPT):
             return
         column = content.keys.column
         await check_keys_sent(self.threads, name, column, 0, column.count)
-        codec = _codec_of(context, column)
+        codec = codec_of_keys(context, column.dtype)
         head, size, pieces = _body(codec, column)
         fields = content_fields(codec, column.dtype, (column.count,), etag, content.data_version, len(head) + size)
         if context.method != "HEAD":
@@ -49,10 +49,15 @@ class KeysRoute:
         await context.sender({"type": "http.response.body", "body": b""})
 
 
-def _codec_of(context: RequestContext, column: KeyColumn) -> TensorCodec:
+def no_keys(name: str) -> GatherError:
+    """no_keys for tensor `name`."""
+    return GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or ask for /content.")
+
+
+def codec_of_keys(context: RequestContext, dtype: str) -> TensorCodec:
     """The format by Accept: the best of those that carry the keys; safetensors carries strings, as two tensors."""
     formats = admitted_codecs(context)
-    return next((codec for codec in formats if codec is SAFETENSORS_FILE or column.dtype in codec.dtypes), formats[0])
+    return next((codec for codec in formats if codec is SAFETENSORS_FILE or dtype in codec.dtypes), formats[0])
 
 
 def _body(codec: TensorCodec, column: KeyColumn) -> tuple[bytes, int, Iterator[bytes]]:

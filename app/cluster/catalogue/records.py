@@ -17,7 +17,7 @@ published later, so that its files may be dropped by anybody who finds that out 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -26,7 +26,8 @@ from typing import Any, Final, TypeAlias
 from pydantic import TypeAdapter
 
 from app.catalogue.records import Alias, NameRecord
-from app.cluster.shard_map import DTypeByName, shard_tensor
+from app.cluster.key_placement import KeyPlacement
+from app.cluster.shard_map import DTypeByName, bounds_of, shard_tensor
 
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -50,22 +51,35 @@ class Options:
 class Segment:
     """Rows `start` to `stop` - 1 of one content, `size` bytes with the digest `sha256`, whole on each of `nodes`.
 
-    Before the rows are written the digest is "", and `nodes` are the shards that are to get them.
+    Of a table with keys it is the `rows` rows whose keys have a hash from `start` to `stop` - 1; their keys count in
+    `size`, and the digest is that of `shard_map.digest_of`. Before the rows are written the digest is "", and `nodes`
+    are the shards that are to get them.
     """
 
     start: int
     stop: int
     size: int
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
     sha256: str = ""
+    rows: int | None = None
+
+    @property
+    def row_count(self) -> int:
+        """How many rows it has."""
+        return self.stop - self.start if self.rows is None else self.rows
+
+    def shape(self, of: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of its rows as shards hold them, of a table of the shape `of`."""
+        return (self.row_count, *of[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
     """One version: its segments cover the rows in order, without hole or overlap. A table without rows has none.
 
-    `created` is in nanoseconds since 1970, `sha256` and `size` (bytes) are of all items. `origin` is the URL, or
-    URL#TENSOR, that it was imported from, "" where it was uploaded; `note` is the caller's.
+    Those of a table with `keys` cover the hashes of keys instead. `created` is in nanoseconds since 1970, `sha256` and
+    `size` (bytes) are of all items, in the order in which they were sent. `origin` is the URL, or URL#TENSOR, that it
+    was imported from, "" where it was uploaded; `note` is the caller's.
     """
 
     number: int
@@ -78,11 +92,17 @@ class Version:
     size: int
     origin: str = ""
     note: str = ""
+    keys: KeyPlacement | None = None
 
     @property
     def etag(self) -> str:
         """Its ETag: rows are not changed in place."""
         return f'"{self.content_id}-0"'
+
+    @property
+    def row_bounds(self) -> Sequence[tuple[int, int]]:
+        """The first row of each segment and the one behind its last, as a download has the rows."""
+        return bounds_of(one.row_count for one in self.segments)
 
     def tensor(self, segment: Segment) -> str:
         """The name under which shards hold a segment of it."""

@@ -72,7 +72,8 @@ def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str
             nodes = tuple(node for node in record.in_sync if node in one.nodes)
             primary = Primary(record.primary, addresses.get(record.primary, ""), record.epoch)
             behind = tuple(sorted(set(one.nodes) - set(nodes)))
-        ranges.append(RowRange(one.start, one.stop, tensor, tuple(_replicas(nodes, addresses)), primary, behind))
+        replicas = tuple(_replicas(nodes, addresses))
+        ranges.append(RowRange(one.start, one.stop, tensor, replicas, primary, behind, one.rows))
     return ShardedVersion(
         version.number,
         version.content_id,
@@ -83,6 +84,7 @@ def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str
         version.sha256,
         version.size,
         version.note,
+        version.keys,
     )
 
 

@@ -42,13 +42,13 @@ def begin_upload(
     catalogue: Catalogue,
     content_id: str,
     table: str,
-    bounds: Sequence[tuple[int, int, int]],
+    parts: Sequence[Segment],
     replicas: int | None = None,
     router: str = "",
 ) -> Change | None:
     """Place the segments of a new version on shards: a record under a lease, so that nobody drops what is written.
 
-    `bounds` has start, stop and size in bytes of each segment. `replicas` is what the upload asks for; otherwise the
+    `parts` are the segments, without their shards. `replicas` is what the upload asks for; otherwise the
     table and then the options say it. It is judged by the table: sent twice, and arriving once more after the version
     was published, it does not bring the record back.
     """
@@ -57,13 +57,13 @@ def begin_upload(
     check_new_name(table)
     versions.check_new_version(catalogue.record_of(table))
     count = replicas or replicas_of(catalogue, catalogue.tables.get(table))
-    sizes = [size for _, _, size in bounds]
+    sizes = [one.size for one in parts]
     free = free_bytes(catalogue)
     chosen = place_ranges(free, sizes, count, zones_of(catalogue))
     if chosen is None:
         detail = f"each range needs room on {count} shards; {len(free)} shards run and are not drained"
         raise GatherError("insufficient_storage", detail)
-    segments = tuple(Segment(*bound, tuple(nodes)) for bound, nodes in zip(bounds, chosen, strict=True))
+    segments = tuple(replace(one, nodes=tuple(nodes)) for one, nodes in zip(parts, chosen, strict=True))
     key = f"uploads/{content_id}"
     record = UploadRecord(table, segments, router)
     return Change({key: record}, unchanged=frozenset({f"tables/{table}", "forgotten"}), leased=frozenset({key}))
@@ -215,7 +215,8 @@ def forget_node(catalogue: Catalogue, node: str) -> Change | None:
         for version in table.versions:
             for one in version.segments:
                 if node in one.nodes and catalogue.alive.isdisjoint(synced_nodes(catalogue, version, one)):
-                    detail = f"no shard that runs has rows {one.start} to {one.stop - 1} of '{name}@{version.number}'"
+                    rows = f"rows {one.start} to {one.stop - 1}" if version.keys is None else "some rows"
+                    detail = f"no shard that runs has {rows} of '{name}@{version.number}'"
                     raise GatherError("tensor_in_use", f"{detail}, and {node!r} may still have them")
     if any(node in one.nodes for upload in catalogue.uploads.values() for one in upload.segments):
         raise GatherError("tensor_in_use", f"an upload that is under way has rows on {node!r}")

@@ -46,8 +46,8 @@ def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]
                 "shape": list(version.shape),
                 "ranges": [
                     {
-                        "start": segment.start,
-                        "stop": segment.stop,
+                        "start": start,
+                        "stop": stop,
                         "bytes": segment.size,
                         "replicas": [
                             {"node": node, "whole": version.tensor(segment) in held.get(node, {})}
@@ -55,7 +55,7 @@ def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]
                         ],
                         **_opened(catalogue, version.tensor(segment)),
                     }
-                    for segment in version.segments
+                    for segment, (start, stop) in zip(version.segments, version.row_bounds, strict=True)
                 ],
             }
             for name, table in sorted(catalogue.tables.items())

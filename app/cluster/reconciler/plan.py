@@ -28,7 +28,6 @@ from app.cluster.reconciler.cluster_view import ClusterView
 from app.cluster.reconciler.moves import Copy, Move, added, removed, replaced, restored
 from app.cluster.reconciler.open_moves import Joining, copies_under_way, is_settled, lost_rows, needed_move
 from app.cluster.shard.pull_order import PullOrder, PullSource
-from app.cluster.shard_map import range_shape
 
 COPIES_AT_ONCE: Final = 4
 DROP_AFTER_S: Final = 5.0
@@ -149,7 +148,8 @@ class Planner:
         if len(whole) > one.replicas:
             return removed(one, max(whole, key=lambda node: (_crowded_by(node, nodes, view.zones), -free.get(node, 0))))
         limit = view.catalogue.options.segment_bytes
-        if limit is not None and size > limit and whole == nodes and one.segment.stop - one.segment.start > 1:
+        may_split = one.version.keys is None and one.segment.row_count > 1
+        if limit is not None and size > limit and whole == nodes and may_split:
             return self._split(one, view, free)
         return self._spread(one, view, able)
 
@@ -295,19 +295,20 @@ def _pull(move: Move, copy: Copy, others: Collection[str], view: ClusterView) ->
     is_all = (part.start, part.stop) == (one.segment.start, one.segment.stop)
     rows = None if is_all else (part.start - one.segment.start, part.stop - one.segment.start)
     sources = (PullSource(view.catalogue.nodes[node].address, one.tensor, rows, node) for node in living or nodes)
-    item_size = one.version.dtype.item_size
+    item_size, keys = one.version.dtype.item_size, one.version.keys
     return Pull(
         copy.node,
         _name(move, copy.part),
         PullOrder(
             view.fence,
             one.version.dtype,
-            range_shape(one.version.shape, part.start, part.stop),
-            part.size if is_all or part.sha256 or item_size else 0,
+            part.shape(one.version.shape),
+            part.size if keys is None and (is_all or part.sha256 or item_size) else 0,
             part.sha256,
             tuple(sources),
             one.version.origin,
-            (part.start, part.stop),
+            (part.start, part.stop) if keys is None else (0, 0),
+            None if keys is None else keys.dtype,
         ),
     )
 

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, Protocol
 
 from app.api.routes.tensors_content_in_ranges import ContentSnapshot
@@ -21,16 +22,26 @@ from app.cluster.catalogue import ranges, transitions
 from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.key_bindings import Binding, KeyBindings
 from app.cluster.catalogue.records import Catalogue, Change
+from app.cluster.key_placement import KeyPlacement
+from app.cluster.router.keyed_version_writer import KeyedVersionWriter
 from app.cluster.router.running_uploads import RunningUploads
 from app.cluster.router.segment_writer import ShardAccess
 from app.cluster.router.sharded_tensors import ShardedResident, ShardedTensors
-from app.cluster.router.sharded_upload import PulledUpload, ShardedUpload, Spool, SpooledUpload, StreamedUpload
+from app.cluster.router.sharded_upload import (
+    KeyedUpload,
+    PulledUpload,
+    ShardedUpload,
+    Spool,
+    SpooledUpload,
+    StreamedUpload,
+)
 from app.cluster.router.table_etags import TableEtags
 from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
 from app.cluster.shard_map import ShardedVersion, ShardMap
+from app.keys.key_column import KeyColumn, KeyType
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
-from app.store.store_errors import keys_not_implemented
+from app.store.store_errors import not_found
 from app.store.tensor_metadata import Metadata
 from app.telemetry.served_request import ServedRequest
 from app.tensors.shape_limits import Limits
@@ -80,11 +91,10 @@ class PublishedTensors(ShardedTensors):
     def upload(self, spec: UploadSpec) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
 
-        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, and not_implemented for keys.
+        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, and element_count_mismatch
+        unless there is one key for each row.
         """
         check_new_name(spec.name)
-        if spec.keys is not None:
-            raise keys_not_implemented(spec.name)
         check_new_version(self._client.catalogue.record_of(spec.name))
 
         def begin(bytes_before: BytesBefore) -> VersionWriter:
@@ -92,9 +102,17 @@ class PublishedTensors(ShardedTensors):
                 self._client, self.access, spec.name, spec.dtype, spec.shape, bytes_before, self._uploads, spec.replicas
             )
 
+        if spec.keys is not None:
+            return KeyedUpload(spec, self._limits, partial(self._begin_keyed, spec, spec.keys.dtype), self._spool)
         if _is_spooled(spec):
             return SpooledUpload(spec, self._limits, begin, self._spool)
         return (PulledUpload if spec.has_ranges else StreamedUpload)(spec, self._limits, begin)
+
+    def _begin_keyed(self, spec: UploadSpec, dtype: KeyType, column: KeyColumn, sha256: str) -> KeyedVersionWriter:
+        return KeyedVersionWriter(
+            self._client, self.access, spec.name, spec.dtype, spec.shape, column, KeyPlacement.drawn(dtype, sha256),
+            self._uploads, spec.replicas,
+        )  # fmt: skip
 
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
         """Publish a finished upload as the next version of its table: its metadata, and whether the name is new.
@@ -107,7 +125,8 @@ class PublishedTensors(ShardedTensors):
         try:
             conditions = self._as_uploaded(conditions, spec.name)
             keep = self._keep if spec.keep is None else spec.keep
-            origin = "" if _is_spooled(spec) else spec.origin  # segments of others are not in one piece there
+            # Segments of others are not in one piece there.
+            origin = "" if _is_spooled(spec) or spec.keys is not None else spec.origin
             version, catalogue = upload.writer.publish(conditions, upload.digest, keep, origin, spec.note)
         except BaseException:
             upload.abandon()
@@ -217,9 +236,24 @@ class PublishedTensors(ShardedTensors):
         ]
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Rows of a version at one moment of each range, None if none of them takes scatters."""
-        resident = self._open_resident(f"{found.name}@{found.version}")
+        """Rows of a version at one moment of each range, None if none of them takes scatters and they have no keys."""
+        reference = f"{found.name}@{found.version}"
+        resident = self._open_resident(reference) if found.keys is None else self._keyed_resident(reference)
         return None if resident is None else await self.snapshots.open(resident, first, last, request)
+
+    async def keyed_snapshot(self, found: Metadata, request: ServedRequest, *, with_rows: bool) -> ContentSnapshot:
+        resident = self._keyed_resident(f"{found.name}@{found.version}")
+        return await self.snapshots.open_keyed(resident, request, with_rows=with_rows)
+
+    async def keys_snapshot(self, found: Metadata, request: ServedRequest) -> ContentSnapshot:
+        return await self.snapshots.open_keys(self._keyed_resident(f"{found.name}@{found.version}"), request)
+
+    def _keyed_resident(self, reference: str) -> ShardedResident:
+        """The version that a reference names. Raises tensor_not_found."""
+        resident = self.get(reference)
+        if not isinstance(resident, ShardedResident):
+            raise not_found(reference, self)
+        return resident
 
     def _open_resident(self, reference: str) -> ShardedResident | None:
         """The version that a reference names, if one of its ranges takes scatters."""

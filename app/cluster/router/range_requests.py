@@ -17,14 +17,17 @@ import numpy as np
 import pybase64
 from numpy.typing import NDArray
 
-from app.cluster.router.row_sinks import BadAnswer, RowSink, Sink, WholeBody
+from app.cluster.router.row_sinks import BadAnswer, FoundRows, RowSink, Sink, WholeBody
 from app.cluster.shard_map import ShardedVersion
 from app.formats.safetensors.header import write_header
+from app.formats.safetensors.upload import keys_head
 from app.kernels.split_by_range import split
+from app.keys.key_column import KeyColumn
 from app.memory.budget import UNCOUNTED, Memory
 from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
+from app.tensors.keys_spec import KeysSpec
 from app.tensors.operator_signature import OperatorName
 from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
@@ -236,6 +239,43 @@ def row_requests(
         requests[number] = RangeRequest("gathernd", query, body, output, sink, count, places)
         begin = end
     return requests
+
+
+def key_requests(
+    keys: KeyColumn,
+    counts: Iterable[int],
+    output: Output,
+    octets: NDArray[np.uint8],
+    found: NDArray[np.bool_],
+    tail: tuple[int, ...],
+) -> dict[int, RangeRequest]:
+    """Gathers by key: the first counts[0] of `keys` from range 0, and so on. Strings lie one behind the other.
+
+    Row i of the output, whose bytes go to `octets`, is of key i and has the shape `tail`; found[i] says whether the
+    table has the key.
+    """
+    query = output.query + _dialect("gather", output.dtype) + b"&missing=fill&found=true"
+    requests = {}
+    begin = 0
+    for number, count in enumerate(counts):
+        if not count:
+            continue
+        end = begin + count
+        rows = octets[begin * output.row_bytes : end * output.row_bytes]
+        sink = FoundRows(rows, found[begin:end], output.dtype, (count, *tail))
+        requests[number] = RangeRequest("gather", query, _keys_body(keys.rows(begin, end)), output, sink, count)
+        begin = end
+    return requests
+
+
+def _keys_body(keys: KeyColumn) -> list[Buffer]:
+    """Keys as the body of a gather has them."""
+    if keys.dtype != "string":
+        return [keys_head(KeysSpec(keys.dtype, len(keys))), keys.key_bytes.data]
+    starts, stops = keys.bounds()
+    begin, end = int(starts[0]), int(stops[-1])
+    offsets = np.append(starts, end) - begin
+    return [keys_head(KeysSpec("string", len(keys), end - begin)), offsets.tobytes(), keys.keys[begin:end].data]
 
 
 def probes(version: ShardedVersion, numbers: Iterable[int]) -> dict[int, RangeRequest]:

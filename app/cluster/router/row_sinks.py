@@ -16,9 +16,11 @@ import orjson
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.formats.safetensors.header import read_header
+from app.formats.safetensors.header import Entry, read_header
 from app.memory.budget import UNCOUNTED, Memory
-from app.tensors.dtypes import DType
+from app.tensors.by_key import FOUND
+from app.tensors.dtypes import DTYPES, DType
+from app.tensors.gather_call import OUTPUT
 
 WIDE_ROW: Final = 1 << 13
 """Rows of this many bytes or more are read into their places one by one; shorter ones are moved there in blocks."""
@@ -190,12 +192,8 @@ class RowSink:
 
     def _read_header(self, view: memoryview) -> int:
         """Where the items begin, 0 while the header is not whole. Raises BadAnswer."""
-        if len(view) < _LENGTH:
-            return 0
-        length = int.from_bytes(view[:8], "little")
-        if length > _MAX_HEADER:
-            raise BadAnswer(f"the header of the answer has {length} bytes")
-        if len(view) < 8 + length:
+        length = _header_length(view)
+        if length < 0:
             return 0
         text = bytes(view[8 : 8 + length])
         if len(text) <= 512:
@@ -210,16 +208,98 @@ class RowSink:
         return 8 + length
 
 
-Sink: TypeAlias = WholeBody | RowSink
+class FoundRows:
+    """Puts rows, and which of their keys the table has, to their places: the tensors `output` and `found`.
+
+    `octets` are the bytes of the rows, `found` has an item for each. Both are contiguous. `output` has to be of `dtype`
+    and `shape`, `found` bool of the first dimension of this.
+    """
+
+    def __init__(
+        self, octets: NDArray[np.uint8], found: NDArray[np.bool_], dtype: DType, shape: tuple[int, ...]
+    ) -> None:
+        self._wanted = {OUTPUT: (dtype, shape), FOUND: (DTYPES["bool"], shape[:1])}
+        self._places = {OUTPUT: octets.data, FOUND: found.view(np.uint8).data}
+        self._left: list[memoryview] = []
+        """Memory that is still to be filled, in the order of the answer."""
+        self._header = True
+        self._size = 0
+
+    def begin(self, size: int) -> None:
+        """A body of `size` bytes comes, its header first."""
+        self._header = True
+        self._size = size
+        self._left = []
+
+    def take(self, view: memoryview) -> int:
+        """Read the header, and copy what follows."""
+        start = 0
+        if self._header:
+            start = self._read_header(view)
+        while start < len(view) and (room := self.room()) is not None:
+            size = min(len(room), len(view) - start)
+            room[:size] = view[start : start + size]
+            self.read(size)
+            start += size
+        return start
+
+    def room(self) -> memoryview | None:
+        """The rest of the tensor that comes."""
+        while self._left and not len(self._left[0]):
+            self._left.pop(0)
+        return self._left[0] if self._left else None
+
+    def read(self, size: int) -> None:
+        """So many bytes are in place."""
+        self._left[0] = self._left[0][size:]
+
+    def etag(self) -> str | None:
+        """None: the header of the answer says it."""
+        return None
+
+    def finish(self) -> None:
+        """Its header and its length have been checked."""
+
+    def _read_header(self, view: memoryview) -> int:
+        """Where the items begin, 0 while the header is not whole. Raises BadAnswer."""
+        length = _header_length(view)
+        if length < 0:
+            return 0
+        entries = _entries(bytes(view[_LENGTH : _LENGTH + length]))
+        places = [self._places[entry.name] for entry in entries if entry.name in self._places]
+        has_wanted = {entry.name: (entry.known, entry.shape) for entry in entries} == self._wanted
+        if not has_wanted or self._size != _LENGTH + length + sum(map(len, places)):
+            raise BadAnswer(f"the answer has not the tensors {self._wanted}, or not their bytes")
+        self._left = places
+        self._header = False
+        return _LENGTH + length
+
+
+Sink: TypeAlias = WholeBody | RowSink | FoundRows
+
+
+def _header_length(view: memoryview) -> int:
+    """The length of a safetensors header, -1 while it has not come whole. Raises BadAnswer for one that is too long."""
+    if len(view) < _LENGTH:
+        return -1
+    length = int.from_bytes(view[:_LENGTH], "little")
+    if length > _MAX_HEADER:
+        raise BadAnswer(f"the header of the answer has {length} bytes")
+    return length if len(view) >= _LENGTH + length else -1
+
+
+def _entries(header: bytes) -> tuple[Entry, ...]:
+    """The tensors of a safetensors header. Raises BadAnswer."""
+    try:
+        return read_header(header)
+    except GatherError as error:
+        raise BadAnswer(error.detail) from None
 
 
 @lru_cache(1024)
 def _described(header: bytes) -> tuple[DType | None, tuple[int, ...], int]:
     """Type, shape and bytes of the one tensor, `output`, of a safetensors header. Raises BadAnswer."""
-    try:
-        entries = read_header(header)
-    except GatherError as error:
-        raise BadAnswer(error.detail) from None
-    if len(entries) != 1 or entries[0].name != "output":
+    entries = _entries(header)
+    if len(entries) != 1 or entries[0].name != OUTPUT:
         raise BadAnswer("the answer has not the one tensor 'output'")
     return entries[0].known, entries[0].shape, entries[0].end

@@ -17,6 +17,7 @@ import orjson
 from app.api.meant_shard import NODE
 from app.api.route_table import path_of
 from app.cluster.shard.pull_order import PullOrder
+from app.cluster.shard_map import digest_of
 from app.tensors.buffer_type import Buffer
 
 RAW: Final = "application/octet-stream"
@@ -53,6 +54,18 @@ class ShardAccess(NamedTuple):
     tls: SSLContext | None = None
 
 
+class SegmentBody(NamedTuple):
+    """What a shard is sent of a segment: to where, of which media type, and how many bytes.
+
+    `room` is how many bytes the shard must have room for.
+    """
+
+    path: str
+    media_type: str
+    size: int
+    room: int
+
+
 class SegmentWriter:
     """The rows of one segment on their way to the shard `node` at `address`. `failure` says why it does not have them.
 
@@ -60,20 +73,20 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, access: ShardAccess, node: str, address: str, path: str, size: int, is_lost: Callable[[], bool]
+        self, access: ShardAccess, node: str, address: str, body: SegmentBody, is_lost: Callable[[], bool]
     ) -> None:
-        """`path` says what is put, `size` its bytes; `is_lost` whether the shard's machine is known to be gone."""
+        """`is_lost` says whether the shard's machine is known to be gone."""
         self.node = node
         self.failure: ShardFailed | None = None
         self.digest = ""
         self._address = address
         self._is_lost = is_lost
-        self._size = size
+        self._body = body
         self._pieces: Queue[Buffer] = Queue(_WAITING)
         self._done = Event()
         self._connection = _connection(access, address)
         self._fields = _fields(access, node)
-        self._thread = Thread(target=self._run, args=(path,), name="segment", daemon=True)
+        self._thread = Thread(target=self._run, name="segment", daemon=True)
         self._thread.start()
 
     def write(self, piece: Buffer) -> None:
@@ -106,14 +119,14 @@ class SegmentWriter:
         if self._is_lost():
             self.give_up("its machine is lost")
 
-    def _run(self, path: str) -> None:
+    def _run(self) -> None:
         try:
             _connect(self._connection)
             self._find_room()
-            self._send(path)
+            self._send()
             if self.failure is not None:
                 return
-            self._connection.sock.settimeout(ANSWER_S + self._size / SLOWEST)
+            self._connection.sock.settimeout(ANSWER_S + self._body.size / SLOWEST)
             self.digest = _digest(_answer(self._connection, self._address))
         except ShardFailed as failure:
             self.failure = self.failure or failure
@@ -128,7 +141,7 @@ class SegmentWriter:
     def _find_room(self) -> None:
         """Wait until the shard has room: what the catalogue has no more may still be there for some seconds."""
         end = monotonic() + ROOM_S
-        path = f"{path_of('checkRoom')}?bytes={self._size}"
+        path = f"{path_of('checkRoom')}?bytes={self._body.room}"
         while True:
             if self.failure is not None:  # it was given up
                 raise self.failure
@@ -142,9 +155,10 @@ class SegmentWriter:
             else:
                 return
 
-    def _send(self, path: str) -> None:
+    def _send(self) -> None:
+        path, media_type, size, _ = self._body
         self._connection.putrequest("PUT", path)
-        for name, value in {**self._fields, "Content-Type": RAW, "Content-Length": str(self._size)}.items():
+        for name, value in {**self._fields, "Content-Type": media_type, "Content-Length": str(size)}.items():
             self._connection.putheader(name, value)
         self._connection.endheaders()
         try:
@@ -262,4 +276,6 @@ def _answer(connection: HTTPConnection, address: str) -> Any:
 
 
 def _digest(found: Any) -> str:
-    return str(found.get("sha256", ""))
+    """The digest of a segment that a shard has: the one that a pull tells, or that of the tensor it was put as."""
+    keys = found.get("keys")
+    return digest_of(str(found.get("sha256", "")), None if keys is None else str(keys.get("sha256", "")))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cluster.router.fetch_rows import LostRange, RowFetcher
+from app.cluster.router.key_columns import column_of
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.dispatch.choose_backend import LARGE_INDEX_SCAN
 from app.errors import REPORTED_PLACES, GatherError, Place
@@ -32,14 +33,15 @@ class ShardResources(CallResources):
 
 async def with_ranges(
     found: Explanation,
-    rows: Sequence[NDArray[Any] | None],
+    rows: Sequence[NDArray[Any] | Tensor | None],
     resources: ShardResources,
     request: ServedRequest,
     *,
     wrap: bool = False,
 ) -> Explanation:
-    """An explanation with the ranges that the rows of each resident need; without rows, all of them."""
-    count = sum(len(each) for each in rows if each is not None)
+    """An explanation with the ranges that the rows of each resident need, or the keys; without either, all of them."""
+    arrays = [each.array if isinstance(each, Tensor) else each for each in rows]
+    count = sum(len(each) for each in arrays if each is not None)
     request.memory.charge(SPLIT_BYTES * count)
     shards = await resources.pool.run_unless(
         count < LARGE_INDEX_SCAN,
@@ -57,26 +59,32 @@ def _as_known(one: Resident, resources: ShardResources) -> Resident:
     return one if etag == one.etag else Resident(one.tensor, etag, data_version=one.data_version)
 
 
-def explained_ranges(resident: Resident, rows: NDArray[Any] | None, *, wrap: bool) -> Sequence[Mapping[str, object]]:
+def explained_ranges(
+    resident: Resident, rows: NDArray[Any] | Tensor | None, *, wrap: bool
+) -> Sequence[Mapping[str, object]]:
     """The ranges that a gather of `rows` needs, with how many of them, as an explanation lists them; all without rows.
 
-    Rows that are out of bounds are not counted.
+    A tensor has keys. Rows that are out of bounds are not counted.
     """
     assert isinstance(resident, ShardedResident)
     version = resident.version_in_map
     counts: Sequence[int | None] = [None] * len(version.ranges)
-    if rows is not None:
+    if isinstance(rows, Tensor):
+        assert version.keys is not None
+        numbers = version.keys.range_numbers(column_of([rows], version.keys.dtype), version.first_hashes)
+        counts = np.bincount(numbers, minlength=len(version.ranges)).tolist()
+    elif rows is not None:
         valid = rows[(rows >= (-version.rows if wrap else 0)) & (rows < version.rows)].astype(np.int64)
         numbers = version.range_numbers(np.where(valid < 0, valid + version.rows, valid))
         counts = np.bincount(numbers, minlength=len(version.ranges)).tolist()
     return [
         {
-            "rows": [one.start, one.stop],
+            "rows": list(bounds),
             "tensor": one.tensor,
             "replicas": [replica.address for replica in one.replicas],
             "tuples": count,
         }
-        for one, count in zip(version.ranges, counts, strict=True)
+        for one, bounds, count in zip(version.ranges, version.row_bounds, counts, strict=True)
         if count != 0
     ]
 
@@ -105,10 +113,10 @@ def unavailable(resident: ShardedResident, lost: Sequence[LostRange], needing: S
     """
     busy = [failure for one in lost for failure in one.failures if failure.kind == "busy"]
     name = f"{resident.table}@{resident.data_version}"
-    ranges = [resident.version_in_map.ranges[one.number] for one in lost]
-    rows = ", ".join(f"{one.start} to {one.stop - 1}" for one in ranges[:3])
-    if len(ranges) > 3:
-        rows += f" and {len(ranges) - 3} more ranges"
+    bounds = [resident.version_in_map.row_bounds[one.number] for one in lost]
+    rows = ", ".join(f"{start} to {stop - 1}" for start, stop in bounds[:3])
+    if len(bounds) > 3:
+        rows += f" and {len(bounds) - 3} more ranges"
     if busy:
         after = max(failure.retry_after for failure in busy)
         detail = f"the shards that have rows {rows} of {name!r} have too much to do"
@@ -119,6 +127,6 @@ def unavailable(resident: ShardedResident, lost: Sequence[LostRange], needing: S
         f"no replica of rows {rows} of {name!r} answers",
         places=[place for _, place in places[:REPORTED_PLACES]],
         total=sum(one.total for one in needing),
-        facts={"ranges": [{"tensor": name, "start": one.start, "stop": one.stop} for one in ranges]},
+        facts={"ranges": [{"tensor": name, "start": start, "stop": stop} for start, stop in bounds]},
         retry_after=1,
     )

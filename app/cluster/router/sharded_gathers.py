@@ -7,6 +7,7 @@ rows are put in order in one output. Data that is in the request is gathered her
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cluster.router.fetch_rows import TableReads
+from app.cluster.router.keyed_reads import KeyedRead, check_keyed, fetch_tables, row_key
 from app.cluster.router.range_requests import (
     Output,
     RangeRequest,
@@ -31,17 +33,21 @@ from app.cluster.router.shard_resources import (
     unavailable,
     with_ranges,
 )
-from app.cluster.router.sharded_tensors import ShardedResident, immutable, without_keys
+from app.cluster.router.sharded_tensors import ShardedResident, immutable
 from app.cluster.shard_map import ShardedVersion
 from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
+from app.dispatch.gpu_gathers import name_of
 from app.errors import GatherError, Place
 from app.memory.budget import Memory
 from app.operators.gather_elements import GatherElementsPlan
+from app.operators.gather_plan import GatherPlan
 from app.operators.lookup_plan import LookupPlan
 from app.services.call_planner import Planned
+from app.services.find_rows import are_few
 from app.services.gathers import Further, Gathers, Prepared
 from app.services.runner import Explanation
 from app.telemetry.served_request import ServedRequest
+from app.tensors.by_key import KEYS
 from app.tensors.gather_call import OUTPUT, Answer, Call
 from app.tensors.tensor import Tensor
 
@@ -60,10 +66,12 @@ class ShardedGathers(Gathers):
     resources: ShardResources
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
-        """The same. Raises not_implemented for keys, and for other inputs beside a table in row ranges."""
-        if call.by_key is not None:
-            raise without_keys()
+        """The same. Raises not_implemented for rows by position of a table with keys, and for other inputs beside a
+        table in row ranges.
+        """
         prepared = super().prepare(call, on_device=on_device)
+        if prepared.resident is not None:
+            check_keyed(prepared.resident, call.by_key, name_of(call), call.indices)
         if call.further and any(isinstance(given, str) for given in (call.data, *call.further.values())):
             immutable(f"{call.operator} of a resident tensor")
         return prepared
@@ -71,6 +79,34 @@ class ShardedGathers(Gathers):
     def _kernel_fills(self, prepared: Prepared) -> bool:
         """Never of a table in row ranges, whose kernels are elsewhere."""
         return not isinstance(prepared.resident, ShardedResident) and super()._kernel_fills(prepared)
+
+    async def _gather_by_key(self, prepared: Prepared, request: ServedRequest) -> Answer:
+        """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
+        call, keys, resident = prepared.call, prepared.keys, prepared.resident
+        if not isinstance(resident, ShardedResident):
+            return await super()._gather_by_key(prepared, request)
+        assert keys is not None
+        assert call.by_key is not None
+        assert resident.keys is not None
+        _check_device(call)
+        request.route = ROUTE
+        request.tensor = name_of(call)
+        self.resources.start_kernel(request)
+        given = [keys, *row_key(call.by_key.missing_row, resident.keys.dtype)]
+        read = await self.pool.run_unless(
+            are_few(given), lambda: KeyedRead(resident, given, self.resources, request.memory), request
+        )
+        found = await fetch_tables({0: read}, self.resources, request)
+        if isinstance(found, list):
+            raise unavailable(resident, found, [read.needing(keys, 0, one) for one in found])
+        table = found[0]
+        plan = prepared.planned.plan
+        assert isinstance(plan, GatherPlan)
+        planned = replace(prepared.planned, plan=replace(plan, dims=table.tensor.shape[:1]))
+        local = replace(prepared, data=table.tensor, resident=table, planned=planned)
+        answer = await super()._gather_by_key(local, request)
+        request.route = ROUTE
+        return answer
 
     async def _run(
         self,
@@ -82,9 +118,7 @@ class ShardedGathers(Gathers):
         call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
         if not isinstance(resident, ShardedResident):
             return await super()._run(prepared, request, further)
-        if call.device == "gpu":
-            detail = "tables in row ranges are gathered on the CPUs of their shards; use device auto or cpu"
-            raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
+        _check_device(call)
         request.route = ROUTE
         request.tensor = call.data if isinstance(call.data, str) else ""
         plan = planned.plan
@@ -182,9 +216,17 @@ class ShardedGathers(Gathers):
             return found
         assert isinstance(call, Call)
         assert not isinstance(plan, LookupPlan)
+        if call.by_key is not None:
+            return await with_ranges(found, [found.inputs[KEYS][0]], self.resources, request)
         first_axis = self.planner.plan(call, found.data[0], self.resources.chooser).first_axis
         rows = None if first_axis else call.indices.array.reshape(-1, plan.depth)[:, 0]
         return await with_ranges(found, [rows], self.resources, request, wrap=plan.wrap)
+
+
+def _check_device(call: Call) -> None:
+    if call.device == "gpu":
+        detail = "tables in row ranges are gathered on the CPUs of their shards; use device auto or cpu"
+        raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
 
 
 def place_of(call: Call, request: RangeRequest) -> NeedingPlaces:

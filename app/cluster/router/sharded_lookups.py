@@ -15,28 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cluster.router.fetch_rows import LostRange, TableReads
+from app.cluster.router.keyed_reads import KeyedRead, check_by_key, check_keyed, fetch_tables, row_key
 from app.cluster.router.range_requests import Output, RangeRequest, as_rows, row_requests
 from app.cluster.router.shard_resources import (
     ROUTE,
     SPLIT_BYTES,
+    NeedingPlaces,
     ShardResources,
     needing,
     unavailable,
     with_ranges,
 )
-from app.cluster.router.sharded_tensors import ShardedResident, without_keys
+from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import ShardedVersion
 from app.dispatch.choose_backend import LARGE_COPY, LARGE_INDEX_SCAN
 from app.errors import GatherError
 from app.kernels.check_lookup import rows_of
 from app.memory.budget import Memory
 from app.operators.lookup_plan import FeaturePlan
+from app.services.find_rows import are_few
 from app.services.lookup_arrays import LookupRun
 from app.services.lookups import Lookups, PreparedLookup, first_error
 from app.services.runner import Explanation
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
-from app.tensors.lookup_call import LookupCall
+from app.tensors.gather_call import Answer
+from app.tensors.lookup_call import Feature, LookupCall
 from app.tensors.tensor import Tensor
 
 
@@ -44,13 +48,13 @@ class _Feature(NamedTuple):
     """A feature, split: its plan and indices as the kernel is to have them, what is fetched, and where to.
 
     `items` is the table of the rows fetched, None where they go straight to the output. Features with one `output`
-    share what is fetched, and the first of them asks for it.
+    share what is fetched, and the first of them asks for it. It is None if the rows are here already.
     """
 
     plan: FeaturePlan
     indices: NDArray[Any]
     requests: Mapping[int, RangeRequest]
-    output: Output
+    output: Output | None
     items: NDArray[Any] | None
     rows: int
 
@@ -61,10 +65,59 @@ class ShardedLookups(Lookups):
     resources: ShardResources
 
     def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
-        """The same. Raises not_implemented for keys."""
-        if any(feature.by_key is not None for feature in call.features):
-            raise without_keys()
-        return super().prepare(call, on_device=on_device)
+        """The same. Raises not_implemented for rows by position of a table with keys."""
+        prepared = super().prepare(call, on_device=on_device)
+        for feature, resident in zip(call.features, prepared.residents, strict=True):
+            check_keyed(resident, feature.by_key, feature.tensor, feature.indices)
+            if feature.by_key is not None and isinstance(resident, ShardedResident):
+                check_by_key(feature.default_index, feature.tensor)
+        return prepared
+
+    async def start(self, prepared: PreparedLookup, request: ServedRequest) -> Answer:
+        """The same; the rows of keys are fetched first. Raises shard_unavailable besides."""
+        if not prepared.is_by_key:
+            return await super().start(prepared, request)
+        answer = await super().start(await self._with_tables(prepared, request), request)
+        request.route = ROUTE
+        return answer
+
+    async def _with_tables(self, prepared: PreparedLookup, request: ServedRequest) -> PreparedLookup:
+        """The lookup in tables of the rows that its keys name. Raises shard_unavailable."""
+        features, residents = prepared.call.features, list(prepared.residents)
+        numbers: dict[int, list[int]] = {}
+        for number, (feature, resident) in enumerate(zip(features, residents, strict=True)):
+            if feature.by_key is not None and isinstance(resident, ShardedResident):
+                numbers.setdefault(id(resident), []).append(number)
+        few = are_few(features[number].indices for own in numbers.values() for number in own)
+        request.route = ROUTE
+        self.resources.start_kernel(request)
+        reads = await self.resources.pool.run_unless(
+            few, lambda: {at: self._keyed_read(prepared, own, request.memory) for at, own in numbers.items()}, request
+        )
+        found = await fetch_tables(reads, self.resources, request)
+        if isinstance(found, list):
+            first = min(one.reads for one in found)
+            own, read = list(numbers.values())[first], list(reads.values())[first]
+            lost = [one for one in found if one.reads == first]
+            raise unavailable(read.resident, lost, [_needing_keys(features, own, read, one) for one in lost])
+        plans = list(prepared.plan.features)
+        for at, own in numbers.items():
+            for number in own:
+                residents[number] = found[at]
+                plans[number] = replace(plans[number], rows=found[at].tensor.shape[0])
+        return prepared._replace(residents=residents, plan=replace(prepared.plan, features=tuple(plans)))
+
+    def _keyed_read(self, prepared: PreparedLookup, numbers: Sequence[int], memory: Memory) -> KeyedRead:
+        """The keys of the features of one table: first those of all entries, then those that stand for others."""
+        features, resident = prepared.call.features, prepared.residents[numbers[0]]
+        assert isinstance(resident, ShardedResident)
+        assert resident.keys is not None
+        given = [features[number].indices for number in numbers]
+        for number in numbers:
+            by_key = features[number].by_key
+            for row in (None if by_key is None else by_key.missing_row, features[number].default_index):
+                given += row_key(row, resident.keys.dtype)
+        return KeyedRead(resident, given, self.resources, memory)
 
     async def _read_tables(
         self,
@@ -98,11 +151,13 @@ class ShardedLookups(Lookups):
         lost = await self.resources.fetcher.fetch(wanted, request) if wanted else []
         if lost:
             raise _unavailable(call, run, residents, lost, numbers)
-        few = sum(feature.output.json_bytes for feature in features) < LARGE_COPY
+        few = sum(one.output.json_bytes for one in features if one.output is not None) < LARGE_COPY
         tables = await self.resources.pool.run_unless(few, lambda: _tables(features, residents), request)
         plan = replace(run.plan, features=tuple(feature.plan for feature in features))
         run = run._replace(plan=plan, indices=[feature.indices for feature in features])
-        left = [number for number, feature in enumerate(features) if feature.items is not None]
+        left = [
+            number for number, feature in enumerate(features) if feature.output is None or feature.items is not None
+        ]
         return run, self._as_read(residents, wanted), tables, left
 
     def _as_read(self, residents: Sequence[Resident], wanted: Sequence[TableReads]) -> Sequence[Resident]:
@@ -110,8 +165,9 @@ class ShardedLookups(Lookups):
         read = {id(one.resident): one.read for one in wanted}
         found: dict[int, Resident] = {}
         for one in residents:
-            assert isinstance(one, ShardedResident)
-            etag = self.resources.fetcher.etag_of(one, read.get(id(one)))
+            etag = one.etag
+            if isinstance(one, ShardedResident):
+                etag = self.resources.fetcher.etag_of(one, read.get(id(one)))
             found[id(one)] = one if etag == one.etag else Resident(one.tensor, etag, data_version=one.data_version)
         return [found[id(one)] for one in residents]
 
@@ -119,8 +175,10 @@ class ShardedLookups(Lookups):
         found: dict[int, _Feature] = {}
         for numbers in _read_together(residents):
             resident = residents[numbers[0]]
-            assert isinstance(resident, ShardedResident)
-            if len(numbers) == 1:
+            if not isinstance(resident, ShardedResident):  # the rows of its keys are here
+                for number in numbers:
+                    found[number] = _Feature(run.plan.features[number], run.indices[number], {}, None, None, 0)
+            elif len(numbers) == 1:
                 found[numbers[0]] = self._split_feature(run, numbers[0], resident, memory)
             else:
                 found |= self._split_together(run, numbers, resident, memory)
@@ -184,24 +242,44 @@ class ShardedLookups(Lookups):
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
         """The same, and which shards would be asked for how many rows of each table in row ranges."""
         assert isinstance(found.call, LookupCall)
-        return await with_ranges(found, [one.indices.array for one in found.call.features], self.resources, request)
+        rows = [one.indices.array if one.by_key is None else one.indices for one in found.call.features]
+        return await with_ranges(found, rows, self.resources, request)
+
+
+def _needing_keys(
+    features: Sequence[Feature], numbers: Sequence[int], read: KeyedRead, lost: LostRange
+) -> NeedingPlaces:
+    """Where the features of one table have keys of a range."""
+    begin, places, total = 0, [], 0
+    for number in numbers:
+        keys = features[number].indices
+        own = read.needing(keys, begin, lost)
+        places += [(begin + item, place) for item, place in own.places]
+        total += own.total
+        begin += keys.array.size
+    return NeedingPlaces(places, total)
 
 
 def _read_together(residents: Sequence[Resident]) -> Iterable[Sequence[int]]:
     """The numbers of the features, those together that read one table whose rows change: they read it at one time."""
     found: dict[int, list[int]] = {}
     for number, one in enumerate(residents):
-        assert isinstance(one, ShardedResident)
-        found.setdefault(id(one) if one.version_in_map.is_open else -number - 1, []).append(number)
+        is_open = isinstance(one, ShardedResident) and one.version_in_map.is_open
+        found.setdefault(id(one) if is_open else -number - 1, []).append(number)
     return found.values()
 
 
 def _tables(features: Sequence[_Feature], residents: Sequence[Resident]) -> list[Resident]:
     found: dict[int, Resident] = {}
+    tables = []
     for feature, resident in zip(features, residents, strict=True):
-        if id(feature.output) not in found:
-            found[id(feature.output)] = _fetched(feature, resident)
-    return [found[id(feature.output)] for feature in features]
+        table = resident
+        if feature.output is not None:
+            if id(feature.output) not in found:
+                found[id(feature.output)] = _fetched(feature, resident)
+            table = found[id(feature.output)]
+        tables.append(table)
+    return tables
 
 
 def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Mapping[int, RangeRequest]:
@@ -213,6 +291,7 @@ def _fetched(feature: _Feature, resident: Resident) -> Resident:
     """The rows that were fetched, as a table of their own."""
     dtype, tail = resident.tensor.dtype, resident.tensor.shape[1:]
     shape = (feature.rows, *tail)
+    assert feature.output is not None
     if feature.requests:
         if dtype.kind == "string":
             strings = feature.output.strings(feature.rows, shape)

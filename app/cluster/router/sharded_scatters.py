@@ -23,7 +23,7 @@ from app.cluster.range_scatter import RangeScattered
 from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, is_led_anew
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.scatter_parts import ScatterPart, judged
-from app.cluster.router.sharded_tensors import ShardedResident
+from app.cluster.router.sharded_tensors import ShardedResident, without_positions
 from app.cluster.shard_map import ShardedVersion
 from app.errors import GatherError
 from app.store.files.tensor_file import sequence_in
@@ -127,6 +127,8 @@ class ShardedScatters:
     async def _judge(
         self, table: str, version: ShardedVersion, sent: SentScatter, call: ScatterCall, digest: str
     ) -> _Judged:
+        if version.keys is not None:
+            raise without_positions(sent.name, "/indices", "Upload the table again with its new rows.")
         whole = await self._threads.change(sent.name, lambda: judged(version, call))
         if version.dtype.kind == "string":
             _refuse_strings(sent.name)

@@ -10,25 +10,42 @@ from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.catalogue.aliases import AliasMove
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias, NameRecord
 from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap
 from app.errors import GatherError
+from app.keys.key_column import KeyType
 from app.store import Resident
 from app.store.catalogue.catalogue_cache import page_of
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import not_found
-from app.store.tensor_metadata import MOST_RANGES, Metadata, RangeMetadata
+from app.store.tensor_metadata import MOST_RANGES, KeysMetadata, Metadata, RangeMetadata
 from app.store.tensor_store_interface import TensorStore
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from app.tensors.tensor_name import check_reference, split_reference
 
 
+class _PlacedKeys:
+    """The keys of a table in row ranges, which shards look up: their type and number."""
+
+    def __init__(self, dtype: KeyType, count: int) -> None:
+        self.dtype = dtype
+        self.count = count
+
+    def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
+        """Raises NotImplementedError."""
+        raise NotImplementedError("the shards of a table look its keys up")
+
+
 class ShardedResident(Resident):
-    """One version of a table in row ranges, as a map has it: `tensor` has its type and shape, and no items."""
+    """One version of a table in row ranges, as a map has it: `tensor` has its type and shape, and no items.
+
+    Its `keys` have a type and a number alone.
+    """
 
     __slots__ = ("shard_map", "table", "version_in_map")
 
@@ -37,7 +54,8 @@ class ShardedResident(Resident):
             tensor: Tensor = PackedStrings(version.dtype, version.shape, np.empty(0, np.int64))
         else:
             tensor = Tensor(version.dtype, version.shape, np.empty(0, version.dtype.numpy))
-        super().__init__(tensor, version.etag, data_version=version.number)
+        keys = None if version.keys is None else _PlacedKeys(version.keys.dtype, version.rows)
+        super().__init__(tensor, version.etag, data_version=version.number, keys=keys)
         self.shard_map = shard_map
         self.table = table
         self.version_in_map = version
@@ -122,7 +140,7 @@ class ShardedTensors(TensorStore):
         found = shard_map.find(reference)
         if found is None:
             raise not_found(reference, self, tell_names=True)
-        ranges = tuple(_describe_range(one) for one in found[1].ranges[:MOST_RANGES])
+        ranges = tuple(map(_describe_range, found[1].ranges[:MOST_RANGES], found[1].row_bounds))
         return replace(self._describe(*found, shard_map), ranges=ranges)
 
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
@@ -163,6 +181,7 @@ class ShardedTensors(TensorStore):
             versions=tuple(one.number for one in table.versions),
             note=version.note,
             replicas=table.replicas,
+            keys=None if version.keys is None else KeysMetadata(version.keys.dtype, version.keys.sha256),
         )
 
     # Changes, of which there is none
@@ -215,19 +234,20 @@ class ShardedTensors(TensorStore):
         return sum(len(table.versions) for table in self.shard_map.tables.values())
 
 
-def _describe_range(one: RowRange) -> RangeMetadata:
+def _describe_range(one: RowRange, bounds: tuple[int, int]) -> RangeMetadata:
     serving = tuple(replica.node or replica.address for replica in one.replicas)
     if one.primary is None:
-        return RangeMetadata(one.start, one.stop, serving)
-    return RangeMetadata(one.start, one.stop, tuple(sorted(serving + one.behind)), one.primary.node, serving)
+        return RangeMetadata(*bounds, serving)
+    return RangeMetadata(*bounds, tuple(sorted(serving + one.behind)), one.primary.node, serving)
 
 
-def without_keys() -> GatherError:
-    """The error for a request that names rows of a table by key."""
+def without_positions(name: str, pointer: str | None, hint: str) -> GatherError:
+    """not_implemented for a request that names rows by position of table `name`, whose rows have keys."""
     return GatherError(
         "not_implemented",
-        "tables of a cluster have no keys: their rows are named by position",
-        hint="Send 'indices', positions of rows, in place of 'keys'.",
+        f"the rows of {name!r} have keys and no positions: a cluster places them by their keys",
+        pointer=pointer,
+        hint=hint,
     )
 
 

@@ -1,25 +1,33 @@
 """Uploads a table in row ranges: checks and hashes it here, as one machine would, and sends the rows to the shards.
 
-`StreamedUpload` sends rows on as they arrive, in bounded memory. `SpooledUpload` first writes the items to a file of
-the router's store, in row-major order, and sends them from there. It is for strings, since only the whole array says
-where each range ends, and for arrays in column-major order, whose rows are complete only at the very end.
+`StreamedUpload` sends rows on as they arrive, in bounded memory. So does `KeyedUpload`, once all keys have come: these
+are first written to files of the router's store, which checks that they are sound and distinct. `SpooledUpload` first
+writes the items to a file of the router's store, in row-major order, and sends them from there. It is for strings,
+since only the whole array says where each range ends, and for arrays in column-major order, whose rows are complete
+only at the very end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.cluster.router.keyed_version_writer import KeyedVersionWriter
 from app.cluster.router.version_writer import BeginWriting, VersionWriter
 from app.cluster.shard_map import rows_of
 from app.errors import GatherError
+from app.keys.key_column import KeyColumn
+from app.store.files.keyed_upload import KeyedUpload as StoredKeyedUpload
+from app.store.files.keyed_upload import check_key_count
 from app.store.files.tensor_file import PAGE, Description
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -27,6 +35,8 @@ _CHUNK_BYTES: Final = 1 << 20
 
 Spool: TypeAlias = Callable[[UploadSpec], Upload]
 """Begins a file for an upload in the router's own store; see `LocalStore.upload`."""
+BeginWritingKeyed: TypeAlias = Callable[[KeyColumn, str], KeyedVersionWriter]
+"""Begins to write a version with these keys, whose digest is the text."""
 
 
 class ShardedUpload(Upload):
@@ -71,6 +81,66 @@ class StreamedUpload(ShardedUpload):
         self.check_count()
         assert self.writer is not None
         self.writer.finish()
+
+
+class KeyedUpload(ShardedUpload):
+    """Keys, and then rows of a size that the shape says, which go on as they come."""
+
+    def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWritingKeyed, spool: Spool) -> None:
+        """Raises limit_exceeded, element_count_mismatch and insufficient_storage."""
+        super().__init__(spec, limits)
+        assert spec.keys is not None
+        assert self.expected is not None, "no format has keys and strings"
+        check_key_count(spec.keys, spec.shape)
+        no_rows = replace(spec, dtype=DTYPES["uint8"], shape=(spec.keys.count, 0), swap=False, has_ranges=False)
+        self._file = spool(no_rows)
+        self._begin = begin
+        self._left = spec.keys.size
+        """Bytes of keys that are still to come."""
+
+    def write(self, piece: Buffer) -> None:
+        """Take the next bytes. Raises OSError and what an upload to one machine raises."""
+        with memoryview(piece) as view:
+            of_keys = min(self._left, len(view))
+            self._file.write(view[:of_keys])
+            self._left -= of_keys
+            if not self._left and self.writer is None:
+                self._end_keys()
+            if of_keys < len(view):
+                super().write(view[of_keys:])
+
+    def _end_keys(self) -> None:
+        self._file.finish()
+        self._file.describe()
+        assert isinstance(self._file, StoredKeyedUpload)
+        assert self._file.column is not None
+        assert self._file.keys is not None
+        self.writer = writer = self._begin(self._file.column, self._file.keys.sha256)
+        writer.begin()
+
+    def write_out(self, piece: Buffer) -> None:
+        """The next bytes of rows in their final form. Raises shard_unavailable and insufficient_storage."""
+        assert self.writer is not None
+        self.writer.write(piece)
+
+    def finish(self) -> None:
+        """The bytes have ended: check their number, and wait until the shards have them.
+
+        Raises element_count_mismatch, shard_unavailable and insufficient_storage, and what is wrong with keys.
+        """
+        if self.writer is None:
+            self._end_keys()
+        self.check_count()
+        assert self.writer is not None
+        self.writer.finish()
+        self._file.abandon()
+
+    def abandon(self) -> None:
+        """Leave nothing."""
+        try:
+            self._file.abandon()
+        finally:
+            super().abandon()
 
 
 class PulledUpload(StreamedUpload):

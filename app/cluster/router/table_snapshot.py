@@ -1,4 +1,4 @@
-"""Downloads of tables that take scatters: each range is read from a snapshot that one of its replicas keeps meanwhile.
+"""Downloads of tables that take scatters, or that have keys: each range is read as one of its replicas sends it.
 
 All streams are opened before the first byte is sent on, so that the ETag is known and each range is of one sequence.
 The rows of one range come after those of another; the streams that wait their turn hold some memory each. A shard gives
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
+
 from app.api.meant_shard import FIELD
+from app.api.routes.tensors import keys_of
 from app.api.routes.tensors_content_in_ranges import ContentSnapshot
 from app.cluster.router.fetch_rows import LostRange, RowFetcher
 from app.cluster.router.row_sinks import BadAnswer
@@ -25,12 +28,20 @@ from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shard_resources import NeedingPlaces, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import Replica, RowRange
-from app.memory.budget import Memory
+from app.errors import GatherError
+from app.formats.body_formats import SAFETENSORS_FILE
+from app.formats.safetensors.upload import read_start
+from app.memory.budget import UNCOUNTED, Memory
 from app.telemetry.served_request import ServedRequest
+from app.tensors.keys_spec import KeysSpec
 
 _HELD: Final = 1 << 18
 """A stream that waits holds at most twice as many bytes."""
 _PIECE: Final = 1 << 20
+_RAW: Final = b"application/octet-stream"
+_LENGTH: Final = 8
+"""Bytes of the length that a safetensors header begins with."""
+_MAX_HEADER: Final = 1 << 12
 TOUCH_S: Final = 1200.0
 """Seconds after which something is read of a stream that waits; a client may take as long for one piece."""
 _TOUCH: Final = 1 << 20
@@ -43,6 +54,13 @@ _PAUSE_S: Final = 0.2
 _PROBLEMS: Final = (OSError, ValueError, EOFError, BadAnswer, asyncio.LimitOverrunError, TimeoutError)
 
 
+class _Target(NamedTuple):
+    """What a shard is asked for of a range, below its tensor's path, and in which format."""
+
+    path: bytes
+    accept: bytes = _RAW
+
+
 @dataclass(slots=True)
 class _RangeStream:
     """The rows of one range that come, of the content at `sequence`: `held`, and `left` bytes after that."""
@@ -52,18 +70,42 @@ class _RangeStream:
     left: int
     sequence: int
     held: deque[bytes] = field(default_factory=deque)
+    keys: KeysSpec | None = None
+    """Those that come first."""
 
     @property
     def is_over(self) -> bool:
         """Whether all has been read."""
         return not self.left and not self.held
 
-    async def read(self) -> bytes:
-        """The next bytes. Raises OSError, EOFError and TimeoutError."""
+    async def read(self, most: int = _PIECE) -> bytes:
+        """The next bytes, at most so many. Raises OSError, EOFError and TimeoutError."""
         if self.held:
-            return self.held.popleft()
+            piece = self.held.popleft()
+            if len(piece) > most:
+                self.held.appendleft(piece[most:])
+            return piece[:most]
         async with asyncio.timeout(_SILENT_S):
-            return await self._take(_PIECE)
+            return await self._take(min(most, _PIECE))
+
+    async def read_keys(self) -> KeysSpec:
+        """The header of a safetensors file that begins with keys. Raises BadAnswer besides."""
+        length = int.from_bytes(await self._whole(_LENGTH), "little")
+        if length > _MAX_HEADER:
+            raise BadAnswer(f"the header of a download has {length} bytes")
+        try:
+            start = read_start(length.to_bytes(_LENGTH, "little") + await self._whole(length), UNCOUNTED)
+            if start is None:
+                raise BadAnswer("a download has no header")
+            return start.keys or keys_of(start)
+        except GatherError as error:
+            raise BadAnswer(error.detail) from None
+
+    async def _whole(self, size: int) -> bytes:
+        async with asyncio.timeout(_SILENT_S):
+            piece = await self.reader.readexactly(size)
+        self.left -= size
+        return piece
 
     async def touch(self, memory: Memory) -> None:
         """Read a little ahead of its turn. Raises OSError and EOFError, and overloaded if there is no room for it."""
@@ -92,30 +134,57 @@ class TableSnapshots:
 
     async def open(self, resident: ShardedResident, first: int, last: int, request: ServedRequest) -> ContentSnapshot:
         """The rows `first` to `last` - 1 of a version. Raises shard_unavailable and overloaded."""
+        targets = {}
+        for number, (start, stop) in enumerate(resident.version_in_map.row_bounds):
+            if start < last and first < stop:
+                targets[number] = _Target(b"content?rows=%d:%d" % (max(first, start) - start, min(last, stop) - start))
+        found, etag = await self._streams(resident, targets, request)
+        pieces = _pieces(found, request.memory)
+        return ContentSnapshot(etag, sum(one.left for one in found), pieces, lambda: _close(found))
+
+    async def open_keys(self, resident: ShardedResident, request: ServedRequest) -> ContentSnapshot:
+        """All keys: integers, or strings in BYTES framing. Raises shard_unavailable and overloaded."""
+        targets = dict.fromkeys(range(len(resident.version_in_map.ranges)), _Target(b"keys"))
+        found, etag = await self._streams(resident, targets, request)
+        pieces = _pieces(found, request.memory)
+        return ContentSnapshot(etag, sum(one.left for one in found), pieces, lambda: _close(found))
+
+    async def open_keyed(
+        self, resident: ShardedResident, request: ServedRequest, *, with_rows: bool
+    ) -> ContentSnapshot:
+        """All keys as an upload has them, and the rows behind them. Raises shard_unavailable and overloaded."""
+        target = _Target(b"content" if with_rows else b"keys", SAFETENSORS_FILE.media_type.encode())
+        targets = dict.fromkeys(range(len(resident.version_in_map.ranges)), target)
+        found, etag = await self._streams(resident, targets, request)
+        specs = [one.keys for one in found if one.keys is not None]
+        keys = KeysSpec(specs[0].dtype, sum(one.count for one in specs), sum(one.string_bytes for one in specs))
+        size = keys.size + sum(one.left - spec.size for one, spec in zip(found, specs, strict=True))
+        return ContentSnapshot(etag, size, _keyed_pieces(found, specs, request.memory), lambda: _close(found), keys)
+
+    async def _streams(
+        self, resident: ShardedResident, targets: Mapping[int, _Target], request: ServedRequest
+    ) -> tuple[list[_RangeStream], str]:
+        """The streams of these ranges, and the ETag that they are of. Raises shard_unavailable and overloaded."""
         version, read = resident.version_in_map, dict[str, int]()
-        wanted = [one for one in version.ranges if one.start < last and first < one.stop]
-        request.memory.charge(2 * _HELD * len(wanted))
-        bounds = [(max(first, one.start) - one.start, min(last, one.stop) - one.start) for one in wanted]
-        opening = [self._stream(*pair, request) for pair in zip(wanted, bounds, strict=True)]
+        request.memory.charge(2 * _HELD * len(targets))
+        wanted = {number: version.ranges[number] for number in targets}
+        opening = [self._stream(one, targets[number], request) for number, one in wanted.items()]
         streams = await asyncio.gather(*opening)
         found = [one for one in streams if isinstance(one, _RangeStream)]
         lost = [
-            LostRange(0, version.ranges.index(one), failures)
-            for one, failures in zip(wanted, streams, strict=True)
+            LostRange(0, number, failures)
+            for number, failures in zip(wanted, streams, strict=True)
             if not isinstance(failures, _RangeStream)
         ]
         if lost:
             _close(found)
             raise unavailable(resident, lost, [NeedingPlaces((), 0)] * len(lost))
-        for one, stream in zip(wanted, found, strict=True):
+        for one, stream in zip(wanted.values(), found, strict=True):
             read[one.tensor] = stream.sequence
             self._fetcher.sequences.told(one.tensor, stream.sequence)
-        etag = self._fetcher.sequences.etag(version, read)
-        return ContentSnapshot(etag, _pieces(found, request.memory), lambda: _close(found))
+        return found, self._fetcher.sequences.etag(version, read)
 
-    async def _stream(
-        self, one: RowRange, bounds: tuple[int, int], request: ServedRequest
-    ) -> _RangeStream | Sequence[Failure]:
+    async def _stream(self, one: RowRange, target: _Target, request: ServedRequest) -> _RangeStream | Sequence[Failure]:
         """The stream of a range, by whichever replica gives it, or why none does."""
         failures: list[Failure] = []
         for turn in range(_ROUNDS):
@@ -124,25 +193,23 @@ class TableSnapshots:
             for replica in self._fetcher.shards.choice.order(one.replicas, asyncio.get_running_loop().time()):
                 try:
                     async with asyncio.timeout(_OPEN_S):
-                        return await self._open(one, replica, bounds, request)
+                        return await self._open(one, replica, target, request)
                 except _PROBLEMS as error:
                     failures.append(Failure("lost", str(error)))
         return failures
 
-    async def _open(
-        self, one: RowRange, replica: Replica, bounds: tuple[int, int], request: ServedRequest
-    ) -> _RangeStream:
+    async def _open(self, one: RowRange, replica: Replica, target: _Target, request: ServedRequest) -> _RangeStream:
         host, _, port = replica.address.rpartition(":")
         tls = self._fetcher.shards.tls
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=_HELD, ssl=tls)
         try:
             least = self._fetcher.sequences.least(one.tensor)
             head = (
-                b"GET /tensors/%b/content?rows=%d:%d HTTP/1.1\r\nhost: %b\r\naccept: application/octet-stream\r\n"
+                b"GET /tensors/%b/%b HTTP/1.1\r\nhost: %b\r\naccept: %b\r\n"
                 b"%b: %b\r\n%b: %d\r\nconnection: close\r\n%b%b\r\n"
             ) % (
-                quote(one.tensor).encode(), *bounds, replica.address.encode(), FIELD, replica.node.encode(), SEQUENCE,
-                least, self._fetcher.fields, self._fetcher.handed_on(request),
+                quote(one.tensor).encode(), target.path, replica.address.encode(), target.accept, FIELD,
+                replica.node.encode(), SEQUENCE, least, self._fetcher.fields, self._fetcher.handed_on(request),
             )  # fmt: skip
             writer.write(head)
             lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -152,7 +219,10 @@ class TableSnapshots:
             sequence = sequence_of(fields.get("etag"))
             if sequence < least:
                 raise BadAnswer(f"the content is at sequence {sequence}, and {least} is known", stale=True)
-            return _RangeStream(reader, writer, int(fields["content-length"]), sequence)
+            stream = _RangeStream(reader, writer, int(fields["content-length"]), sequence)
+            if target.accept != _RAW:
+                stream.keys = await stream.read_keys()
+            return stream
         except KeyError:
             writer.close()
             raise BadAnswer(f"{replica.address} does not say how long its answer is") from None
@@ -163,15 +233,58 @@ class TableSnapshots:
 
 async def _pieces(streams: Sequence[_RangeStream], memory: Memory) -> AsyncIterator[bytes]:
     """The bytes of all streams. Raises OSError and EOFError if one ends early."""
-    loop = asyncio.get_running_loop()
-    touched = loop.time()
-    for number, stream in enumerate(streams):
+    turns = _Turns(streams, memory)
+    for stream in streams:
         while not stream.is_over:
-            if loop.time() >= touched + TOUCH_S:
-                await asyncio.gather(*(one.touch(memory) for one in streams[number + 1 :]))
-                touched = loop.time()
-            yield await stream.read()
+            yield await turns.read(stream)
         stream.writer.close()
+
+
+async def _keyed_pieces(
+    streams: Sequence[_RangeStream], specs: Sequence[KeysSpec], memory: Memory
+) -> AsyncIterator[bytes]:
+    """The keys of all streams, and then what comes behind them: of strings all offsets first, from 0."""
+    turns = _Turns(streams, memory)
+    before = 0
+    for number, (stream, spec) in enumerate(zip(streams, specs, strict=True)):
+        left = 8 * (spec.count + 1) if spec.dtype == "string" else 0
+        incomplete = b""
+        skipped = 8 if number else 0  # the stop of the last range is the start of this one
+        while left:
+            piece = incomplete + await turns.read(stream, left - len(incomplete))
+            whole = len(piece) // 8 * 8
+            incomplete = piece[whole:]
+            left -= whole
+            offsets = np.frombuffer(piece[skipped:whole], np.int64) + before
+            skipped = max(0, skipped - whole)
+            if len(offsets):
+                yield offsets.tobytes()
+        before += spec.string_bytes
+    for stream, spec in zip(streams, specs, strict=True):
+        left = spec.string_bytes if spec.dtype == "string" else spec.size
+        while left:
+            piece = await turns.read(stream, left)
+            left -= len(piece)
+            yield piece
+    async for piece in _pieces(streams, memory):
+        yield piece
+
+
+class _Turns:
+    """Reads one stream after the other, and now and then a little of those that wait."""
+
+    def __init__(self, streams: Sequence[_RangeStream], memory: Memory) -> None:
+        self._streams = streams
+        self._memory = memory
+        self._touched = asyncio.get_running_loop().time()
+
+    async def read(self, stream: _RangeStream, most: int = _PIECE) -> bytes:
+        """The next bytes of a stream. Raises OSError and EOFError."""
+        now = asyncio.get_running_loop().time
+        if now() >= self._touched + TOUCH_S:
+            await asyncio.gather(*(one.touch(self._memory) for one in self._streams if one is not stream))
+            self._touched = now()
+        return await stream.read(most)
 
 
 def _close(streams: Sequence[_RangeStream]) -> None:

@@ -20,12 +20,13 @@ from app.api.route_table import path_of
 from app.catalogue.conditions import Conditions
 from app.cluster.catalogue import transitions
 from app.cluster.catalogue.client import CatalogueClient
-from app.cluster.catalogue.records import Catalogue, Change, Segment, Version
+from app.cluster.catalogue.records import Catalogue, Change, Options, Segment, Version
 from app.cluster.catalogue.transitions import unavailable
+from app.cluster.key_placement import KeyPlacement
 from app.cluster.router.running_uploads import RunningUploads
-from app.cluster.router.segment_writer import Pulling, SegmentWriter, ShardAccess, ShardFailed
+from app.cluster.router.segment_writer import RAW, Pulling, SegmentBody, SegmentWriter, ShardAccess, ShardFailed
 from app.cluster.shard.pull_order import PullOrder, PullSource
-from app.cluster.shard_map import range_shape, rows_of, shard_tensor
+from app.cluster.shard_map import rows_of, shard_tensor
 from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
@@ -47,6 +48,9 @@ class VersionWriter:
     """One version on its way. All methods block, on shards and etcd, and raise shard_unavailable and
     insufficient_storage.
     """
+
+    keys: KeyPlacement | None = None
+    """How its rows are placed by their keys, if they have keys."""
 
     def __init__(
         self,
@@ -86,16 +90,18 @@ class VersionWriter:
         """The number of the segment that is written, or comes next."""
 
     def _begun(self, catalogue: Catalogue) -> Change | None:
-        rows, total = rows_of(self._shape), self._bytes_before(rows_of(self._shape))
-        largest = catalogue.options.segment_bytes
-        ranges = max(catalogue.options.ranges, -(-total // largest) if largest else 0)
-        bounds = [
-            (start, stop, self._bytes_before(stop) - self._bytes_before(start))
-            for start, stop in transitions.segment_bounds(rows, ranges)
-        ]
+        parts = self._parts(catalogue.options)
         return transitions.begin_upload(
-            catalogue, self.content_id, self._table, bounds, self._replicas, self._uploads.router
+            catalogue, self.content_id, self._table, parts, self._replicas, self._uploads.router
         )
+
+    def _parts(self, options: Options) -> Sequence[Segment]:
+        """The segments, without their shards."""
+        rows = rows_of(self._shape)
+        return [
+            Segment(start, stop, self._bytes_before(stop) - self._bytes_before(start))
+            for start, stop in transitions.segment_bounds(rows, ranges_for(self._bytes_before(rows), options))
+        ]
 
     def write(self, piece: Buffer) -> None:
         """The next bytes in their final form."""
@@ -153,7 +159,7 @@ class VersionWriter:
 
     def _rows_of(self, segment: Segment) -> Iterator[Buffer]:
         """The bytes of a segment, from one of its shards. If it fails midway, the next one goes on."""
-        first, count = 0, segment.stop - segment.start
+        first, count = 0, segment.row_count
         row = segment.size // count
         failures = []
         for node in segment.nodes:
@@ -185,7 +191,7 @@ class VersionWriter:
         rows = rows_of(self._shape)
         version = Version(
             0, self.content_id, self._dtype, self._shape, tuple(self._segments), time.time_ns(), sha256,
-            self._bytes_before(rows), origin, note,
+            self._bytes_before(rows), origin, note, self.keys,
         )  # fmt: skip
 
         def publish(catalogue: Catalogue) -> Change | None:
@@ -228,21 +234,24 @@ class VersionWriter:
         for node in self._lost & set(segment.nodes):
             with suppress(GatherError):  # if no other has room, it is tried
                 segment = self._moved(segment, node)
-        rows = range_shape(self._shape, segment.start, segment.stop)
-        tensor = self._tensor(segment)
-        query = f"?dtype={self._dtype.name}&shape={','.join(map(str, rows))}&keep=1"
+        body = self._body(segment)
         self._writers[segment.start] = [
             SegmentWriter(
                 self._access,
                 node,
                 self._client.catalogue.nodes[node].address,
-                path_of("putTensor", name=tensor) + query,
-                segment.size,
+                body,
                 lambda node=node: node not in self._client.catalogue.alive,  # type: ignore[misc]
             )
             for node in segment.nodes
         ]
         return segment
+
+    def _body(self, segment: Segment) -> SegmentBody:
+        """What a shard is sent of a segment."""
+        shape = ",".join(map(str, segment.shape(self._shape)))
+        path = f"{path_of('putTensor', name=self._tensor(segment))}?dtype={self._dtype.name}&shape={shape}&keep=1"
+        return SegmentBody(path, RAW, segment.size, segment.size)
 
     def _check(self, segment: Segment) -> None:
         """Raises unless a shard still takes the rows of a segment."""
@@ -307,12 +316,13 @@ class VersionWriter:
         order = PullOrder(
             None,
             self._dtype,
-            range_shape(self._shape, segment.start, segment.stop),
-            segment.size,
+            segment.shape(self._shape),
+            segment.size if self.keys is None else 0,
             segment.sha256,
             tuple(PullSource(nodes[one].address, tensor, node=one) for one in whole),
             origin,
-            (segment.start, segment.stop),
+            (segment.start, segment.stop) if origin else (0, 0),
+            None if self.keys is None else self.keys.dtype,
         )
         return self._pulling.pull(node, nodes[node].address, tensor, order)
 
@@ -336,6 +346,12 @@ class VersionWriter:
         if upload is None:
             raise unavailable("the upload has ended: etcd did not hear of its router for too long")
         return upload.segments
+
+
+def ranges_for(size: int, options: Options) -> int:
+    """Into how many ranges a table of `size` bytes is cut."""
+    largest = options.segment_bytes
+    return max(options.ranges, -(-size // largest) if largest else 0)
 
 
 def _error(failures: Sequence[ShardFailed]) -> GatherError:

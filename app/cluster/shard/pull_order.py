@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from app.cluster.shard_map import DTypeByName
 from app.errors import GatherError, invalid_field
+from app.keys.key_column import KeyType
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
@@ -30,9 +31,10 @@ class PullSource:
 class PullOrder:
     """A segment of `shape`, `size` bytes (0: not known) with the digest `sha256` ("": any will do).
 
-    The sources are tried in order; rows `origin_rows` of the file at `origin`, URL or URL#TENSOR, come after them.
-    `fence` is the reconciler's; None for a segment of a router's own upload, whose record in the catalogue keeps
-    reconcilers from dropping it.
+    With `keys`, their type, each row has a key, which the sources give before the rows. The digest is that of
+    `shard_map.digest_of`. The sources are tried in order; rows `origin_rows` of the file at `origin`, URL or
+    URL#TENSOR, come after them. `fence` is the reconciler's; None for a segment of a router's own upload, whose record
+    in the catalogue keeps reconcilers from dropping it.
     """
 
     fence: Count | None
@@ -43,6 +45,7 @@ class PullOrder:
     sources: tuple[PullSource, ...] = ()
     origin: str = ""
     origin_rows: tuple[Count, Count] = (0, 0)
+    keys: KeyType | None = None
 
     def to_json(self) -> bytes:
         """The body of the request."""

@@ -7,23 +7,29 @@ pull is cancelled, nothing stays.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from ssl import SSLContext
 from threading import Event
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from app.api.meant_shard import NODE
 from app.api.route_table import path_of
+from app.api.upload_receiver import UploadReceiver
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.cluster.shard.pull_order import PullOrder, PullSource
 from app.cluster.shard.read_from_origin import read_origin
+from app.cluster.shard_map import digest_of
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
-from app.formats.body_formats import RAW
+from app.formats.body_formats import RAW, SAFETENSORS_FILE
+from app.formats.npy import Start
+from app.formats.safetensors.upload import read_start
 from app.imports.source import SourceFailed
 from app.imports.source_urls import AllowedSources
+from app.memory.budget import UNCOUNTED
 from app.store import LocalStore, Metadata
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import storage_errors
@@ -37,6 +43,7 @@ _OF_THE_STORE: Final = ("insufficient_storage", "limit_exceeded")
 """Errors that another source would not mend."""
 
 Sink: TypeAlias = Callable[[Buffer], None]
+Taken = TypeVar("Taken")
 
 
 class Pull:
@@ -72,7 +79,7 @@ class Pull:
         gives the rows.
         """
         found, self._conditions = _present(self._store, self._tensor)
-        if found is not None and self._order.sha256 in ("", found.sha256):
+        if found is not None and self._order.sha256 in ("", segment_digest(found)):
             return found, False
         failures = []
         for source in self._order.sources:
@@ -108,23 +115,38 @@ class Pull:
     def _take(self, read: Callable[[Sink], None]) -> Metadata:
         """Commit what `read` writes. Raises SourceFailed, and what `run` raises."""
         order = self._order
-        upload = self._store.upload(UploadSpec(self._tensor, order.dtype, order.shape, keep=1))
+        receiver = UploadReceiver(self._start_of, self._begin, sys.maxsize, encoding=None, digest=None)
         try:
-            read(lambda piece: self._write(upload, piece))
+            read(lambda piece: self._write(receiver, piece))
             self._check_running()
-            _taken(upload.finish)
-            digest = upload.describe().sha256
+            upload = _taken(receiver.end)
+            rows, keys = upload.describe().sha256, upload.keys
+            digest = digest_of(rows, None if keys is None else keys.sha256)
             if order.sha256 not in ("", digest):
                 raise SourceFailed(f"it has other rows: their digest is {digest} and not {order.sha256}")
         except BaseException:
-            with suppress(OSError):
-                upload.abandon()
+            receiver.abandon()
             raise
         return self._store.put(upload, self._conditions)[0]
 
-    def _write(self, upload: Upload, piece: Buffer) -> None:
+    def _start_of(self, head: bytearray, whole: bool) -> Start | None:
+        """What a source says of the rows: nothing but these comes if they have no keys."""
+        order = self._order
+        start = Start(order.dtype, order.shape, 0) if order.keys is None else read_start(head, UNCOUNTED)
+        if start is None and whole:
+            raise SourceFailed("it broke off before its rows")
+        return start
+
+    def _begin(self, start: Start) -> Upload:
+        order = self._order
+        found = start.dtype, start.shape, None if start.keys is None else start.keys.dtype
+        if found != (order.dtype, order.shape, order.keys):
+            raise SourceFailed(f"it has {found}, and not {order.dtype.name} of {order.shape} with {order.keys} keys")
+        return self._store.upload(UploadSpec(self._tensor, order.dtype, order.shape, keep=1, keys=start.keys))
+
+    def _write(self, receiver: UploadReceiver, piece: Buffer) -> None:
         self._check_running()
-        _taken(lambda: upload.write(piece))
+        _taken(lambda: receiver.take(piece))
 
     def _check_running(self) -> None:
         if self._cancelled.is_set():
@@ -157,7 +179,7 @@ class Pull:
         """The answer with the rows, which are of the type, shape and size that were ordered."""
         order = self._order
         rows = "" if source.rows is None else f"?rows={source.rows[0]}:{source.rows[1]}"
-        fields = {"Accept": RAW.media_type}
+        fields = {"Accept": (RAW if order.keys is None else SAFETENSORS_FILE).media_type}
         if source.node:
             fields[NODE] = source.node
         if self._key is not None:
@@ -200,11 +222,16 @@ def stored(store: LocalStore, tensor: str) -> Metadata | None:
         return None
 
 
-def _taken(work: Callable[[], None]) -> None:
+def segment_digest(segment: Metadata) -> str:
+    """The digest by which a segment is compared with those of other shards."""
+    return digest_of(segment.sha256, None if segment.keys is None else segment.keys.sha256)
+
+
+def _taken(work: Callable[[], Taken]) -> Taken:
     """Have the upload take bytes of a source. Raises SourceFailed if they are not such rows."""
     try:
         with storage_errors():
-            work()
+            return work()
     except GatherError as problem:
         if problem.code in _OF_THE_STORE:
             raise

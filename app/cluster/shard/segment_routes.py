@@ -22,7 +22,7 @@ from app.api.request_body import read_body
 from app.api.upload_receiver import MEMORY_BYTES
 from app.cluster.shard.fence import Fence
 from app.cluster.shard.pull_order import PullOrder
-from app.cluster.shard.pull_segment import Pull
+from app.cluster.shard.pull_segment import Pull, segment_digest
 from app.cluster.shard_tls import trusting
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError, invalid_field
@@ -33,7 +33,7 @@ from app.store.files.tensor_file import PAGE
 from app.store.store_errors import storage_errors
 from app.telemetry.tensor_change_log import Change
 
-_SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9]{1,19}-[0-9]{1,19}")
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9]{1,20}-[0-9]{1,20}")
 """Names that `shard_map.shard_tensor` makes. These routes refuse other tensors of the store."""
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _MOST_BODY: Final = 1 << 20
@@ -178,7 +178,7 @@ def segments_of(store: LocalStore) -> list[dict[str, Any]]:
 
 def described(segment: Metadata) -> dict[str, Any]:
     """A segment as the routes tell it."""
-    return {"tensor": segment.name, "size": segment.size, "sha256": segment.sha256}
+    return {"tensor": segment.name, "size": segment.size, "sha256": segment_digest(segment)}
 
 
 def segment_of(context: RequestContext) -> str:

@@ -54,6 +54,8 @@ class KeyedUpload(Upload):
         self._index_fd = -1
         self._left = spec.keys.size
         """Bytes of keys that are still to come; -1 once they are indexed."""
+        self.column: KeyColumn | None = None
+        """The keys, over their file, once all have come and are known to be sound and distinct."""
 
     @property
     def reserved(self) -> int:
@@ -92,6 +94,7 @@ class KeyedUpload(Upload):
         found = make_index(self._index_fd, column)
         if found.total:
             raise _not_unique(found, column)
+        self.column = column
 
     def finish(self) -> None:
         """See `Upload`. Raises element_count_mismatch where keys are missing, and what `write` raises."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.catalogue.aliases import AliasMove, moved
 from app.catalogue.conditions import Conditions
 from app.cluster.catalogue import transitions
-from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Version
+from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Segment, Version
 from app.cluster.catalogue.serving_map import ServingMap
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
@@ -34,7 +34,7 @@ THREE = with_nodes(a="", b="", c="")
 
 
 def begun(catalogue: Catalogue, content: str, table: str = "t", rows: int = 4) -> Catalogue:
-    bounds = [(start, stop, (stop - start) * 4) for start, stop in transitions.segment_bounds(rows, 2)]
+    bounds = [Segment(start, stop, (stop - start) * 4) for start, stop in transitions.segment_bounds(rows, 2)]
     return applied(catalogue, transitions.begin_upload(catalogue, content, table, bounds))
 
 
@@ -155,7 +155,7 @@ def test_a_repeated_publication_finds_its_own() -> None:
 
 
 def test_an_upload_whose_beginning_comes_once_more_after_its_version_is_removed_does_not_begin() -> None:
-    bounds = [(0, 4, 16)]
+    bounds = [Segment(0, 4, 16)]
     for removed in (False, True):
         late = transitions.begin_upload(THREE, "one", "t", bounds)
         assert late is not None
@@ -331,7 +331,7 @@ def judged(catalogue: Catalogue, draw: Callable[[st.SearchStrategy[Any]], Any]) 
     try:
         match draw(st.integers(0, 5)):
             case 0:
-                bounds = [(start, stop, 4 * (stop - start)) for start, stop in transitions.segment_bounds(4, 2)]
+                bounds = [Segment(start, stop, 4 * (stop - start)) for start, stop in transitions.segment_bounds(4, 2)]
                 return transitions.begin_upload(catalogue, content, table, bounds)
             case 1:
                 upload = catalogue.uploads.get(content)

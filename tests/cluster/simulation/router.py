@@ -38,7 +38,7 @@ class SimulatedUpload:
         self._router = router
         self._content = content
         bounds = segment_bounds(content.rows, ranges)
-        self._bounds = [(start, stop, (stop - start) * ROW_BYTES) for start, stop in bounds]
+        self._bounds = [Segment(start, stop, (stop - start) * ROW_BYTES) for start, stop in bounds]
         self._done = done
         self._deadline = router.world.now + PUBLISH_DEADLINE
         self._whole: set[tuple[str, str]] = set()

@@ -1,0 +1,148 @@
+"""Requests by key: the rows of a request's distinct keys are fetched from their shards, and become a small table.
+
+The rest is then done by the code of one machine, on the small table: of the keys that are asked for it has those that
+the large one has, so that missing keys, padding, fills and bags come out alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cluster.router.fetch_rows import LostRange, TableReads
+from app.cluster.router.key_columns import as_column, column_of
+from app.cluster.router.range_requests import Output, key_requests
+from app.cluster.router.shard_resources import NeedingPlaces, ShardResources
+from app.cluster.router.sharded_tensors import ShardedResident, without_positions
+from app.errors import REPORTED_PLACES, Place
+from app.keys.index_layout import index_bytes
+from app.keys.key_column import KeyColumn
+from app.keys.key_index import KeyIndex, build, new_seed
+from app.memory.budget import Memory
+from app.services.find_rows import value_of
+from app.store import Resident
+from app.telemetry.served_request import ServedRequest
+from app.tensors.by_key import ByKey, NamedRow
+from app.tensors.dtypes import DTYPES
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor, coordinates
+
+_KEY_BYTES: Final = 96
+"""What each key takes at most besides its own bytes and the index."""
+
+
+class FetchedKeys:
+    """The keys of the rows that were fetched: `app.store.TableKeys`.
+
+    `rows` has the row of each key of `column`, -1 of one that the table lacks.
+    """
+
+    def __init__(self, column: KeyColumn, index: KeyIndex, rows: NDArray[np.int64], count: int) -> None:
+        self._column = column
+        self._index = index
+        self._rows = rows
+        self.dtype = column.dtype
+        self.count = count
+
+    def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
+        """See `app.store.TableKeys`."""
+        self._index.find(self._column, as_column(wanted), out)
+        known = out >= 0
+        out[known] = self._rows[out[known]]
+
+
+class KeyedRead:
+    """The distinct keys that a request has for one table, by their ranges, and the rows that are fetched for them.
+
+    To make one takes a pass over the keys.
+    """
+
+    def __init__(
+        self, resident: ShardedResident, given: Sequence[Tensor], resources: ShardResources, memory: Memory
+    ) -> None:
+        """`given` are all keys that are looked up, in the order of `numbers`."""
+        version, dtype = resident.version_in_map, resident.tensor.dtype
+        assert version.keys is not None
+        self.resident = resident
+        memory.charge(bytes_to_read(given))
+        self._column = column = column_of(given, version.keys.dtype)
+        self._index, _ = build(column, new_seed())
+        first = np.empty(len(column), np.int64)
+        self._index.find(column, column, first)
+        distinct = np.flatnonzero(first == np.arange(len(column)))
+        self.numbers = version.keys.range_numbers(column, version.first_hashes)
+        """The range of each key."""
+        own = self.numbers[distinct]
+        self._ordered = distinct[np.argsort(own, kind="stable")]
+        self._found = np.zeros(len(distinct), np.bool_)
+        row_items = prod(version.shape[1:])
+        memory.charge(len(distinct) * row_items * dtype.item_size)
+        self._items: NDArray[Any] = resources.outputs.empty(len(distinct) * row_items, dtype.carrier)
+        output = Output(dtype, None, row_items, memory, resources.limits.output_bytes)
+        counts = np.bincount(own, minlength=len(version.ranges))
+        keys, octets = column.take(self._ordered), self._items.view(np.uint8)
+        requests = key_requests(keys, counts.tolist(), output, octets, self._found, version.shape[1:])
+        self.reads = TableReads(resident, requests)
+
+    def table(self, etag: str) -> Resident:
+        """What was fetched, as a table with keys."""
+        dtype, count = self.resident.tensor.dtype, len(self._ordered)
+        rows = np.full(len(self._column), -1, np.int64)
+        rows[self._ordered] = np.where(self._found, np.arange(count), -1)
+        tensor = Tensor(dtype, (count, *self.resident.tensor.shape[1:]), self._items.view(dtype.numpy))
+        keys = FetchedKeys(self._column, self._index, rows, count)
+        return Resident(tensor, etag, data_version=self.resident.data_version, keys=keys)
+
+    def needing(self, keys: Tensor, begin: int, lost: LostRange) -> NeedingPlaces:
+        """Where a request has keys of a range: among `keys`, which are those from number `begin` on."""
+        own = np.flatnonzero(self.numbers[begin : begin + keys.array.size] == lost.number)
+        places = [
+            (item, Place(keys.locate(item), coordinates(item, keys.shape), value_of(keys, item)))
+            for item in own[:REPORTED_PLACES].tolist()
+        ]
+        return NeedingPlaces(places, len(own))
+
+
+async def fetch_tables(
+    reads: Mapping[int, KeyedRead], resources: ShardResources, request: ServedRequest
+) -> dict[int, Resident] | list[LostRange]:
+    """Have all rows fetched: the tables, or the ranges that no replica answers; `reads` of these counts in order."""
+    wanted = [one.reads for one in reads.values()]
+    lost = await resources.fetcher.fetch(wanted, request) if any(one.requests for one in wanted) else []
+    if lost:
+        return lost
+    return {key: one.table(resources.fetcher.etag_of(one.resident, one.reads.read)) for key, one in reads.items()}
+
+
+def bytes_to_read(given: Iterable[Tensor]) -> int:
+    """Bytes that a `KeyedRead` takes beside the rows."""
+    size = 0
+    for one in given:
+        count = one.array.size
+        size += _KEY_BYTES * count + index_bytes(count)
+        size += 4 * one.octets.size if isinstance(one, PackedStrings) else 0
+    return size
+
+
+def row_key(row: NamedRow | None, dtype: str) -> list[Tensor]:
+    """The key by which a request names a row, if it names one. Raises value_not_representable."""
+    return [] if row is None or row.key is None else [row.key.item(DTYPES[dtype])]
+
+
+def check_by_key(row: NamedRow | None, name: str) -> None:
+    """Raise not_implemented for a row that a request names by its position."""
+    if row is not None and row.position is not None:
+        raise without_positions(name, row.pointer, f'Name a key at {row.pointer}, as in {{"key": 7}}.')
+
+
+def check_keyed(resident: Resident, by_key: ByKey | None, name: str, indices: Tensor) -> None:
+    """Raise not_implemented for what names rows by position of a table that is placed by keys."""
+    if not isinstance(resident, ShardedResident) or resident.keys is None:
+        return
+    if by_key is None:
+        raise without_positions(name, indices.pointer or None, "Send 'keys' in place of 'indices'.")
+    check_by_key(by_key.missing_row, name)
