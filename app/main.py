@@ -87,7 +87,6 @@ def use_gpu(settings: Settings, service: Service) -> None:
         logger.info("gathers run on the CPU: %s", reason)
         return
     gpu = Gpu(device, threshold, settings.max_queue, settings.queue_timeout)
-    gpu.run_in_lock_thread = service.run_in_lock_thread
     logger.info("GPU: %s, %d MiB of memory for gathers", device.description, device.memory >> 20)
     service.use_gpu(gpu, always=settings.device == "gpu")
 

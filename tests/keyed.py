@@ -79,18 +79,18 @@ class Tables(Store):
 
 
 @contextmanager
-def running(store: Store | None = None) -> Iterator[Service]:
+def running(store: Store | None = None, kernel: Any = reference) -> Iterator[Service]:
     pool = RequestThreadPool(2, 8)
-    made = Service(LIMITS, store or Tables(), reference, pool, BackendChooser(threads=2), Budget(2**30))
+    made = Service(LIMITS, store or Tables(), kernel, pool, BackendChooser(threads=2), Budget(2**30))
     try:
         yield made
     finally:
         pool.close()
 
 
-def run(call: AnyCall, store: Store | None = None) -> Answer:
+def run(call: AnyCall, store: Store | None = None, kernel: Any = reference) -> Answer:
     """The answer of a service that has these tables."""
-    with running(store) as made:
+    with running(store, kernel) as made:
         return asyncio.run(_run(made, call))
 
 
@@ -98,12 +98,12 @@ async def _run(made: Service, call: AnyCall) -> Answer:
     return await made.run(call, served(made.budget))
 
 
-def ask(document: Any, path: str = "gather", store: Store | None = None) -> Any:
+def ask(document: Any, path: str = "gather", store: Store | None = None, kernel: Any = reference) -> Any:
     """The JSON that answers a JSON request. Raises GatherError."""
     codec = formats_of(ROWS[path].signature)[JSON]
     text = json.dumps(document).encode()
     call, encoding = codec.read(text, b"", ROWS[path].signature, LIMITS, served().memory)
-    return json.loads(b"".join(codec.write(run(call, store), encoding, served().memory)))
+    return json.loads(b"".join(codec.write(run(call, store, kernel), encoding, served().memory)))
 
 
 def refused(document: Any, path: str = "gather") -> GatherError:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from app.bounded_cache import BoundedCache
 from app.dispatch.choose_backend import Size
 from app.dispatch.gpu_tensor_copies import ContentChanged, GpuTensorCopies
-from app.dispatch.read_without_writers import ResidentTensor, RunInLockThread, default_thread, without_writers
+from app.dispatch.read_without_writers import ResidentTensor
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels.gpu_interface import Device, DeviceFailed, OutOfDeviceMemory
@@ -66,8 +65,6 @@ class Gpu:
         self._missed_bytes: BoundedCache[str, float] = BoundedCache(_MAX_REMEMBERED)
         self._copy_tasks: set[asyncio.Task[None]] = set()
         self._warned_at = -_WARN_INTERVAL_S
-        self.run_in_lock_thread: RunInLockThread = default_thread
-        """As in `Service`."""
 
     # Running
 
@@ -84,13 +81,13 @@ class Gpu:
         """Gather on the device into `out`, or None where that failed and the request leaves the device to the service.
 
         `started` is called in a thread when the gather begins; `request` is as for the pool. Raises overloaded for want
-        of device memory and device_unavailable for a broken device where the request asks for the device gpu, and what
-        the pool raises.
+        of device memory and device_unavailable for a broken device where the request asks for the device gpu, what
+        the pool raises, and ContentChanged.
         """
         assert isinstance(plan, GatherPlan)  # what other plans the service has run on the CPU
         indices = call.indices.array
 
-        def work(content: ResidentTensor | None) -> Outcome:
+        def work() -> Outcome:
             started()
             if content is None:
                 bad = self.copies.with_eviction(lambda: self.device.run(plan, data.items, indices, out))
@@ -103,7 +100,7 @@ class Gpu:
             return Outcome(bad, out, content.etag)
 
         try:
-            return await self._run_consistently(name_of(call), work, content, request)
+            return await self.pool.run(work, request)
         except OutOfDeviceMemory as short:
             problem, code = f"the GPU is short of memory: {short}", "overloaded"
         except DeviceFailed as failure:
@@ -118,22 +115,6 @@ class Gpu:
             self._warned_at = monotonic()
             logger.warning("%s; gathers under auto run on the CPU", problem)
         return None
-
-    async def _run_consistently(
-        self,
-        name: str,
-        work: Callable[[ResidentTensor | None], Outcome],
-        content: ResidentTensor | None,
-        request: ServedRequest | None,
-    ) -> Outcome:
-        """Run `work` in the pool; again, without writers, if a scatter changed the content while it was copied."""
-        try:
-            return await self.pool.run(partial(work, content), request)
-        except ContentChanged:
-            assert content is not None
-        deadline = inf if request is None else request.deadline
-        async with without_writers(content, name, self.run_in_lock_thread, deadline):
-            return await self.pool.run(partial(work, content.refreshed()), request)
 
     # Copies of resident tensors
 

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TypeVar
 
-from app.dispatch.read_without_writers import ResidentTensor
+from app.dispatch.read_without_writers import ResidentTensor, VersionChanged
 from app.kernels.gpu_interface import Copy, Device, OutOfDeviceMemory
 
 Result = TypeVar("Result")
 
 
-class ContentChanged(Exception):
-    """A scatter changed the content while it was copied to the device."""
+class ContentChanged(VersionChanged):
+    """A scatter changed the content while it was copied to the device, which takes long."""
 
 
 class TensorCopy:

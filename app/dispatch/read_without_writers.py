@@ -18,6 +18,10 @@ _MAX_TIMEOUT_S: Final = 1e6
 """Longer than any request may wait, and short enough for the event loop's clock."""
 
 
+class VersionChanged(Exception):
+    """A resident tensor has changed while it was read: what was read is of no version, and is to be read again."""
+
+
 class ExcludesWriters(Protocol):
     """A content that scatters can be kept from changing."""
 

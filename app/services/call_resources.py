@@ -6,16 +6,17 @@ There is one per process; everything it needs is handed to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.gpu_gathers import Gpu
-from app.dispatch.read_without_writers import RunInLockThread, default_thread, without_writers
+from app.dispatch.read_without_writers import RunInLockThread, VersionChanged, default_thread, without_writers
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.errors import GatherError
+from app.errors import Code, GatherError
 from app.kernels import CpuKernel, Kernel
 from app.memory.budget import Budget
 from app.memory.malloc_tuning import MAX_KEPT_BYTES
@@ -27,6 +28,9 @@ from app.tensors.shape_limits import Limits
 
 _RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
 """Seconds before each attempt to read beside writers: a scatter takes some microseconds, several in a row a few ms."""
+_ABOUT_A_VERSION: Final[tuple[Code, ...]] = ("key_not_found", "index_out_of_bounds")
+"""Errors that hold for the version of a table alone that the request was judged by: its keys and rows change."""
+Result = TypeVar("Result")
 
 
 class CallResources:
@@ -90,26 +94,29 @@ class CallResources:
 
     async def read_again(
         self,
-        name: str,
-        resident: Resident,
-        read: Callable[[Resident], Coroutine[Any, Any, object]],
+        versions: dict[str, Resident],
+        read: Callable[[], Coroutine[Any, Any, Result]],
         request: ServedRequest,
-    ) -> Resident:
-        """Have `read` read a tensor again until no scatter changed it meanwhile, at last with writers kept out.
+        *,
+        is_slow: bool = False,
+    ) -> Result:
+        """Have `read` read `versions` again until none changes meanwhile, at last with writers kept out.
 
-        Dtype and shape of a content never change, and so the plan holds; a new content under the name is not read.
-        Returns the version that was read.
+        Each has the name by which the request knows it, and is brought up to date before `read` is called; a new
+        content under the name is not read. `is_slow` says that a few attempts would take long. `read` raises
+        VersionChanged if one has changed; what else it raises is raised.
         """
-        for pause in _RETRY_PAUSES_S:
+        for pause in () if is_slow else _RETRY_PAUSES_S:
             await asyncio.sleep(pause)
-            version = resident.refreshed()
-            await read(version)
-            if version.is_consistent:
-                return version
-        async with without_writers(resident, name, self.run_in_lock_thread, request.deadline):
-            version = resident.refreshed()
-            await read(version)
-        return version
+            _refresh(versions)
+            with suppress(VersionChanged):
+                return await read()
+        while True:
+            name = next((name for name, one in versions.items() if not one.is_consistent), next(iter(versions)))
+            async with without_writers(versions[name], name, self.run_in_lock_thread, request.deadline):
+                _refresh(versions)
+                with suppress(VersionChanged):
+                    return await read()
 
     def start_kernel(self, request: ServedRequest) -> None:
         """A kernel begins now. Raises deadline_exceeded where that is too late."""
@@ -117,3 +124,14 @@ class CallResources:
         if now > request.deadline:
             raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
         request.kernel = now
+
+
+def may_be_outdated(error: GatherError, versions: Iterable[Resident]) -> bool:
+    """Whether an error says what one of the versions has, and that one has changed since."""
+    return error.code in _ABOUT_A_VERSION and not all(one.is_consistent for one in versions)
+
+
+def _refresh(versions: dict[str, Resident]) -> None:
+    for name, one in versions.items():
+        if not one.is_consistent:
+            versions[name] = one.refreshed()

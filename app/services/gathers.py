@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from app.dispatch.choose_backend import FEW_STRINGS, LARGE_COPY, LARGE_INDEX_SCAN, Decision, Facts
 from app.dispatch.gpu_gathers import Outcome, name_of
+from app.dispatch.gpu_tensor_copies import ContentChanged
+from app.dispatch.read_without_writers import VersionChanged
 from app.errors import GatherError
 from app.kernels import Unfinished
 from app.kernels.check_arrays import can_fill
@@ -45,20 +47,29 @@ NO_RESIDENTS: Final[Mapping[str, Resident]] = {}
 class Prepared:
     """A gather or a scatter that is prepared; `fill` is the item for `out_of_bounds` fill.
 
-    `further` has the inputs beside data and indices, `named` the residents that some of them are. With `keys` the
-    indices of the call have a shape alone, until the keys have been looked up.
+    `further` has the inputs beside data and indices, `residents` those in place of inputs. A call by key is `asked`;
+    `call` is the one by position that it becomes: its indices have a shape alone, until the keys have been looked up.
     """
 
+    asked: Call
     call: Call
     data: Tensor
-    resident: Resident | None
     planned: Planned
     decision: Decision
     fill: Tensor | None
     size: int
     further: Mapping[str, Tensor]
-    named: Mapping[str, Resident]
-    keys: Tensor | None = None
+    residents: Mapping[str, Resident]
+
+    @property
+    def resident(self) -> Resident | None:
+        """The resident tensor that is the data."""
+        return self.residents.get("data")
+
+    @property
+    def keys(self) -> Tensor | None:
+        """The keys of a call by key."""
+        return None if self.asked.by_key is None else self.asked.indices
 
     @property
     def explanation(self) -> Explanation:
@@ -85,32 +96,35 @@ class Gathers(Runner):
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
         """Resolve, validate and choose. `on_device` says that the data counts as resident on a GPU."""
-        resources = self.resources
-        resident, further, named = None, NO_TENSORS, NO_RESIDENTS
+        residents = NO_RESIDENTS
         if call.further:
-            resident, further, named = self._resolve_further(call)
+            residents = self._resolve(call)
         elif isinstance(call.data, str):
-            resident = resources.resolve(call.data, call.data_pointer)
+            residents = {"data": self.resources.resolve(call.data, call.data_pointer)}
+        return self._prepare(call, residents, on_device)
+
+    def _prepare(self, call: Call, residents: Mapping[str, Resident], on_device: bool = False) -> Prepared:
+        """Validate and choose for residents in place of inputs."""
+        resources, resident = self.resources, residents.get("data")
         data = call.data if resident is None else resident.tensor
         assert isinstance(data, Tensor), "a name has been resolved"
-        fill, keys, by_key = None, None, call.by_key
+        further = _further_inputs(call, residents) if call.further else NO_TENSORS
+        asked, fill, by_key = call, None, call.by_key
         if call.out_of_bounds == "fill" or (by_key is not None and by_key.missing == "fill"):
             dtype = further.get(OPERATORS[call.operator].typed_by, data).dtype
             fill, over_limit = fill_item(call.fill_value, dtype, resources.limits)
             call.over_limit = call.over_limit or over_limit  # raised once the operator's own rules have been checked
         if by_key is not None:
             assert resident is not None, "the request names a table"
-            call, keys = self._by_position(call, resident), call.indices
+            call = self._by_position(call, resident)
         planned = self.planner.plan(call, data, resources.chooser, further)
         if call.over_limit is not None:
             raise call.over_limit
-        cold = resident is not None and resident.cold
-        if named:
-            cold = cold or any(one.cold for one in named.values())
+        cold = any(one.cold for one in residents.values()) if residents else False
         decision = planned.usual
         if decision.depends_on_request or cold or call.device == "gpu":
             decision = self._decide(call, planned, resident, cold, on_device)
-        return Prepared(call, data, resident, planned, decision, fill, planned.size, further, named, keys)
+        return Prepared(asked, call, data, planned, decision, fill, planned.size, further, residents)
 
     def _by_position(self, call: Call, resident: Resident) -> Call:
         """A gather by key as the one by position that it becomes once the keys are found.
@@ -125,13 +139,32 @@ class Gathers(Runner):
 
     def start(self, prepared: Prepared, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
         """Carry out what was prepared, once its size has been charged to the request's memory."""
-        gather = self._gather if prepared.keys is None else self._gather_by_key
+        gather = self._gather_residents if prepared.residents else self._gather
         if prepared.call.output_dtype is None:
             return gather(prepared, request)
         return self._convert(gather(prepared, request), prepared, request)
 
+    async def _gather_residents(self, prepared: Prepared, request: ServedRequest) -> Answer:
+        """Gather or scatter from one version of each resident tensor, planned anew if one has changed."""
+        charged = request.memory.held
+        gather = self._gather if prepared.keys is None else self._gather_by_key
+        try:
+            return await gather(prepared, request)
+        except VersionChanged as changed:
+            is_slow = isinstance(changed, ContentChanged)
+        asked, size = prepared.asked, prepared.size
+        versions = {_name_of(asked, name): one for name, one in prepared.residents.items()}
+
+        async def read() -> Answer:
+            residents = {name: versions[_name_of(asked, name)] for name in prepared.residents}
+            again = self._prepare(asked, residents)
+            request.memory.adjust(request.memory.held - charged + size, again.size)
+            return await gather(again, request)
+
+        return await self.resources.read_again(versions, read, request, is_slow=is_slow)
+
     def _gather(self, prepared: Prepared, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
-        """Gather or scatter by position."""
+        """Gather or scatter by position. Raises VersionChanged."""
         if prepared.call.out_of_bounds != "error":
             if prepared.fill is not None and self._kernel_fills(prepared):
                 return self._gather_filled(prepared, request)
@@ -141,42 +174,23 @@ class Gathers(Runner):
         return self._run(prepared, request)
 
     async def _gather_by_key(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Find the rows of the keys, and gather them, both in one version of the table."""
-        call, keys, resident = prepared.call, prepared.keys, prepared.resident
-        assert keys is not None
-        assert resident is not None
-        request.memory.charge(bytes_to_find(keys))
-        answer: Answer | GatherError | None = None
-
-        async def read(version: Resident) -> None:
-            nonlocal answer
-            answer = None  # frees the output of the last attempt
-            answer = await self._gather_found(replace(prepared, resident=version, data=version.tensor), request)
-
-        await read(resident)
-        if not resident.is_consistent:
-            await self.resources.read_again(name_of(call), resident, read, request)
-        if isinstance(answer, GatherError):
-            raise answer
-        assert answer is not None
-        return answer
-
-    async def _gather_found(self, prepared: Prepared, request: ServedRequest) -> Answer | GatherError:
-        """The same once, or the error if a key is missing: it holds if no writer changed the table meanwhile."""
-        call, keys, resident = prepared.call, prepared.keys, prepared.resident
-        assert keys is not None
+        """Find the rows of the keys, and gather them. Raises key_not_found and VersionChanged."""
+        call, keys, resident = prepared.call, prepared.asked.indices, prepared.resident
         assert resident is not None
         by_key, column, name = call.by_key, resident.keys, name_of(call)
         assert by_key is not None
         assert column is not None
+        request.memory.charge(bytes_to_find(keys))
         few = are_few([keys]) and not resident.cold
         found = await self.pool.run_unless(few, lambda: find_rows(by_key, keys, column, name), request)
+        if not resident.is_consistent:
+            raise VersionChanged
         if isinstance(found, GatherError):
-            return found
+            raise found
         by_position = replace(call, indices=replace(call.indices, array=found.rows))
         if found.missing and by_key.missing == "fill":
             by_position.out_of_bounds = "fill"
-        answer = await self._gather(replace(prepared, call=by_position, keys=None), request)
+        answer = await self._gather(replace(prepared, call=by_position), request)
         answer.missing, answer.replaced = found.missing, None
         if by_key.found:
             answer.outputs[FOUND] = found.found(keys.shape)
@@ -217,10 +231,10 @@ class Gathers(Runner):
     ) -> Answer:
         """Carry out a call as it was decided; its output has been charged to the request's memory.
 
-        Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
+        Raises index_out_of_bounds, overloaded, deadline_exceeded, ClientGone and VersionChanged.
         """
         call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
-        decision, inputs, named, indices = prepared.decision, prepared.further, prepared.named, call.indices
+        decision, inputs, residents, indices = prepared.decision, prepared.further, prepared.residents, call.indices
         if inputs:
             further = {name: tensor.items for name, tensor in inputs.items()}
         gpu = self.resources.gpu
@@ -244,11 +258,8 @@ class Gathers(Runner):
             bad, array = self.run_at_once(planned, data, indices, request, further)
         else:
             bad, array = await self._run_in_pool(planned, data, indices, request, further)
-        if (resident is not None and not resident.is_consistent) or (
-            named and not all(one.is_consistent for one in named.values())
-        ):
-            del array  # what is read again takes its place
-            bad, array, resident = await self._run_again(prepared, request, further)
+        if residents and not all(one.is_consistent for one in residents.values()):
+            raise VersionChanged
         request.kernel_end = perf_counter()
         if bad >= 0:
             raise await self._index_error(prepared, request)
@@ -256,37 +267,6 @@ class Gathers(Runner):
         if resident is None:
             return Answer(outputs, call.dialect, "cpu")
         return Answer(outputs, call.dialect, "cpu", resident.etag, resident.data_version)
-
-    async def _run_again(
-        self, prepared: Prepared, request: ServedRequest, further: Further
-    ) -> tuple[int, NDArray[Any], Resident | None]:
-        """Run with the present contents of resident inputs that a scatter has changed, one input after the other.
-
-        Of several none has changed in the end. Returns the version of the data that was read, too.
-        """
-        call = prepared.call
-        names = {**call.further, "data": call.data}
-        versions = dict(prepared.named)
-        if prepared.resident is not None:
-            versions["data"] = prepared.resident
-        found: tuple[int, NDArray[Any]] | None = None
-        changed: str | None = _changed(versions)
-
-        async def read(version: Resident) -> None:
-            nonlocal found
-            found = None  # frees the output of the last attempt
-            data, given = prepared.data, further
-            if changed == "data":
-                data = version.tensor
-            else:
-                given = {**(further or {}), str(changed): version.tensor.items}
-            found = await self._run_in_pool(prepared.planned, data, call.indices, request, given)
-
-        while changed is not None:
-            versions[changed] = await self.resources.read_again(str(names[changed]), versions[changed], read, request)
-            changed = _changed(versions) if len(versions) > 1 else None
-        assert found is not None, "an input has changed"
-        return *found, versions.get("data")
 
     async def _gather_filled(self, prepared: Prepared, request: ServedRequest) -> Answer:
         """A gather by a kernel that itself fills the slices of tuples that are out of bounds."""
@@ -374,27 +354,13 @@ class Gathers(Runner):
             decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
         return offered(decision, call)
 
-    def _resolve_further(self, call: Call) -> tuple[Resident | None, Mapping[str, Tensor], Mapping[str, Resident]]:
-        """The data, if it is resident, the inputs beside data and indices, and the residents that some of those are.
-
-        Raises tensor_not_found and tensor_damaged.
-        """
-        further: dict[str, Tensor] = {}
-        places: dict[str, tuple[str, str]] = {}
-        if isinstance(call.data, str):
-            places["data"] = call.data, call.data_pointer
-        for name, given in call.further.items():
-            if isinstance(given, str):
-                places[name] = given, call.resident_pointer(name)
-        named = dict(zip(places, self.resources.resolve_all(list(places.values())), strict=True))
-        resident = named.pop("data", None)
-        for name, given in call.further.items():
-            if isinstance(given, str):
-                at = call.resident_pointer(name)
-                further[name] = replace(named[name].tensor, shape_pointer=at, dtype_pointer=at)
-            else:
-                further[name] = given
-        return resident, further, named
+    def _resolve(self, call: Call) -> Mapping[str, Resident]:
+        """The residents that are inputs, by the names of these. Raises tensor_not_found and tensor_damaged."""
+        inputs = {"data": call.data, **call.further}
+        places = {
+            name: (given, call.resident_pointer(name)) for name, given in inputs.items() if isinstance(given, str)
+        }
+        return dict(zip(places, self.resources.resolve_all(list(places.values())), strict=True))
 
     def run_at_once(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further = None
@@ -459,6 +425,18 @@ class Gathers(Runner):
             )
 
 
-def _changed(versions: Mapping[str, Resident]) -> str | None:
-    """The first input that a scatter has changed since it was read, None if there is none."""
-    return next((name for name, version in versions.items() if not version.is_consistent), None)
+def _name_of(call: Call, name: str) -> str:
+    """The name of the resident tensor that a call has in place of an input."""
+    return str(call.data if name == "data" else call.further[name])
+
+
+def _further_inputs(call: Call, residents: Mapping[str, Resident]) -> Mapping[str, Tensor]:
+    """The inputs beside data and indices, by name."""
+    further: dict[str, Tensor] = {}
+    for name, given in call.further.items():
+        if isinstance(given, str):
+            at = call.resident_pointer(name)
+            further[name] = replace(residents[name].tensor, shape_pointer=at, dtype_pointer=at)
+        else:
+            further[name] = given
+    return further

@@ -9,18 +9,21 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.check_lookup import FeatureArrays
+from app.kernels.check_lookup import FeatureArrays, rows_read
+from app.kernels.float_conversion import converted
 from app.kernels.replace_out_of_bounds import Replacement, replace_out_of_bounds
 from app.operators.gather_plan import GatherPlan
-from app.operators.lookup_plan import LookupPlan
+from app.operators.lookup_plan import FeaturePlan, LookupPlan
 from app.services.edit_bags import edit_bags, skipped_entries
 from app.services.find_rows import FoundRows
 from app.store import Resident
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.lookup_call import Feature, LookupCall
 from app.tensors.tensor import Tensor
 
 Found = Sequence[FoundRows | None]
 """Of each feature the rows that its keys name, None if it names rows by position."""
+_FLOAT32: Final = DTYPES["float32"]
 Marks = Sequence[NDArray[np.bool_] | None]
 """Of each feature which indices are filled, None if none is; as in `Replacement`."""
 _AS_SENT: Final[Mapping[int, NDArray[np.int64]]] = {}
@@ -120,3 +123,32 @@ def with_edited_bags(
         plans[number] = replace(plans[number], indices=bags.indices.size)
     plan = replace(run.plan, features=tuple(plans))
     return run._replace(plan=plan, indices=indices, offsets=offsets, weights=weights, items=items)
+
+
+def widened(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[FeaturePlan, FeatureArrays] | None:
+    """The rows of a feature as a table of float32, pooled in their order. None if an index is out of bounds."""
+    indices, dtype = arrays.indices, DTYPES[plan.dtype]
+    if plan.indices and not 0 <= indices.min() <= indices.max() < plan.rows + (arrays.fill is not None):
+        return None
+    rows = rows_read(plan, arrays, indices).reshape(-1)
+    wide = arrays._replace(
+        table=_as_float32(rows, dtype),
+        indices=np.arange(plan.indices, dtype=indices.dtype),
+        weights=None if arrays.weights is None else _as_float32(arrays.weights, dtype),
+        fill=None,
+    )
+    return replace(plan, rows=plan.indices, item_size=_FLOAT32.item_size, dtype=_FLOAT32.name), wide
+
+
+def _as_float32(carriers: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    return converted(carriers, dtype, _FLOAT32).view(_FLOAT32.carrier)
+
+
+def converted_bytes(call: LookupCall, plan: LookupPlan) -> int:
+    """The bytes that a lookup takes beside its outputs if they are asked for in another type."""
+    if call.output_dtype is None:
+        return 0
+    features = (plan.features[number] for number in plan.widened)
+    # The rows, and as float32; their numbers, and the weights as float32.
+    wide = sum(3 * feature.indices * feature.row_bytes + 12 * feature.indices for feature in features)
+    return plan.written_bytes + wide + (plan.output_bytes if call.concat else 0)

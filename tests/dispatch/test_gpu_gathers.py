@@ -15,16 +15,20 @@ import pytest
 from app.dispatch.choose_backend import NEVER, BackendChooser, Facts, Size
 from app.dispatch.gpu_gathers import Gpu, Outcome, name_of
 from app.dispatch.measured_rates import measure_gpu
+from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import reference
 from app.kernels.gpu_interface import OutOfDeviceMemory
+from app.memory.budget import Budget
 from app.operators.gather_plan import GatherPlan
-from app.store import LocalStore, Resident
+from app.services.service import Service
+from app.store import LocalStore, Resident, Store
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call, Device
+from app.tensors.gather_call import Answer, Call, Device
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.dispatch.fake_device import FakeDevice
+from tests.served import served
 from tests.store.helpers import put, scatter
 
 Result = TypeVar("Result")
@@ -78,6 +82,8 @@ class Seen:
         self.resident = resident
         self.etag = resident.etag
         self.tensor = resident.tensor
+        self.cold = resident.cold
+        self.data_version = resident.data_version
 
     @property
     def is_consistent(self) -> bool:
@@ -347,45 +353,49 @@ def test_what_does_not_fit_is_not_even_tried_where_the_service_may_choose(store:
     assert harness.fallbacks == 0
 
 
-def test_content_that_changes_while_it_is_copied_is_read_again_and_never_kept(store: LocalStore) -> None:
-    harness = Harness()
+@pytest.mark.parametrize("times", [1, 1000])
+def test_content_that_changes_while_it_is_copied_is_copied_again_with_writers_kept_out(
+    store: LocalStore, times: int
+) -> None:
     content = Stored(store, 1)
-    left = [1]
+    left, before = [times], content.etag
+    device = FakeDevice(1 << 30)
 
     def scatter(name: str) -> None:
-        if name == "upload" and left[0]:
+        if name == "upload" and left[0] and not content.held:
             left[0] -= 1
             content.scatter()
 
-    harness.device.fails = scatter
+    device.fails = scatter
+    pool = RequestThreadPool(2, 8)
+    service = Service(Limits(), _Only(content), reference, pool, BackendChooser(threads=1), Budget(2**30))
+    gpu = Gpu(device, FAST, 10)
+    service.use_gpu(gpu)
+    indices = Tensor(DTYPES["int64"], (2, 1), np.arange(2))
 
-    async def script() -> None:
-        before = content.etag
-        outcome = await harness.call("gpu", content)
-        assert (value(outcome), outcome and outcome.etag) == (101, content.etag)
-        assert not harness.gpu.has_copy(before)
-        assert not content.held
+    async def main() -> Answer:
+        return await service.run(Call("gathernd", content.name, indices, (0,), "onnx-13", "gpu"), served())
 
-    run(harness, script)
-
-
-def test_content_that_never_rests_is_copied_while_writers_wait(store: LocalStore) -> None:
-    harness = Harness()
-    content = Stored(store, 1)
-
-    def scatter(name: str) -> None:
-        if name == "upload" and not content.held:
-            content.scatter()
-
-    harness.device.fails = scatter
-
-    async def script() -> None:
-        outcome = await harness.call("gpu", content)
-        assert value(outcome) == 100 + content.scatters
-        assert not content.held
+    try:
+        answer = asyncio.run(main())
+        assert np.unique(answer.output.array).tolist() == [101]
+        assert answer.data_etag == content.etag
+        assert gpu.has_copy(content.etag)
+        assert not gpu.has_copy(before)
         assert content.holds == 1
+    finally:
+        gpu.close()
+        pool.close()
 
-    run(harness, script)
+
+class _Only(Store):
+    """A store of one tensor."""
+
+    def __init__(self, content: Stored) -> None:
+        self.content = content
+
+    def get(self, reference: str) -> Any:
+        return self.content.at()
 
 
 def test_lookups_of_one_tensor_at_once_send_it_once(store: LocalStore) -> None:
