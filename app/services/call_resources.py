@@ -117,6 +117,7 @@ class CallResources:
                 _refresh(versions)
                 with suppress(VersionChanged):
                     return await read()
+            await asyncio.sleep(_RETRY_PAUSES_S[-1])  # another one changed, or the disk refuses to finish a change
 
     def start_kernel(self, request: ServedRequest) -> None:
         """A kernel begins now. Raises deadline_exceeded where that is too late."""

@@ -60,7 +60,7 @@ def random_gather(some: random.Random) -> tuple[str, dict[str, Any]]:
         return "gather", data | {"keys": int64(some.choices(KEYS_ASKED, k=count))} | random_missing(some)
     rows = [some.randrange(-2, 5) for _ in range(count)]
     if some.random() < 0.5:
-        mode = some.choice([{}, {"out_of_bounds": "clip"}, {"out_of_bounds": "fill", "fill_value": 7}])
+        mode: dict[str, Any] = some.choice([{}, {"out_of_bounds": "clip"}, {"out_of_bounds": "fill", "fill_value": 7}])
         return "gather", data | {"indices": int64(rows)} | mode
     if some.random() < 0.5:
         return "gather", data | {"indices": int64([1, 0, -1]), "axis": 1}

@@ -283,8 +283,8 @@ class ChangingResident(Resident):
         super().__init__(resident.tensor, resident.etag, words=(2,))
         self.stalled = store
 
-    def refreshed(self) -> ChangingResident:
-        return self
+    def refreshed(self) -> Resident:
+        return Resident(self.tensor, self.etag) if self.stalled.free.is_set() else self
 
     @contextmanager
     def _hold(self) -> Iterator[None]:
