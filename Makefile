@@ -42,13 +42,13 @@ $(VENV)/.checkout:
 EDITABLE := $(PIP) install -q --no-deps --no-build-isolation --editable ./clients/python --editable .
 PROJECTS := clients/python/pyproject.toml pyproject.toml
 
-$(VENV)/.stamp-runtime: requirements.lock requirements-build.lock $(PROJECTS) $(VENV)/.checkout
-	$(PIP) install -q --require-hashes -r requirements.lock -r requirements-build.lock
+$(VENV)/.stamp-runtime: requirements/runtime.lock requirements/build.lock $(PROJECTS) $(VENV)/.checkout
+	$(PIP) install -q --require-hashes -r requirements/runtime.lock -r requirements/build.lock
 	$(EDITABLE)
 	@touch $@
 
-$(VENV)/.stamp-dev: requirements-dev.lock requirements-build.lock $(PROJECTS) $(VENV)/.checkout
-	$(PIP) install -q --require-hashes -r requirements-dev.lock -r requirements-build.lock
+$(VENV)/.stamp-dev: requirements/dev.lock requirements/build.lock $(PROJECTS) $(VENV)/.checkout
+	$(PIP) install -q --require-hashes -r requirements/dev.lock -r requirements/build.lock
 	$(EDITABLE)
 	@touch $@
 
@@ -128,16 +128,15 @@ soak-%: $(VENV)/.stamp-dev clients cluster cuda frameworks other-python $(DOCS)/
 	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(SHARED_$*) $(SOAK_$*) $(addprefix --ignore=,$(call soak_ignored,$*)) $(PYTEST_ARGS)
 
 audit: $(VENV)/.stamp-dev ## Known vulnerabilities in the locks; asks an advisory service (AUDIT_ARGS go to pip-audit)
-	$(PY) -m deploy.audit $(wildcard requirements*.lock) -- $(AUDIT_ARGS)
+	$(PY) -m deploy.audit $(wildcard requirements/*.lock) -- $(AUDIT_ARGS)
 
 sbom: $(VENV)/.stamp-dev ## Bills of materials: sbom.json, sbom-gpu.json
-	$(PY) -m deploy.sbom requirements.lock > sbom.json
-	$(PY) -m deploy.sbom requirements-gpu.lock > sbom-gpu.json
+	$(PY) -m deploy.sbom requirements/runtime.lock > sbom.json
+	$(PY) -m deploy.sbom requirements/gpu.lock > sbom-gpu.json
 
-openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
-	@mkdir -p openapi
-	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new
-	mv openapi/openapi.json.new openapi/openapi.json
+openapi: $(VENV)/.stamp-dev ## Write clients/openapi/openapi.json
+	$(VENV)/bin/gathernd openapi > clients/openapi/openapi.json.new
+	mv clients/openapi/openapi.json.new clients/openapi/openapi.json
 
 sync-client: $(VENV)/.stamp-dev ## Write the blocking Python client from the asynchronous one
 	$(PY) -m deploy.sync_client
@@ -151,7 +150,7 @@ grpc-messages: $(CLIENTS)/.stamp-kserve ## Write app/formats/grpc/messages/descr
 NPM_FILES := $(addprefix tests/clients/typescript/,package.json package-lock.json .npmrc)
 clients: $(CLIENTS)/.stamp-python $(CLIENTS)/.stamp-kserve $(CLIENTS)/.stamp-triton $(CLIENTS)/.stamp-moto $(if $(shell command -v npm 2>/dev/null),$(CLIENTS)/.stamp-npm) ## What tests of clients need: the generators, the clients of KServe and Triton, moto
 
-$(CLIENTS)/.stamp-python: requirements-clients.lock $(VENV)/.checkout
+$(CLIENTS)/.stamp-python: requirements/clients.lock $(VENV)/.checkout
 	$(PY) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip --disable-pip-version-check --no-input install -q --require-hashes -r $<
 	@touch $@
@@ -191,9 +190,9 @@ $(CUDA)/.stamp: tests/kernels/nvrtc/requirements.lock $(VENV)/.checkout
 
 # MkDocs, and what the examples need: in an environment of their own, installed by the pip of the main one.
 docs: $(DOCS)/.stamp ## The site of docs/ in build/site; a dead link or anchor is an error
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
 
-$(DOCS)/.stamp: requirements-docs.lock $(VENV)/.checkout
+$(DOCS)/.stamp: requirements/docs.lock $(VENV)/.checkout
 	$(PY) -m venv --clear --without-pip $(DOCS)
 	$(PIP) --python $(DOCS)/bin/python install -q --require-hashes -r $<
 	@touch $@
@@ -206,9 +205,9 @@ other-python: $(VENV)/.checkout ## What tests with another Python need, where th
 # Ray, 400 MB: with the service in one environment, since Ray starts actors with the interpreter that asks.
 cluster: $(CLUSTER)/.stamp ## The service with Ray, on which tests try clusters
 
-$(CLUSTER)/.stamp: requirements-cluster.lock requirements-build.lock $(PROJECTS) $(VENV)/.checkout
+$(CLUSTER)/.stamp: requirements/cluster.lock requirements/build.lock $(PROJECTS) $(VENV)/.checkout
 	$(PY) -m venv --clear --without-pip $(CLUSTER)
-	$(PIP) --python $(CLUSTER)/bin/python install -q --require-hashes -r requirements-cluster.lock -r requirements-build.lock
+	$(PIP) --python $(CLUSTER)/bin/python install -q --require-hashes -r requirements/cluster.lock -r requirements/build.lock
 	$(PIP) --python $(CLUSTER)/bin/python install -q --no-deps --no-build-isolation --editable ./clients/python --editable .
 	@touch $@
 
@@ -231,21 +230,21 @@ bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server
 COMPILE = $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --no-emit-package gathernd $(LOCK_ARGS)
 lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
-	$(COMPILE) -o requirements-build.lock requirements-build.in
-	$(COMPILE) -o requirements.lock pyproject.toml
-	$(COMPILE) --extra gpu -c requirements.lock -o requirements-gpu.lock pyproject.toml
-	$(COMPILE) --extra otel -c requirements.lock -o requirements-otel.lock pyproject.toml
-	$(COMPILE) --extra cloud -c requirements.lock -o requirements-cloud.lock pyproject.toml
-	$(COMPILE) --extra cluster -c requirements.lock -o requirements-cluster.lock pyproject.toml
-	$(COMPILE) --extra grpc -c requirements.lock -o requirements-grpc.lock pyproject.toml
-	$(COMPILE) --extra dev --extra otel --extra cloud --extra grpc -c requirements-cloud.lock -c requirements-grpc.lock -o requirements-dev.lock pyproject.toml
-	$(COMPILE) -o requirements-clients.lock requirements-clients.in
-	$(COMPILE) -o requirements-docs.lock requirements-docs.in clients/python/pyproject.toml
+	$(COMPILE) -o requirements/build.lock requirements/build.in
+	$(COMPILE) -o requirements/runtime.lock pyproject.toml
+	$(COMPILE) --extra gpu -c requirements/runtime.lock -o requirements/gpu.lock pyproject.toml
+	$(COMPILE) --extra otel -c requirements/runtime.lock -o requirements/otel.lock pyproject.toml
+	$(COMPILE) --extra cloud -c requirements/runtime.lock -o requirements/cloud.lock pyproject.toml
+	$(COMPILE) --extra cluster -c requirements/runtime.lock -o requirements/cluster.lock pyproject.toml
+	$(COMPILE) --extra grpc -c requirements/runtime.lock -o requirements/grpc.lock pyproject.toml
+	$(COMPILE) --extra dev --extra otel --extra cloud --extra grpc -c requirements/cloud.lock -c requirements/grpc.lock -o requirements/dev.lock pyproject.toml
+	$(COMPILE) -o requirements/clients.lock requirements/clients.in
+	$(COMPILE) -o requirements/docs.lock requirements/docs.in clients/python/pyproject.toml
 	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in
 	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in
 	$(COMPILE) -o tests/oip/triton/requirements.lock tests/oip/triton/requirements.in
 	$(COMPILE) -o tests/imports/moto/requirements.lock tests/imports/moto/requirements.in
-	$(COMPILE) -c requirements-gpu.lock -o tests/kernels/nvrtc/requirements.lock tests/kernels/nvrtc/requirements.in
+	$(COMPILE) -c requirements/gpu.lock -o tests/kernels/nvrtc/requirements.lock tests/kernels/nvrtc/requirements.in
 
 build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and the service, in dist/
 	$(PY) -m build --no-isolation --outdir dist clients/python
@@ -254,4 +253,4 @@ build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and t
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) $(CLIENTS) $(CLUSTER) $(CUDA) $(DOCS) $(FRAMEWORKS) $(OTHER) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf clients/python/build clients/python/*.egg-info
-	find app clients tests benchmarks deploy examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find app clients tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """What the GPU kernel is worth, on a machine with an NVIDIA GPU: is it right, how fast is it, and from which size on?
 
-    pip install --require-hashes -r requirements-gpu.lock    (CuPy, CUDA's libraries; the machine has the driver)
+    pip install --require-hashes -r requirements/gpu.lock    (CuPy, CUDA's libraries; the machine has the driver)
     python -m benchmarks.gpu [--only check,kernel,crossover,http] [--cases N] [--seed S] [--json FILE]
 
 1. check: random gathers, valid and invalid, against NumPy's kernel; every one must be equal. Half of them have little
@@ -382,7 +382,7 @@ def open_device(**options: int) -> Any:
     try:
         module = import_module("app.kernels.cupy_gpu.device")
     except ImportError as error:
-        raise NoDevice(f"CuPy cannot be imported ({error}): install requirements-gpu.lock") from None
+        raise NoDevice(f"CuPy cannot be imported ({error}): install requirements/gpu.lock") from None
     return module.CupyDevice(**options)
 
 

@@ -65,11 +65,11 @@ def pins(lock: str | Path) -> dict[str, str]:
 
 
 def test_grpc_is_tested_in_the_versions_that_its_users_install() -> None:
-    users, tests = pins("requirements-grpc.lock"), pins("requirements-dev.lock")
+    users, tests = pins("requirements/grpc.lock"), pins("requirements/dev.lock")
     assert [tests[name] for name in ("grpcio", "protobuf")] == [users[name] for name in ("grpcio", "protobuf")]
 
 
 def test_all_locks_have_one_release_of_grpc() -> None:
-    locks = [*ROOT.glob("requirements*.lock"), *ROOT.glob("tests/*/*/requirements.lock")]
+    locks = [*(ROOT / "requirements").glob("*.lock"), *ROOT.glob("tests/*/*/requirements.lock")]
     found = {str(lock.relative_to(ROOT)): pins(lock).get("grpcio") for lock in locks}
-    assert set(found.values()) - {None} == {pins("requirements-grpc.lock")["grpcio"]}, found
+    assert set(found.values()) - {None} == {pins("requirements/grpc.lock")["grpcio"]}, found

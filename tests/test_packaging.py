@@ -29,9 +29,9 @@ CLIENT_PROJECT = tomllib.loads((CLIENT / "pyproject.toml").read_text())
 OWN = {"gathernd", "gathernd-server"}
 """Distributions that come from the checkout and are in no lock."""
 LOCKS = [
-    "requirements.lock", "requirements-dev.lock", "requirements-build.lock", "requirements-clients.lock",
-    "requirements-docs.lock",
-    "requirements-cloud.lock", "requirements-cluster.lock", "requirements-grpc.lock", "requirements-otel.lock",
+    "requirements/runtime.lock", "requirements/dev.lock", "requirements/build.lock", "requirements/clients.lock",
+    "requirements/docs.lock",
+    "requirements/cloud.lock", "requirements/cluster.lock", "requirements/grpc.lock", "requirements/otel.lock",
     "tests/client/mdf/requirements.lock", "tests/imports/moto/requirements.lock", "tests/oip/kserve/requirements.lock",
 ]  # fmt: skip
 COMPILER_LOCK = "tests/kernels/nvrtc/requirements.lock"
@@ -256,17 +256,17 @@ def test_locks_hold_every_declared_requirement() -> None:
         return {re.sub(r"[-_.]+", "-", match[0]).lower() for match in found if match}
 
     for lock, declared in (
-        ("requirements.lock", PROJECT["project"]["dependencies"]),
-        ("requirements.lock", CLIENT_PROJECT["project"]["dependencies"]),
-        ("requirements.lock", CLIENT_PROJECT["project"]["optional-dependencies"]["cli"]),
-        ("requirements-dev.lock", PROJECT["project"]["optional-dependencies"]["dev"]),
-        ("requirements-dev.lock", CLIENT_PROJECT["project"]["optional-dependencies"]["parquet"]),
-        ("requirements-otel.lock", PROJECT["project"]["optional-dependencies"]["otel"]),
-        ("requirements-cloud.lock", PROJECT["project"]["optional-dependencies"]["cloud"]),
-        ("requirements-cluster.lock", PROJECT["project"]["optional-dependencies"]["cluster"]),
-        ("requirements-grpc.lock", PROJECT["project"]["optional-dependencies"]["grpc"]),
-        ("requirements-build.lock", PROJECT["build-system"]["requires"]),
-        ("requirements-build.lock", CLIENT_PROJECT["build-system"]["requires"]),
+        ("requirements/runtime.lock", PROJECT["project"]["dependencies"]),
+        ("requirements/runtime.lock", CLIENT_PROJECT["project"]["dependencies"]),
+        ("requirements/runtime.lock", CLIENT_PROJECT["project"]["optional-dependencies"]["cli"]),
+        ("requirements/dev.lock", PROJECT["project"]["optional-dependencies"]["dev"]),
+        ("requirements/dev.lock", CLIENT_PROJECT["project"]["optional-dependencies"]["parquet"]),
+        ("requirements/otel.lock", PROJECT["project"]["optional-dependencies"]["otel"]),
+        ("requirements/cloud.lock", PROJECT["project"]["optional-dependencies"]["cloud"]),
+        ("requirements/cluster.lock", PROJECT["project"]["optional-dependencies"]["cluster"]),
+        ("requirements/grpc.lock", PROJECT["project"]["optional-dependencies"]["grpc"]),
+        ("requirements/build.lock", PROJECT["build-system"]["requires"]),
+        ("requirements/build.lock", CLIENT_PROJECT["build-system"]["requires"]),
     ):
         pinned = set(re.findall(r"^([a-z0-9-]+)[=\[]", (ROOT / lock).read_text(), re.MULTILINE))
         assert names(declared) - OWN <= pinned
@@ -274,7 +274,8 @@ def test_locks_hold_every_declared_requirement() -> None:
 
 
 def test_make_lock_writes_every_lock() -> None:
-    locks = {str(path.relative_to(ROOT)) for path in ROOT.rglob("requirements*.lock") if ".venv" not in str(path)}
+    paths = [path.relative_to(ROOT) for path in ROOT.rglob("*.lock")]
+    locks = {str(path) for path in paths if not path.parts[0].startswith(".")}
     written = re.findall(r"^\t\$\(COMPILE\) .*?-o (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert sorted(written) == sorted(locks)
     assert locks >= set(LOCKS)

@@ -2,7 +2,7 @@
 
 What comes from where, with no Maven repository at hand:
 
-- the generator: openapi-generator.jar, from the Python package openapi-generator-cli in requirements-clients.lock;
+- the generator: openapi-generator.jar, from the Python package openapi-generator-cli in requirements/clients.lock;
 - the compiler and Java itself: Debian's default-jdk-headless;
 - Jackson (annotations, core, databind) and jakarta.annotation (Generated, Nonnull, Nullable): Debian's packages below;
 - Jackson's module for java.time, jackson-datatype-jsr310, which the generated code asks for and Debian has not: the

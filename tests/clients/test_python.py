@@ -1,6 +1,6 @@
 """The client that openapi-python-client generates: no warnings, every operation, well typed, and at work.
 
-Everything that the generated package needs (httpx, attrs) comes with the generator, from requirements-clients.lock.
+Everything that the generated package needs (httpx, attrs) comes with the generator, from requirements/clients.lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs beside the generated package."""
     made = tmp_path_factory.mktemp("python")
     generator = tool("bin/openapi-python-client")
-    config = ROOT / "openapi" / "python-client.yaml"
+    config = ROOT / "clients" / "openapi" / "python-client.yaml"
     command: list[str | Path] = [
         generator,
         "generate",

@@ -167,7 +167,7 @@ def test_systemd_accepts_the_units_without_a_remark(unit: Path, tmp_path: Path) 
 @pytest.mark.parametrize("unit", UNITS, ids=[unit.stem for unit in UNITS])
 def test_the_units_name_files_settings_and_flags_that_there_are(unit: Path) -> None:
     found = unit.read_text()
-    for name in re.findall(r"deploy/systemd/\S+\.service|requirements[a-z-]*\.lock", found):
+    for name in re.findall(r"deploy/systemd/\S+\.service|requirements/[a-z-]+\.lock", found):
         assert (ROOT / name).exists(), name
     assert set(re.findall(r"\bGATHERND_[A-Z_]+", found)) <= set(SETTING_NAMES)
     lines = re.findall(r"bin/gathernd cluster (.*)", found)

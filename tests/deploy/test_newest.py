@@ -34,7 +34,7 @@ TRITON = "tests/oip/triton/requirements.in"
 ENVIRONMENTS = {
     ".venv-clients/kserve": ("tests/oip/kserve/requirements.in",),
     ".venv-clients/triton": (TRITON,),
-    ".venv-docs": ("requirements-docs.in", "clients/python/pyproject.toml"),
+    ".venv-docs": ("requirements/docs.in", "clients/python/pyproject.toml"),
 }
 """Environments beside the main one, each with the files that its lock is made of (`make lock`)."""
 OF_USERS = (

@@ -22,7 +22,7 @@ import app
 from deploy import audit, sbom
 from tests.http.server import ROOT, run_program
 
-LOCKS = sorted(ROOT.glob("requirements*.lock"))
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 _ENTRY = re.compile(
     r"^([a-z0-9-]+)(?:\[[^]]*\])?==(\S+)(?: ; (.+?))? \\\n((?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE
 )
@@ -39,13 +39,13 @@ def entries(lock: Path) -> dict[tuple[str, str], tuple[str | None, set[str]]]:
 def test_every_lock_is_written_by_make_lock_and_read_whole_here() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for lock in LOCKS:
-        assert f"-o {lock.name} " in makefile
+        assert f"-o requirements/{lock.name} " in makefile
         assert "://" not in lock.read_text()
         assert len(entries(lock)) == lock.read_text().count("==") - lock.read_text().count(" == ") > 0, lock
 
 
 def test_gpu_lock_is_the_runtime_lock_and_what_the_gpu_needs() -> None:
-    runtime, gpu = entries(ROOT / "requirements.lock"), entries(ROOT / "requirements-gpu.lock")
+    runtime, gpu = entries(ROOT / "requirements/runtime.lock"), entries(ROOT / "requirements/gpu.lock")
     assert runtime.items() <= gpu.items()
     further = {name for name, _ in gpu.keys() - runtime.keys()}
     assert {"cupy-cuda12x", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"} <= further
@@ -101,19 +101,20 @@ def run_audit(port: int, *locks: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_audit_asks_about_every_package_of_the_lock_by_its_exact_version(advisories: Advisories) -> None:
-    done = run_audit(advisories.port, "requirements.lock")
+    done = run_audit(advisories.port, "requirements/runtime.lock")
     assert done.returncode == 0, done.stderr
     # The lock holds for every platform; only what this one installs can be installed here.
-    elsewhere = {package for package, (marker, _) in entries(ROOT / "requirements.lock").items() if marker}
+    locked = entries(ROOT / "requirements/runtime.lock")
+    elsewhere = {package for package, (marker, _) in locked.items() if marker}
     asked = set(advisories.asked)
-    assert entries(ROOT / "requirements.lock").keys() - elsewhere <= asked <= entries(ROOT / "requirements.lock").keys()
+    assert locked.keys() - elsewhere <= asked <= locked.keys()
     assert done.stdout == f"{len(asked)} packages audited, 0 known vulnerabilities\n"
 
 
 def test_audit_fails_on_a_known_vulnerability_and_names_it(advisories: Advisories) -> None:
     advisories.bug_in = "uvicorn"
-    done = run_audit(advisories.port, "requirements.lock")
-    version = next(version for name, version in entries(ROOT / "requirements.lock") if name == "uvicorn")
+    done = run_audit(advisories.port, "requirements/runtime.lock")
+    version = next(version for name, version in entries(ROOT / "requirements/runtime.lock") if name == "uvicorn")
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[0] == f"uvicorn {version}: GHSA-test, mended in 1000.0"
 
@@ -124,7 +125,7 @@ def test_audit_fails_on_a_known_vulnerability_and_names_it(advisories: Advisorie
 def test_audit_that_could_not_be_made_says_so_and_is_no_clean_bill(advisories: Advisories, reachable: bool) -> None:
     advisories.status = 500
     port = advisories.port if reachable else 9  # the discard port: nothing listens
-    done = run_audit(port, "requirements-build.lock")
+    done = run_audit(port, "requirements/build.lock")
     assert done.returncode == 2, done.stdout
     assert done.stderr.startswith("NOT AUDITED")
     assert done.stdout == ""
@@ -136,7 +137,9 @@ def test_audit_of_a_lock_without_hashes_is_refused(tmp_path: Path) -> None:
         audit.judged(str(tmp_path / "bad.lock"), ["--dry-run"])
 
 
-@pytest.mark.parametrize("lock", ["requirements-gpu.lock", pytest.param("requirements.lock", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "lock", ["requirements/gpu.lock", pytest.param("requirements/runtime.lock", marks=pytest.mark.slow)]
+)
 def test_bill_of_materials_lists_every_locked_package_with_its_hashes(lock: str) -> None:
     command = [sys.executable, "-m", "deploy.sbom", lock]
     text = run_program(command).stdout
@@ -157,7 +160,7 @@ def test_bill_of_materials_lists_every_locked_package_with_its_hashes(lock: str)
 def test_bill_of_materials_is_the_same_every_time(capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for _ in range(2):
-        assert sbom.main([str(ROOT / "requirements.lock")]) == 0
+        assert sbom.main([str(ROOT / "requirements/runtime.lock")]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1]
 

@@ -18,7 +18,7 @@ from tests.conftest import SOAK
 from tests.http.server import Server, serving
 from tests.needs import ROOT, in_environment
 
-EXAMPLES = ROOT / "examples"
+EXAMPLES = ROOT / "clients/python/examples"
 NOTEBOOK = EXAMPLES / "what_a_gather_does.ipynb"
 SAYS = {
     "live_table.py": r"200 changes, \d+ lookups meanwhile, none of half a change\n",
@@ -81,6 +81,6 @@ def test_notebook_runs_and_has_the_outputs_that_it_shows(server: Server, tmp_pat
 
 
 def test_every_example_is_listed_and_tested() -> None:
-    listed = set(re.findall(r"`examples/([\w.]+)`", (ROOT / "docs/examples.md").read_text()))
+    listed = set(re.findall(r"`clients/python/examples/([\w.]+)`", (ROOT / "docs/examples.md").read_text()))
     assert listed == {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     assert set(SAYS) | {NOTEBOOK.name, "gather_drawing.py"} == listed

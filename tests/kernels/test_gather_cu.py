@@ -121,6 +121,6 @@ def test_the_argument_is_laid_out_as_the_source_has_it() -> None:
 
 
 def test_the_compiler_is_the_one_that_the_image_for_gpus_has() -> None:
-    gpu = entries(ROOT / "requirements-gpu.lock")
+    gpu = entries(ROOT / "requirements/gpu.lock")
     (ours,) = entries(ROOT / "tests" / "kernels" / "nvrtc" / "requirements.lock").items()
     assert gpu[ours[0]][1] == ours[1][1]
