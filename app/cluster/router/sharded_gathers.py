@@ -103,7 +103,7 @@ class ShardedGathers(Gathers):
         plan = prepared.planned.plan
         assert isinstance(plan, GatherPlan)
         planned = replace(prepared.planned, plan=replace(plan, dims=table.tensor.shape[:1]))
-        local = replace(prepared, data=table.tensor, resident=table, planned=planned)
+        local = replace(prepared, data=table.tensor, residents={"data": table}, planned=planned)
         answer = await super()._gather_by_key(local, request)
         request.route = ROUTE
         return answer
