@@ -10,19 +10,24 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks.common import free_port
 from gathernd import Client
 from tests.block_shell import Shell
 from tests.http.server import Server, serving
+from tests.imports.conftest import moto
 from tests.markdown_blocks import COMPILED, ROOT, RUNNABLE, Block, blocks, check_output, documents
 from tests.needs import skip_without
+
+__all__ = ["moto"]
 
 NOT_RUN = {
     "installs": "installs packages; tests/test_first_steps.py does so in a new environment",
@@ -44,10 +49,17 @@ SLOW = {
     "docs/how-to/workers.md": "starts services of its own",
     "docs/how-to/backup.md": "starts services of its own",
     "docs/how-to/import.md": "starts services of its own",
+    "docs/how-to/move-from-redis.md": "starts Redis",
+    "docs/how-to/pandas-and-parquet.md": "reads from a server of S3",
 }
 """Documents that run under `make test-all` only."""
 STARTS_SERVICES = {name for name, why in SLOW.items() if why == "starts services of its own"}
 """Documents that start the service themselves, as 127.0.0.1:8080, on a free port here."""
+S3_KEYS = {"AWS_ACCESS_KEY_ID": "ours", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_REGION": "us-east-1"}
+COMMANDS = {"curl": "curl", "openssl": "openssl", "redis-server": "redis-server"}
+"""Commands of the documents, and the Debian packages that bring them."""
+PACKAGES = {"pandas": "the group dev", "pyarrow": "the client's extra parquet", "redis": "the group dev"}
+"""Packages of the documents that are not the client's own, and what installs them."""
 _SHOWN_ADDRESS = "127.0.0.1:8080"
 
 
@@ -85,7 +97,10 @@ def test_blocks_do_what_the_document_shows(
 ) -> None:
     running = [block for block in blocks(document) if block.language in RUNNABLE and block.reason is None]
     text = "".join(block.code for block in running if block.language == "bash")
-    skip_without(**{name: name for name in ("curl", "openssl") if re.search(rf"\b{name} ", text)})
+    skip_without(**{name: package for name, package in COMMANDS.items() if re.search(rf"\b{name} ", text)})
+    for name, source in PACKAGES.items():
+        if any(re.search(rf"^import {name}\b|\.{name}\b", block.code, re.MULTILINE) for block in running):
+            pytest.importorskip(name, reason=f"needs the package {name}, of {source}")
     port = free_port() if _name(document) in STARTS_SERVICES else request.getfixturevalue("shared").port
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GATHERND_")}
     variables.pop("PYTHONWARNINGS", None)
@@ -97,6 +112,13 @@ def test_blocks_do_what_the_document_shows(
         "GATHERND_CACHE_DIR": str(warmed),
         "GATHERND_STORE_DIR": str(tmp_path / "store"),
     }
+    if "s3://" in text and _name(document) not in STARTS_SERVICES:
+        variables |= bucket_of(document, request.getfixturevalue("moto"))
+        for name in set(variables) - set(os.environ):
+            monkeypatch.setenv(name, variables[name])
+    for example in re.findall(r"^python (\w+\.py)", text, re.MULTILINE):
+        if (ROOT / "clients/python/examples" / example).exists():
+            shutil.copy(ROOT / "clients/python/examples" / example, tmp_path)
     monkeypatch.setenv("GATHERND_URL", variables["GATHERND_URL"])
     monkeypatch.chdir(tmp_path)
     shell = Shell(tmp_path, variables)
@@ -113,6 +135,14 @@ def test_blocks_do_what_the_document_shows(
                 raise
     finally:
         shell.close()
+
+
+def bucket_of(document: Path, moto: str) -> dict[str, str]:
+    """Make the bucket that a document names; the variables with which it is found."""
+    (name,) = set(re.findall(r"\bs3://([\w-]+)/", document.read_text()))
+    signed = {"authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"}
+    assert httpx.put(f"{moto}/{name}", headers=signed, trust_env=False).status_code == 200
+    return {**S3_KEYS, "AWS_ENDPOINT_URL": moto, "AWS_ALLOW_HTTP": "true"}
 
 
 def _run_python(code: str, place: str, names: dict[str, Any]) -> str:

@@ -83,4 +83,4 @@ def test_notebook_runs_and_has_the_outputs_that_it_shows(server: Server, tmp_pat
 def test_every_example_is_listed_and_tested() -> None:
     listed = set(re.findall(r"`clients/python/examples/([\w.]+)`", (ROOT / "docs/examples.md").read_text()))
     assert listed == {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    assert set(SAYS) | {NOTEBOOK.name, "gather_drawing.py"} == listed
+    assert set(SAYS) | {NOTEBOOK.name, "gather_drawing.py", "redis_to_gathernd.py"} == listed
