@@ -6,8 +6,8 @@ A table of 200,000 x 64 float32 is resident; 256 int64 indices go and 64 KiB com
 contender runs in a process of its own, they take turns, and the median of the turns counts. One at a time: the client,
 the client over httpx (as it is through a proxy), `http.client` with a request made beforehand, tritonclient[http], and
 redis-py with one MGET of the rows where redis-server and the package redis are installed. 16 at once in one event loop:
-the client, tritonclient's aio, and bare asyncio streams with a request made beforehand. `client cpu` is the processor
-time of a lookup in the contender's process.
+the client, also over httpx, tritonclient's aio, and bare asyncio streams with a request made beforehand. `client cpu`
+is the processor time of a lookup in the contender's process.
 """
 
 from __future__ import annotations
@@ -128,6 +128,12 @@ async def our_async_client(port: int, drive: Callable[[AsyncLookup], Awaitable[N
         await drive(lambda: client.gathernd("items", indices))
 
 
+async def our_async_client_over_httpx(port: int, drive: Callable[[AsyncLookup], Awaitable[None]]) -> None:
+    indices = picked()
+    async with AsyncClient(f"http://127.0.0.1:{port}", transport=httpx.AsyncHTTPTransport()) as client:
+        await drive(lambda: client.gathernd("items", indices))
+
+
 async def triton_aio(port: int, drive: Callable[[AsyncLookup], Awaitable[None]]) -> None:
     from tritonclient.http import aio  # noqa: PLC0415  (a contender's turn imports its own)
 
@@ -170,7 +176,12 @@ SYNC = {
     "tritonclient": triton,
     "redis-py MGET": redis_mget,
 }
-ASYNC = {"gathernd, async": our_async_client, "tritonclient aio": triton_aio, "asyncio streams": bare_streams}
+ASYNC = {
+    "gathernd, async": our_async_client,
+    "async over httpx": our_async_client_over_httpx,
+    "tritonclient aio": triton_aio,
+    "asyncio streams": bare_streams,
+}
 
 
 def turn(name: str, port: int, seconds: float) -> tuple[float, float]:

@@ -12,9 +12,8 @@ import pytest
 from gathernd import AsyncClient, Client
 from tests.http.conftest import client, server, start
 from tests.http.server import Server
-from tests.imports.conftest import moto
 
-__all__ = ["client", "moto", "server", "start"]
+__all__ = ["client", "server", "start"]
 
 
 class Awaited:

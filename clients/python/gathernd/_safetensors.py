@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from ._array_bytes import ELEMENT_TYPE_OF_SAFETENSORS, Buffer, ElementType, EncodedTensor, StreamedBytes, StreamedTensor
 from .errors import UnexpectedAnswer
@@ -152,37 +152,27 @@ def _are_sizes(numbers: Any) -> TypeGuard[list[int]]:
 _kept_entries = lru_cache(256)(read_entries)
 
 
-class TensorOfFile(NamedTuple):
-    """A tensor of a file: its bytes lie from `begin` to `end` behind the header, which describes `described` bytes."""
-
-    name: str
-    element_type: ElementType
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-    described: int
-
-
-def tensor_of_file(header: bytes, held: int | None, tensor: str | None, file: str, how: str) -> TensorOfFile:
+def tensor_of_file(
+    header: bytes, held: int, tensor: str | None, file: str
+) -> tuple[ElementType, tuple[int, ...], int, int]:
     """Choose one tensor of a safetensors file by its header: the one that `tensor` names, or the only one.
 
-    `held` is how many bytes follow the header, None if that is not known. `file` names the file in errors, `how` is how
-    a caller names a tensor. Raises ValueError for an unsound file and for a missing tensor, TypeError for a type that
-    the service lacks.
+    Returns its type, its shape, and the first and last byte + 1 behind the header. `held` is how many bytes follow the
+    header; `file` names the file in errors. Raises ValueError for an unsound file and for a missing tensor, TypeError
+    for a type that the service lacks.
     """
     try:
         entries = read_entries(header)
     except ValueError as error:
         raise ValueError(f"{file} is not a sound safetensors file: {error}") from None
-    described = max((end for *_, end in entries.values()), default=0)
-    if held not in (None, described):
+    if held != max((end for *_, end in entries.values()), default=0):
         raise ValueError(f"{file} is not a sound safetensors file: its header does not describe the {held} bytes of it")
     if tensor is None and len(entries) == 1:
         (tensor,) = entries
     if tensor is None or tensor not in entries:
         names = ", ".join(list(entries)[:20]) + (", …" if len(entries) > 20 else "")
-        raise ValueError(f"{file} has the tensors {names}; {how} says which of them to upload")
+        raise ValueError(f"{file} has the tensors {names}; tensor= says which of them to upload")
     element_type, shape, begin, end = entries[tensor]
     if element_type is None:
         raise TypeError(f"the service has no element type for {tensor} of {file}; as uint8, its bytes can be kept")
-    return TensorOfFile(tensor, element_type, shape, begin, end, described)
+    return element_type, shape, begin, end

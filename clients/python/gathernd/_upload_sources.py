@@ -109,10 +109,10 @@ def _encode_file(path: Path, tensor: str | None) -> EncodedTensor:
         if len(start) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
             raise ValueError(f"{path} is neither an npy nor a safetensors file")
         header = file.read(length)
-    found = tensor_of_file(header, size - 8 - length, tensor, str(path), "tensor=")
-    count = found.end - found.begin
-    raw = np.memmap(path, np.uint8, "r", 8 + length + found.begin, (count,)) if count else np.empty(0, np.uint8)
-    return EncodedTensor(found.element_type, found.shape, raw.data)
+    element_type, shape, begin, end = tensor_of_file(header, size - 8 - length, tensor, str(path))
+    count = end - begin
+    raw = np.memmap(path, np.uint8, "r", 8 + length + begin, (count,)) if count else np.empty(0, np.uint8)
+    return EncodedTensor(element_type, shape, raw.data)
 
 
 def _encode_rows(rows: Iterator[Any]) -> EncodedTensor:

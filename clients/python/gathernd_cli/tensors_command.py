@@ -20,7 +20,7 @@ from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 from .tables import Column, Field, human_bytes, print_fields, print_rows, short_etag
 from .tensor_keys import keys as print_keys
 from .tensor_keys import rows as print_rows_by_key
-from .url_files import fetched, is_url, shown_url, split_fragment
+from .url_file import downloaded, is_url, shown_url, split_fragment
 
 if TYPE_CHECKING:
     from gathernd import Client, TableRange, TensorInfo
@@ -127,7 +127,7 @@ def put(
 ) -> None:
     """Upload a file as the next version of a resident tensor. Prints its ETag.
 
-    A URL is fetched here, by ranges, and uploaded then; with --server the service itself reads it, if it may.
+    A URL (http, https) is downloaded here and then uploaded. With --server the service itself reads it, if it may.
     """
     options: PutOptions = {
         "if_match": if_match, "if_none_match": "*" if new else None, "prefault": prefault, "lock": lock, "keep": keep,
@@ -142,7 +142,7 @@ def put(
             address, fragment = split_fragment(file)
             tensor = tensor or fragment
             if not server:
-                info = _fetch_and_upload(service, name, address, keys, columns, tensor, options)
+                info = _download_and_upload(service, name, address, keys, columns, tensor, options)
             elif columns is not None:
                 raise ValueError("--columns is for a file that is read here: the service reads no Parquet")
             else:
@@ -172,7 +172,7 @@ def _upload(
         return service.put(name, content, keys=own, columns=chosen, tensor=tensor, progress=progress, **options)
 
 
-def _fetch_and_upload(
+def _download_and_upload(
     service: Client,
     name: str,
     url: str,
@@ -184,13 +184,16 @@ def _fetch_and_upload(
     with ExitStack() as stack:
         bars: list[Callable[[int], None]] = []
 
-        def show(done: int, total: int) -> None:
+        def show(done: int, total: int | None) -> None:
             if not bars:
                 bars.append(stack.enter_context(_progress_bar(shown_url(url), total)))
             bars[0](done)
 
-        path = stack.enter_context(fetched(url, tensor, show))
-        return _upload(service, name, path, keys, columns, tensor if url.startswith("file:") else None, options)
+        path = stack.enter_context(downloaded(url, show))
+        try:
+            return _upload(service, name, path, keys, columns, tensor, options)
+        except ValueError as error:  # the caller knows the URL, not the temporary file
+            raise ValueError(str(error).replace(str(path), shown_url(url))) from None
 
 
 def _import(

@@ -1,0 +1,74 @@
+"""The file behind a URL, downloaded in one answer for an upload."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from .temporary_files import temporary_file
+
+TIMEOUT_S: Final = 30
+"""The longest pause in a download."""
+_URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def is_url(text: str) -> bool:
+    """Whether this is a URL and not the path of a file."""
+    return _URL.match(text) is not None
+
+
+def split_fragment(url: str) -> tuple[str, str | None]:
+    """A URL without its fragment, and the fragment, which names a tensor."""
+    address, _, fragment = url.partition("#")
+    return address, unquote(fragment) or None
+
+
+@contextmanager
+def downloaded(url: str, progress: Callable[[int, int | None], None]) -> Iterator[Path]:
+    """The path of a file: a temporary one for http and https, of its own for `file:`.
+
+    `progress` is called with the bytes received and those in all, None if the server does not say. Raises OSError,
+    and ValueError for another scheme.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        yield Path(unquote(parts.path))
+        return
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(
+            f"{shown_url(url)}: this command downloads from http and https; download the file first, or give --server, "
+            "if the service may read the URL"
+        )
+    with temporary_file(prefix="gathernd-") as file:
+        for chunk in _chunks(url, progress):
+            file.write(chunk)
+        file.flush()
+        yield Path(file.name)
+
+
+def _chunks(url: str, progress: Callable[[int, int | None], None]) -> Iterator[bytes]:
+    import httpx  # noqa: PLC0415  (slow to import, and needed for a URL alone)
+
+    try:
+        with httpx.stream("GET", url, timeout=TIMEOUT_S, follow_redirects=True) as answer:
+            if answer.status_code != 200:
+                raise OSError(f"{shown_url(url)}: the server answered {answer.status_code}")
+            length = answer.headers.get("content-length", "")
+            for chunk in answer.iter_bytes():
+                yield chunk
+                progress(answer.num_bytes_downloaded, int(length) if length.isdecimal() else None)
+    except httpx.InvalidURL:  # its text may quote a password
+        raise OSError(f"{shown_url(url)} is not a URL, or redirects to what is not one") from None
+    except httpx.HTTPError as error:
+        raise OSError(f"{shown_url(url)} could not be downloaded: {error}") from None
+
+
+def shown_url(url: str) -> str:
+    """A URL without its query, which may be a signature, and without user and password."""
+    scheme, mark, rest = url.partition("?")[0].partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}"
