@@ -20,7 +20,7 @@ OTHER := .venv-other
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi sync-client grpc-messages clients cluster cuda docs frameworks other-python bench lock build clean
+.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi sync-client grpc-messages clients cluster cuda docs frameworks other-python bench lock build release clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -249,6 +249,11 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 build: $(VENV)/.stamp-dev ## Wheels and source distributions of the client and the service, in dist/
 	$(PY) -m build --no-isolation --outdir dist clients/python
 	$(PY) -m build --no-isolation --outdir dist .
+
+release: $(VENV)/.stamp-dev ## All that a release has, in dist/, and a check that it installs and serves by itself
+	rm -rf dist
+	@$(MAKE) --no-print-directory build
+	$(PY) -m deploy.release dist
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) $(CLIENTS) $(CLUSTER) $(CUDA) $(DOCS) $(FRAMEWORKS) $(OTHER) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
