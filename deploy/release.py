@@ -1,8 +1,9 @@
 """`make release`: complete dist/ and check what is in it.
 
-Beside the distributions come the image's build context, the bills of materials and the checksums. The distributions are
-installed and serve in an environment that has nothing else. The check downloads the locked packages once into build/wheelhouse, with hashes, and installs from there and from dist/
-without an index. Exit codes: 0 the release is good, 1 it is not.
+Beside the distributions come the image's build context, the bills of materials and the checksums. The check downloads
+the locked packages once into build/wheelhouse, with hashes. It installs from there and from dist/, without an index,
+into an environment that has nothing else, and has the service answer a gather. Exit codes: 0 the release is good, 1 it
+is not.
 """
 
 from __future__ import annotations
