@@ -201,8 +201,6 @@ class Case:
         self.mode, self.last, self.rng = mode, last, rng
         self.course = course()
         self.name = f"{mode}, step {last}"
-        self.died_twice = False
-        """Whether a start has died as well: its replay may leave rows of a record that counts as the tail's then."""
         store = opened(self.folder)
         put(store, TENSOR, np.zeros((ROWS, WIDTH), np.float32))
         store.close()
@@ -218,7 +216,7 @@ class Case:
         left = self.image if self.image.exists() else self.folder
         if code == 137 and self.rng.random() < 0.5:
             second = self.rng.randrange(1, 30)
-            self.died_twice = forked(lambda: self.die_on_opening(left, second)) == 137
+            forked(lambda: self.die_on_opening(left, second))
         store = opened(left)
         self.judge(store, self.done(), is_lost=self.mode in LOSSES)
         store.close()
@@ -331,7 +329,7 @@ class Case:
         assert matching, f"{case}: {state} is neither {brief(before)} nor {brief(after)}"
         model = matching[0] if state.applied == matching[0].applied else matching[-1]
         known = model.records[: state.applied]
-        if state.settled or not (is_lost or self.died_twice):
+        if state.settled or not is_lost:
             assert np.array_equal(values_of(store), content_after(known)), f"{case}: {state} has other rows"
         # Keys that a checkpoint has entered are known after a loss of power though their records are in the tail again.
         committed = max(one.applied for one in matching) if is_lost else len(known)

@@ -59,21 +59,23 @@ def make_sure(writable: WritableTensor, session: int) -> None:
 
 
 def _replay(writable: WritableTensor) -> None:
-    """Apply once more all that is applied, in a new session. Raises BrokenLog and OSError."""
+    """Apply once more all that is applied, in a new session. Raises BrokenLog and OSError.
+
+    A record that was under way counts as applied from now on, so that a start which dies meanwhile finds it so.
+    """
     log, words = writable.log, writable.words
     sequences = [record.entry.sequence for record in all_records(log.path)]
     applied = writable.applied
-    # An odd version is that of a record under way; while SESSION is 0, that of a replay. A replay that was cut short
-    # while it had no other record to apply has found this one under way.
-    is_first = not sequences or sequences[0] > applied
-    if writable.version & 1 and (words[HeaderWord.SESSION] != 0 or is_first):
+    if writable.version & 1 and words[HeaderWord.SESSION] != 0:  # while SESSION is 0, that of a replay is odd
         applied += 1
     for record in aside_records(log.path):
         applied = max(applied, record.entry.sequence)  # only what is applied is set aside
+    if applied not in sequences and (writable.version & 1 or (sequences and sequences[0] <= applied)):
+        raise BrokenLog
     log.make_durable(log.tail[-1].begin if log.tail else 0)
     unsettled = max([*sequences[-1:], words[HeaderWord.UNSETTLED]])
-    writable.set_words({HeaderWord.UNSETTLED: unsettled, HeaderWord.SESSION: 0})
+    writable.set_words({HeaderWord.UNSETTLED: unsettled})
+    writable.set_applied(applied)
+    writable.set_words({HeaderWord.SESSION: 0})
     if applied in sequences:
         writable.apply(record for record in all_records(log.path) if record.entry.sequence <= applied)
-    elif writable.version & 1 or (sequences and sequences[0] <= applied):
-        raise BrokenLog

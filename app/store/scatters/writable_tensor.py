@@ -83,7 +83,6 @@ class WritableTensor:
         Raises what reading `records` raises, and OSError where snapshots are not saved yet; the version stays odd then.
         """
         # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
-        mark = self.words[HeaderWord.VERSION] & DAMAGED
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
         memory_barrier.fence()
         for record in records:
@@ -96,7 +95,11 @@ class WritableTensor:
         if self.words[HeaderWord.EPOCH]:
             self._set_word(HeaderWord.APPLIED_EPOCH, last.epoch)
         memory_barrier.fence()
-        self._set_word(HeaderWord.VERSION, mark | 2 * last.sequence)
+        self.set_applied(last.sequence)
+
+    def set_applied(self, sequence: int) -> None:
+        """Say that the records up to `sequence` are applied."""
+        self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] & DAMAGED | 2 * sequence)
 
     def rewrite(self, records: Iterable[Record]) -> set[int]:
         """Store once more the values that the content has by `records`, all of which are applied; the dirty blocks.
