@@ -119,6 +119,9 @@ class Settings(BaseSettings):
         description="How many versions of a tensor an upload keeps, itself among them, beside those that aliases name; "
         "`keep` in the upload's query wins.",
     )
+    max_idempotency_keys: int = Field(
+        10_000_000, ge=1, description="Most Idempotency-Keys of the last 24 hours; each takes some 300 bytes of disk."
+    )
     import_from: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Prefixes, comma-separated, of the URLs that tensors may be imported from, as in "
@@ -128,6 +131,7 @@ class Settings(BaseSettings):
     import_s3_endpoint: str | None = Field(
         None, description="URL of the service that has the buckets of `s3://` (default: that of AWS)."
     )
+    max_imports: int = Field(4, ge=1, le=64, description="Imports that a process may carry out at once.")
     cluster: str | None = Field(
         None,
         description="The cluster whose tables this service routes to: `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` "
@@ -169,10 +173,6 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds that a shard may take to begin its answer, or pause in it, before another replica is "
         "asked.",
-    )
-    max_imports: int = Field(4, ge=1, le=64, description="Imports that a process may carry out at once.")
-    max_idempotency_keys: int = Field(
-        10_000_000, ge=1, description="Most Idempotency-Keys of the last 24 hours; each takes some 300 bytes of disk."
     )
     max_rank: int = Field(32, ge=1, le=64, description="Largest rank of data, indices and output.")
     max_dimension: int = Field(2**63 - 1, ge=1, description="Largest size of one dimension.")
@@ -421,7 +421,11 @@ TOPICS: Final = {
     "host": "Address and processes",
     "device": "GPU",
     "store_dir": "Folders",
-    "max_json_bytes": "Limits of requests and tensors",
+    "max_json_bytes": "Sizes of requests and answers",
+    "max_upload_bytes": "Tables",
+    "import_from": "Imports",
+    "cluster": "Clusters",
+    "max_rank": "Limits of a request",
     "memory_budget": "Memory, threads and queues",
     "queue_timeout": "Timeouts",
     "loop_max_us": "Where gathers run",
@@ -445,15 +449,17 @@ def topics() -> dict[str, str]:
 SETTING_NAMES = tuple(f"GATHERND_{name.upper()}" for name in Settings.model_fields)
 
 
-def settings_table() -> str:
-    """The settings as a Markdown table, as docs/reference/settings.md shows it."""
-    rows = ["| variable | flag | default | what it sets |", "|---|---|---|---|"]
+def settings_tables() -> str:
+    """The settings as a Markdown table for each topic, as docs/reference/settings.md shows them."""
+    lines: list[str] = []
     for name, field in Settings.model_fields.items():
+        if name in TOPICS:
+            lines += ["", f"## {TOPICS[name]}", "", "| variable | flag | default | what it sets |", "|---|---|---|---|"]
         text = default_text(field)
         default = f"`{text}`" if text else ""
         flag = f"--{name.replace('_', '-')}"
-        rows.append(f"| `GATHERND_{name.upper()}` | `{flag}` | {default} | {field.description} |")
-    return "\n".join(rows)
+        lines.append(f"| `GATHERND_{name.upper()}` | `{flag}` | {default} | {field.description} |")
+    return "\n".join(lines[1:])
 
 
 def default_text(field: FieldInfo) -> str:

@@ -230,7 +230,7 @@ def test_distributions_work_with_what_they_declare_and_nothing_else(built: dict[
     clean.install(built["gathernd_server"].wheel)
     clean.link(closure("gathernd-server") - OWN)
     assert clean.listed_commands() == command_names()
-    assert clean.run("gathernd", "settings").startswith("| variable | flag |")
+    assert clean.run("gathernd", "settings").startswith("## Address and processes\n")
 
 
 @pytest.mark.parametrize("lock", [*LOCKS, COMPILER_LOCK])

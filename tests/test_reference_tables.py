@@ -10,7 +10,7 @@ from app.errors import CATALOGUE
 from app.operators.dialects import Dialect
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access, needed_scope
-from app.settings import settings_table
+from app.settings import settings_tables
 from app.tensors.dtypes import DTYPES, INTEGERS
 from tests.commands import command_names
 from tests.markdown_blocks import ROOT, RUNNABLE, blocks, table
@@ -19,8 +19,8 @@ REFERENCE = ROOT / "docs/reference"
 
 
 def test_settings_are_the_settings() -> None:
-    """Where this fails, `gathernd settings` prints the table as it has to be."""
-    assert f"<!-- settings -->\n{settings_table()}\n<!-- /settings -->\n" in (REFERENCE / "settings.md").read_text()
+    """Where this fails, `gathernd settings` prints the tables as they have to be."""
+    assert f"<!-- settings -->\n{settings_tables()}\n<!-- /settings -->\n" in (REFERENCE / "settings.md").read_text()
 
 
 def test_errors_are_the_catalogue() -> None:

@@ -1,15 +1,15 @@
-"""`gathernd settings`: the table of settings, as docs/reference/settings.md has it."""
+"""`gathernd settings`: the tables of settings that docs/reference/settings.md shows."""
 
 from __future__ import annotations
 
 import typer
 
-from app.settings import settings_table
+from app.settings import settings_tables
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("settings")
 def settings_command() -> None:
-    """Print every setting as a Markdown table."""
-    typer.echo(settings_table())
+    """Print every setting in Markdown tables."""
+    typer.echo(settings_tables())
