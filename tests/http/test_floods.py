@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -44,6 +44,8 @@ FEW = (
     ("many pipelines", False), ("headers without an end", False), ("chunks of one byte", True), ("empty lines", False),
 )  # fmt: skip
 """Floods of each kind, and whether their clients read: those of `make test`."""
+SOME = dict.fromkeys([*FEW, *zip(FLOODS, cycle((True, False)))])
+"""`make test-all` takes each flood at least once."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def read_all(connection: socket.socket) -> None:
             pass
 
 
-@pytest.mark.parametrize(("name", "reads"), slow_but_for(FEW, product(FLOODS, (True, False))))
+@pytest.mark.parametrize(("name", "reads"), slow_but_for(FEW, SOME, product(FLOODS, (True, False))))
 def test_a_flood_takes_no_memory_beyond_the_budget_and_others_are_answered(
     bounded: Server, name: str, reads: bool
 ) -> None:
