@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from gathernd_cli.tables import Column, Field, human_bytes, human_count, print_fields, print_rows, short_etag
+from gathernd_cli.tables import Column, Field, human_bytes, print_fields, print_rows, short_etag
 
 COLUMNS = (Column("name"), Column("size", human_bytes, right=True), Column("etag", short_etag))
 ROWS = [("items[b]", "256000000", '"0123456789abcdef-1"'), ("x", "48", '"ab"')]
@@ -49,25 +49,3 @@ def test_on_a_terminal_fields_have_human_values(monkeypatch: pytest.MonkeyPatch)
         ["ready", "yes"],
         ["tensor_bytes", "1.5", "MB"],
     ]
-
-
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
-        ("0", "0 B"),
-        ("999", "999 B"),
-        ("1000", "1 kB"),
-        ("1024", "1.02 kB"),
-        ("999499", "999 kB"),
-        ("999500", "1 MB"),
-        ("256000000", "256 MB"),
-        (str(2**40), "1.1 TB"),
-        (str(10**15), "1 PB"),
-    ],
-)
-def test_bytes_have_three_digits_and_a_unit(number: str, shown: str) -> None:
-    assert human_bytes(number) == shown
-
-
-def test_counts_have_commas() -> None:
-    assert human_count("1234567") == "1,234,567"

@@ -19,16 +19,6 @@ def test_large_requests_cannot_starve_small_ones() -> None:
     MemoryReservation(budget).charge(SMALL_REQUEST_BYTES)
 
 
-def test_what_can_never_fit_is_too_large_and_what_could_later_is_overloaded() -> None:
-    budget = Budget(4 * SMALL_REQUEST_BYTES)
-    with pytest.raises(GatherError, match="payload_too_large"):
-        MemoryReservation(budget).charge(5 * SMALL_REQUEST_BYTES)
-    MemoryReservation(budget).charge(3 * SMALL_REQUEST_BYTES)
-    with pytest.raises(GatherError, match="overloaded") as caught:
-        MemoryReservation(budget).charge(3 * SMALL_REQUEST_BYTES)
-    assert caught.value.retry_after == 1
-
-
 def test_a_request_that_claims_much_and_sends_little_holds_little() -> None:
     budget = Budget(4 * SMALL_REQUEST_BYTES)
     idle = MemoryReservation(budget)

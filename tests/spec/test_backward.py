@@ -39,19 +39,6 @@ def gather(data: Shape, indices: Shape, grad_output: Shape, axis: int = 0, **opt
     return plan_gather_backward(GATHER["onnx-13"], call, tensor(data, "data"), LIMITS)
 
 
-def test_the_plan_is_that_of_the_gather() -> None:
-    planned = gathernd((2, 5, 7), (2, 9, 1), (2, 9, 7), 1)
-    plan = planned.plan
-    assert (plan.batches, plan.tuples, plan.dims, plan.slice_items) == (2, 9, (5,), 7)
-    assert (plan.data_items, plan.output_items, plan.index_tuples, plan.rows) == (126, 70, 18, 10)
-    assert planned.shapes == ((2, 5, 7), (7,), (1,))
-    assert planned.first_axis == 1
-    planned = gather((2, 5, 7), (3, 2), (2, 3, 2, 7), -2)
-    plan = planned.plan
-    assert (plan.batches, plan.tuples, plan.dims, plan.index_tuples, plan.rows) == (2, 6, (5,), 6, 10)
-    assert planned.first_axis == 1
-
-
 def test_a_sparse_gradient_is_counted_by_the_distinct_tuples_that_there_can_be() -> None:
     plan = gathernd((10**5, 4), (6, 1), (6, 4), sparse=True).plan
     assert (plan.rows, plan.output_items, plan.output_bytes) == (6, 24, 96 + 6 * 16)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-from random import Random
-
 import numpy as np
 import pytest
 
@@ -57,36 +54,6 @@ def elements(
     planned = plan_scatter_elements(SCATTER_ELEMENTS["onnx-18"], call, data, further)
     check_limits({"data": data, "indices": indices, **further}, planned[1], data.dtype, limits)
     return planned
-
-
-def test_the_output_has_the_shape_of_the_data() -> None:
-    plan, shape, axis = nd((4, 5, 6), (7, 2), (7, 6))
-    assert (shape, axis) == ((4, 5, 6), 0)
-    assert (plan.tuples, plan.dims, plan.slice_items, plan.rows, plan.update_items) == (7, (4, 5), 6, 20, 42)
-    assert (plan.index_items, plan.data_items, plan.output_items, plan.output_bytes) == (14, 120, 120, 480)
-    assert nd((8,), (2, 3, 1), (2, 3))[0].tuples == 6
-    assert nd((2, 3), (2,), ())[0].tuples == 1
-    assert nd((0, 3), (0, 1), (0, 3))[1] == (0, 3)
-    other, shape, axis = elements((4, 5), (4, 9), axis=-1)
-    assert (shape, axis) == ((4, 5), 1)
-    assert (other.tuples, other.update_items, other.output_items, other.output_bytes) == (36, 36, 20, 80)
-
-
-def test_the_places_of_a_plan_are_those_of_the_coordinates() -> None:
-    source = Random(5)
-    for _ in range(200):
-        shape = tuple(source.randint(1, 4) for _ in range(source.randint(1, 4)))
-        axis = source.randrange(len(shape))
-        index_shape = tuple(source.randint(1, 6 if at == axis else size) for at, size in enumerate(shape))
-        plan, _, _ = elements(shape, index_shape, axis=axis)
-        for place in product(*map(range, index_shape)):
-            entry = source.randrange(shape[axis])
-            target = np.ravel_multi_index((*place[:axis], entry, *place[axis + 1 :]), shape)
-            rest, item = int(np.ravel_multi_index(place, index_shape)), entry * plan.axis_stride
-            for size, stride in zip(reversed(plan.sizes), reversed(plan.strides), strict=True):
-                rest, at = divmod(rest, size)
-                item += at * stride
-            assert item == target
 
 
 def test_limits_hold_for_updates_and_output_too() -> None:
