@@ -117,7 +117,8 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         meaning=(
             "The service does not offer this part of the inference protocol (shared memory, classification of an "
             "output, changing log and trace settings), or the request does to a table in row ranges what needs the "
-            "whole table on one machine, such as a scatter with If-Match to several ranges."
+            "whole table on one machine, such as a scatter with If-Match to several ranges, or names rows by position "
+            "in a table with keys, whose rows a cluster places by their keys."
         ),
         mend="Send the tensors in the request; an operator sets the log level when the service starts.",
         hints=("Leave this part of the protocol out, and send the tensors in the request itself.",),

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from tests.cluster import keyed_cases
-from tests.cluster.clustered import KERNEL, Clustered, clustered, until
+from tests.cluster.clustered import KERNEL, Clustered, clustered, routing, until
 from tests.cluster.keyed_cases import KEY_TYPES, Keyed, random_table, spoil
 from tests.cluster.running import BothTransport, put
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.http.conftest import Start, start
 from tests.http.tensors import NPY, RAW, SAFETENSORS, npy
+from tests.imports.range_server import range_server
 from tests.parity.items import Array, choose
 from tests.parity.messages import loaded, unframed
 
@@ -69,6 +70,11 @@ def read_back(client: httpx.Client, name: str, table: Keyed) -> None:
     assert by_row(alone.content, table.key_type) == keys
     raw = client.get(f"/tensors/{name}/keys", headers={"accept": RAW})
     assert raw.status_code == 200, raw.text
+    for path, answer in ("content", whole), ("keys", alone):
+        head = client.head(f"/tensors/{name}/{path}", headers={"accept": SAFETENSORS})
+        assert (head.status_code, head.headers["content-length"]) == (200, str(len(answer.content)))
+        etag = {"accept": SAFETENSORS, "if-none-match": answer.headers["etag"]}
+        assert client.get(f"/tensors/{name}/{path}", headers=etag).status_code == 304
     if table.key_type == "string":
         assert unframed(raw.content) == keys
         assert client.get(f"/tensors/{name}/keys", headers={"accept": NPY}).status_code == 422
@@ -102,6 +108,7 @@ def test_random_uploads_and_requests(
             held[name] = table
             read_back(client, name, table)
             assert asked.get(f"/tensors/{name}").status_code == 200
+            asked.get(f"/v2/models/{name}")
         elif rng.random() < 0.1:
             broken = spoil(rng, held[name])
             if broken.send(asked, name).is_success:
@@ -178,7 +185,46 @@ def test_a_shard_that_is_drained_gives_its_rows_and_keys_to_others(cluster: Clus
     until(lambda: not any(node == "s0" for node, _ in cluster.wanted()), "the shard has given everything up")
     until(lambda: cluster.stored() == cluster.wanted(), "all copies are there")
     assert np.array_equal(gathered(client, "moved", table), table.rows)
-    for node in ("s1", "s2", "s9"):
-        answer = cluster.shards[node].shared_client().get("/tensors", headers={"authorization": "Bearer none"})
-        assert answer.status_code == 401
     read_back(client, "moved", table)
+
+
+def test_an_import_takes_keys_from_the_same_file(start: Start, cluster: Clustered, client: httpx.Client) -> None:
+    table = keyed("uint64", 900)
+    with range_server() as source:
+        source.files = {"/users.safetensors": table.content}
+        with routing(start, cluster.database, "--import-from", f"{source.url}/") as router:
+            asked = router.shared_client()
+            body = {"url": f"{source.url}/users.safetensors", "tensor": "data", "keys": "keys"}
+            answer = asked.post("/tensors/imported/import", json=body)
+            assert answer.status_code == 202, answer.text
+            place = answer.headers["location"]
+            until(lambda: asked.get(place).json()["state"] != "running", "the import has ended")
+            assert asked.get(place).json()["state"] == "done"
+    assert np.array_equal(gathered(client, "imported", table), table.rows)
+
+
+def test_keys_of_a_lost_shard_are_looked_up_on_others_and_else_the_error_says_which_need_it(
+    cluster: Clustered, client: httpx.Client
+) -> None:
+    table = keyed("string")
+    assert table.send(client, "kept").is_success
+    single = Keyed(table.keys, "string", table.rows, {"replicas": "1"})
+    assert single.send(client, "single").is_success
+    lost = cluster.segments("single")[0].nodes[0]
+    needed = sum(one.row_count for one in cluster.segments("single") if one.nodes == (lost,))
+    cluster.kill(lost)
+    assert np.array_equal(gathered(client, "kept", table), table.rows)
+    after = keyed("uint64")
+    assert after.send(client, "after").is_success
+    assert np.array_equal(gathered(client, "after", after), after.rows)
+    keys = {"dtype": "string", "shape": [len(table.keys)], "values": table.keys}
+    for problem in (
+        client.post("/gather", json={"data": {"tensor": "single"}, "keys": keys}).json(),
+        client.post("/lookup", json={"features": [{"tensor": "single", "keys": keys}]}).json(),
+    ):
+        assert problem["code"] == "shard_unavailable"
+        assert problem["total"] == needed
+        for place in problem["errors"]:
+            number = place["position"][0]
+            assert place["value"] == table.keys[number]
+            assert place["pointer"].endswith(f"/keys/values/{number}")

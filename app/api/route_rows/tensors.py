@@ -158,7 +158,14 @@ _PUT: Final = Operation(
 _CONTENT: Final = Operation(
     "tensorContent",
     "Download a tensor, or some of its rows",
-    (*_READ, "precondition_failed", "range_not_satisfiable", "unsupported_dtype", "shard_unavailable"),
+    (
+        *_READ,
+        "precondition_failed",
+        "range_not_satisfiable",
+        "unsupported_dtype",
+        "shard_unavailable",
+        "not_implemented",
+    ),
     (
         _NAME,
         parameter("rows", "query", "a:b, the rows from a up to b of the first dimension, 0 <= a <= b <= n."),
@@ -202,10 +209,11 @@ _PUT_KEYS: Final = Operation(
 _GET_KEYS: Final = Operation(
     "getKeys",
     "Download the keys of a table",
-    (*_READ, "no_keys", "precondition_failed", "unsupported_dtype", "not_implemented"),
+    (*_READ, "no_keys", "precondition_failed", "unsupported_dtype", "shard_unavailable"),
     (_NAME, IF_MATCH, IF_CHANGED),
     answers=_download("The keys", "The type of the keys.", "How many there are."),
-    description=f"In the order of the rows: as {RAW} (strings each with their length before it), {NPY} (no strings) or "
+    description="In the order of the rows of a download: "
+    f"as {RAW} (strings each with their length before it), {NPY} (no strings) or "
     f"{SAFETENSORS} (`keys`; strings as `keys.offsets` and `keys.bytes`).",
 )
 _SCATTER: Final = Operation(

@@ -26,7 +26,7 @@ ROW_ROUTES: Final = (
             "The rows of some keys of a table",
             (
                 "tensor_not_found", "tensor_damaged", "no_keys", "value_not_representable", "output_too_large",
-                "limit_exceeded", "deadline_exceeded", "not_implemented",
+                "limit_exceeded", "deadline_exceeded", "shard_unavailable",
             ),
             (in_path("name", f"{RESIDENT}.", REFERENCE_PATTERN), _KEY),
             answer=GatherAnswer,

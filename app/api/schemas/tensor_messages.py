@@ -15,7 +15,7 @@ _TIME: Final[dict[str, JsonValue]] = {"format": "date-time"}
 
 
 class TableRange(OpenModel):
-    """Rows of a table in a cluster, and the shards that hold them."""
+    """Rows of a table in a cluster, counted as a download has them, and the shards that hold them."""
 
     start: Size = Field(description="The first row.")
     stop: Size = Field(description="The row behind the last one.")
