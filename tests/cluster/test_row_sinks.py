@@ -1,11 +1,14 @@
-"""What is read of a shard's JSON answer, and charged."""
+"""What is read of a shard's answer: JSON, which is charged, and rows with marks of the keys that were found."""
 
 from __future__ import annotations
 
+import numpy as np
 import orjson
 import pytest
 
-from app.cluster.router.row_sinks import BadAnswer, WholeBody
+from app.cluster.router.row_sinks import BadAnswer, FoundRows, WholeBody
+from app.formats.safetensors.header import write_headers
+from app.tensors.dtypes import DTYPES
 from tests.told_memory import ToldMemory
 
 ETAG = '"content-7"'
@@ -49,3 +52,35 @@ def test_the_text_that_a_body_is_read_into_is_charged_too() -> None:
     charged: list[int] = []
     WholeBody(1000, ToldMemory(charged.append)).begin(600)
     assert sum(charged) == 1200
+
+
+ROWS, FOUND = np.arange(6, dtype=np.float32), np.array([True, False, True])
+
+
+def answer(rows: int = 3, found: str = "found", dtype: str = "float32") -> bytes:
+    output = DTYPES[dtype], (rows, 6 // rows), ROWS.nbytes
+    return write_headers({"output": output, found: (DTYPES["bool"], (3,), 3)}) + ROWS.tobytes() + FOUND.tobytes()
+
+
+@pytest.mark.parametrize("step", [1, 7, 100, 1000])
+def test_rows_and_marks_of_keys_get_to_their_places_in_pieces_of_any_size(step: int) -> None:
+    rows, found = np.zeros(6, np.float32), np.zeros(3, np.bool_)
+    sink = FoundRows(rows.view(np.uint8), found, DTYPES["float32"], (3, 2))
+    for body in (answer()[:-1], answer()):  # the first replica breaks off
+        sink.begin(len(answer()))
+        left = b""
+        for place in range(0, len(body), step):
+            left += body[place : place + step]
+            left = left[sink.take(memoryview(left)) :]
+        assert not left
+    sink.finish()
+    assert np.array_equal(rows, ROWS)
+    assert np.array_equal(found, FOUND)
+
+
+@pytest.mark.parametrize("body", [answer(2), answer(found="marks"), answer(dtype="int32"), answer()[:-1], answer() * 2])
+def test_an_answer_of_other_tensors_is_refused(body: bytes) -> None:
+    sink = FoundRows(np.zeros(24, np.uint8), np.zeros(3, np.bool_), DTYPES["float32"], (3, 2))
+    sink.begin(len(body))
+    with pytest.raises(BadAnswer):
+        sink.take(memoryview(body))

@@ -22,7 +22,7 @@ from app.cluster.shard_map import ShardedVersion
 from app.formats.safetensors.header import write_header
 from app.formats.safetensors.upload import keys_head
 from app.kernels.split_by_range import split
-from app.keys.key_column import KeyColumn
+from app.keys.key_column import KeyColumn, KeyType
 from app.memory.budget import UNCOUNTED, Memory
 from app.operators.registry import OPERATORS
 from app.tensors.buffer_type import Buffer
@@ -271,11 +271,16 @@ def key_requests(
 def _keys_body(keys: KeyColumn) -> list[Buffer]:
     """Keys as the body of a gather has them."""
     if keys.dtype != "string":
-        return [keys_head(KeysSpec(keys.dtype, len(keys))), keys.key_bytes.data]
+        return [_integers_header(keys.dtype, len(keys)), keys.key_bytes.data]
     starts, stops = keys.bounds()
     begin, end = int(starts[0]), int(stops[-1])
     offsets = np.append(starts, end) - begin
     return [keys_head(KeysSpec("string", len(keys), end - begin)), offsets.tobytes(), keys.keys[begin:end].data]
+
+
+@lru_cache(4096)
+def _integers_header(dtype: KeyType, count: int) -> bytes:
+    return keys_head(KeysSpec(dtype, count))
 
 
 def probes(version: ShardedVersion, numbers: Iterable[int]) -> dict[int, RangeRequest]:
