@@ -5,6 +5,9 @@ A route's methods and needs stand in the table; what its handler works on is han
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from app.api.asgi_request import Handler, RequestContext
 from app.api.disk_threads import DiskThreads
 from app.api.exchange import BodyLimits, Exchange
@@ -35,6 +38,10 @@ from app.settings import Settings
 from app.store import LocalStore
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.request_metrics import Metrics
+from app.tensors.operator_signature import Signature
+from app.tensors.scatter_call import REMOVE, TABLE_SCATTER, UPSERT
+
+_IMPORT: Final = "An import"
 
 
 def handlers_of(
@@ -60,8 +67,10 @@ def handlers_of(
     of_imports = ImportsRoute(listed, store, disk_threads, imports)
     sizes = _body_limits(settings)
 
-    def scattering(target: ScatterTarget) -> Handler:
-        return with_name(ScatterRoute(target, service.limits, disk_threads, readiness, sizes))
+    def changing_by(target: ScatterTarget, row: Signature) -> Handler:
+        return with_name(ScatterRoute(row, target, service.limits, disk_threads, readiness, sizes))
+
+    of_store = StoreScatters(store, disk_threads)
 
     handlers: dict[str, Handler] = {
         **{row.operation: Exchange(row.signature, service, sizes) for row in ROWS.values()},
@@ -74,7 +83,9 @@ def handlers_of(
         "getKeys": with_name(KeysRoute(store, disk_threads)),
         "tensorContent": with_name(ContentRoute(store, disk_threads)),
         "tensorRows": with_name(RowsRoute(service)),
-        "scatterTensor": scattering(StoreScatters(store, disk_threads)),
+        "scatterTensor": changing_by(of_store, TABLE_SCATTER),
+        "upsertRows": changing_by(of_store, UPSERT),
+        "removeRows": changing_by(of_store, REMOVE),
         "importTensor": with_name(of_imports.begin),
         "listImports": of_imports.list,
         "getImport": of_imports.get,
@@ -92,9 +103,10 @@ def handlers_of(
     assert isinstance(service, Router)
     if changing is not None:
         asks = PrimaryAsks(service.fetcher)
-        handlers["scatterTensor"] = scattering(ShardedScatters(changing, asks, disk_threads))
+        handlers["scatterTensor"] = changing_by(ShardedScatters(changing, asks, disk_threads), TABLE_SCATTER)
     else:
-        handlers |= _of_static_map(tables)
+        handlers |= _refusals(tables, {"scatterTensor": "A scatter", "importTensor": _IMPORT})
+    handlers |= _refusals(tables, {"upsertRows": "An upsert", "removeRows": "A removal by key"})
     content = ShardedContentRoute(tables, service, service.read_scalar, changing)
     keys = ShardedKeysRoute(tables, changing)
     return handlers | {"tensorContent": with_name(content), "getKeys": with_name(keys)}
@@ -153,15 +165,15 @@ def _of_inference_protocol(inference: Inference, readiness: Readiness, settings:
     return handlers
 
 
-def _of_static_map(tables: ShardedTensors) -> dict[str, Handler]:
-    """Who refuses what would change a table of a static map."""
+def _refusals(tables: ShardedTensors, operations: Mapping[str, str]) -> dict[str, Handler]:
+    """Who refuses what tables in row ranges do not take: `operations` has what each is called in the error."""
 
-    def refuse(what: str, *, makes: bool = False) -> Handler:
+    def refuse(what: str) -> Handler:
         async def handle(_: RequestContext, name: str) -> None:
-            if not makes:
+            if what != _IMPORT:
                 tables.metadata(name)
             immutable(what)
 
         return with_name(handle)
 
-    return {"scatterTensor": refuse("A scatter"), "importTensor": refuse("An import", makes=True)}
+    return {operation: refuse(what) for operation, what in operations.items()}

@@ -13,7 +13,7 @@ from app.errors import GatherError, Place
 from app.operators.dialects import Dialect
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Call, ReadingCall
-from app.tensors.scatter_call import ScatterCall
+from app.tensors.scatter_call import KeyedCall, ScatterCall
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import Tensor
 
@@ -108,7 +108,7 @@ def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
 
 
 def check_updates_type(
-    dialect: Dialect, dtype: DType, updates: Tensor, call: Call | ScatterCall, role: str = "data"
+    dialect: Dialect, dtype: DType, updates: Tensor, call: Call | ScatterCall | KeyedCall, role: str = "data"
 ) -> None:
     """Updates have data's type, which must have arithmetic to be reduced. Raises unsupported_dtype.
 

@@ -33,13 +33,13 @@ from app.requests.schemas.lookup_request import (
 )
 from app.requests.schemas.member_types import ABSENT, RequestModel
 from app.requests.schemas.operator_request import operator_request
-from app.requests.schemas.scatter_request import ScatterRequest, check_reduction
+from app.requests.schemas.scatter_request import TABLE_REQUESTS, check_reduction
 from app.tensors.backward_call import BackwardCall
 from app.tensors.by_key import KEYS, ByKey
 from app.tensors.gather_call import Call, Encoding
 from app.tensors.lookup_call import ARRAYS, Feature, LookupCall
 from app.tensors.operator_signature import Signature
-from app.tensors.scatter_call import ScatterCall
+from app.tensors.scatter_call import KeyedCall, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
@@ -270,11 +270,17 @@ def _gradient_arguments(row: Signature, fields: Any, origin: Origin, given: Coll
     }
 
 
-def _table_scatter_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> ScatterCall:
+def _table_call(row: Signature) -> type[ScatterCall | KeyedCall]:
+    return KeyedCall if KEYS in row.inputs else ScatterCall
+
+
+def _table_scatter_call(
+    row: Signature, validated: Validated, tensors: Tensors, limits: Limits
+) -> ScatterCall | KeyedCall:
     over_limit = first_too_long_string(tensors.values(), limits)
     if over_limit is not None:
         raise over_limit
-    return ScatterCall(**tensors, **validated.arguments)
+    return _table_call(row)(**tensors, **validated.arguments)
 
 
 def _lookup_arrays(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
@@ -352,9 +358,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         lambda row, validated, tensors, limits: BackwardCall(**validated.arguments, **tensors),
     ),
     "table_scatter": Family(
-        lambda row: ScatterRequest,
+        lambda row: TABLE_REQUESTS[row.operator],
         _inputs,
-        lambda row, fields, origin, given: _arguments(row, fields, ScatterCall, origin),
+        lambda row, fields, origin, given: _arguments(row, fields, _table_call(row), origin),
         _table_scatter_call,
     ),
     "lookup": Family(lambda row: LookupRequest, _lookup_arrays, _lookup_arguments, _lookup_call),

@@ -13,8 +13,12 @@ from typing import Any, Final, NamedTuple
 changes_logger = logging.getLogger("gathernd.changes")
 
 SCATTERED: Final = "tensor scattered"
+UPSERTED: Final = "rows upserted"
+ROWS_REMOVED: Final = "rows removed"
+_SAMPLED: Final = (SCATTERED, UPSERTED, ROWS_REMOVED)
 _SAMPLE_S: Final = 1.0
-"""At most one line about scatters of a tensor is written in this time, in each process."""
+"""At most one line about scatters of a tensor is written in this time, in each process; likewise of upserts, removals.
+"""
 
 
 class Caller(NamedTuple):
@@ -77,17 +81,17 @@ class ChangeLog:
     """
 
     def __init__(self) -> None:
-        self._samples: dict[str, _Sample] = {}
+        self._samples: dict[tuple[str, str], _Sample] = {}
 
     def write(self, change: Change, caller: Caller) -> None:
-        """Write the line of a change, or count it if it is a scatter and its tensor had a line within this second."""
-        if change.what != SCATTERED:
+        """Write the line of a change; of those that may be many, count it if the tensor had a line within a second."""
+        if change.what not in _SAMPLED:
             write_change(change, caller)
             return
         now = monotonic()
-        sample = self._samples.get(change.name)
+        sample = self._samples.get((change.what, change.name))
         if sample is None:
-            self._samples[change.name] = _Sample(now)
+            self._samples[change.what, change.name] = _Sample(now)
             write_change(change, caller)
         elif now - sample.since < _SAMPLE_S:
             sample.left_out += 1
@@ -98,11 +102,11 @@ class ChangeLog:
     def sweep(self, *, stopping: bool = False) -> None:
         """Write how many scatters have no line, where a second is over; to be called regularly, and at the end."""
         now = monotonic()
-        for name, sample in list(self._samples.items()):
+        for (what, name), sample in list(self._samples.items()):
             if not stopping and now - sample.since < _SAMPLE_S:
                 continue
             if sample.left_out:
-                write_change(Change(SCATTERED, name), None, left_out=sample.left_out)
+                write_change(Change(what, name), None, left_out=sample.left_out)
                 sample.since, sample.left_out = now, 0
             else:
-                del self._samples[name]
+                del self._samples[what, name]

@@ -30,6 +30,8 @@ CHANGES = [
     ("DELETE", "/tensors/a"),
     ("PUT", "/tensors/a/replicas"),
     ("POST", "/tensors/a/scatter"),
+    ("POST", "/tensors/a/upsert"),
+    ("POST", "/tensors/a/remove"),
     ("POST", "/tensors/a/import"),
     ("DELETE", "/imports/a"),
     ("PUT", "/aliases"),

@@ -16,13 +16,13 @@ from app.api.route_rows.operation import (
     in_path,
     parameter,
 )
-from app.api.schemas.tensor_messages import ResidentTensor, ScatterAnswer, TensorList
+from app.api.schemas.tensor_messages import RemoveAnswer, ResidentTensor, ScatterAnswer, TensorList, UpsertAnswer
 from app.errors import Code
 from app.formats import body_formats
 from app.requests.schemas.common_fields import RESIDENT
 from app.requests.schemas.query_fields import query_parameters
 from app.requests.schemas.replicas_request import MOST_REPLICAS, ReplicasRequest
-from app.requests.schemas.scatter_request import ScatterRequest
+from app.requests.schemas.scatter_request import RemoveRequest, ScatterRequest, UpsertRequest
 from app.security.authorizer import Access
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
@@ -59,6 +59,14 @@ _FLAG: Final = {"type": "boolean", "default": False}
 MEMORY: Final = (
     parameter("prefault", "query", "Read the content into memory ahead of requests.", _FLAG),
     parameter("lock", "query", "Keep the content in memory, if the system allows it.", _FLAG),
+)
+
+
+_IDEMPOTENCY_KEY: Final = parameter(
+    "Idempotency-Key",
+    "header",
+    "1 to 256 visible characters. A request that comes again with its key within 24 hours is answered again "
+    "and not carried out again.",
 )
 
 
@@ -227,12 +235,7 @@ _SCATTER: Final = Operation(
         _NAME,
         *query_parameters(ScatterRequest),
         IF_MATCH,
-        parameter(
-            "Idempotency-Key",
-            "header",
-            "1 to 256 visible characters. A request that comes again with its key within 24 hours is answered again "
-            "and not carried out again.",
-        ),
+        _IDEMPOTENCY_KEY,
     ),
     body=ScatterRequest,
     request={"content": {SAFETENSORS: binary("A safetensors body with `indices` and `updates`.")}},
@@ -242,6 +245,37 @@ _SCATTER: Final = Operation(
     "ranges on several machines each range changes at once, one by one: `ranges` says how many did. If-Match is for "
     "tables of one range there. After shard_unavailable send the scatter again with its Idempotency-Key.",
 )  # fmt: skip
+_BY_KEY: Final[tuple[Code, ...]] = (*_READ, *_BODY, "no_keys", "rank_mismatch", "not_implemented")
+_UPSERT: Final = Operation(
+    "upsertRows",
+    "Change and add rows of a table by key",
+    (*_BY_KEY, "updates_shape_mismatch"),
+    (_NAME, *query_parameters(UpsertRequest), IF_MATCH, _IDEMPOTENCY_KEY),
+    body=UpsertRequest,
+    request={
+        "content": {
+            SAFETENSORS: binary("A safetensors body with `keys`, or `keys.offsets` and `keys.bytes`, and `updates`.")
+        }
+    },
+    answer=UpsertAnswer,
+    answers={200: {"description": "Carried out", "headers": _ETAG}},
+    description="Rows of known keys are combined with their updates by `reduction`; a new key gets a row, which starts "
+    "from zeros. A key that comes several times takes its updates one after the other. Requests see all of it or "
+    "nothing, and it is durable when the answer comes. The table grows as it must; insufficient_storage changes "
+    "nothing.",
+)
+_REMOVE: Final = Operation(
+    "removeRows",
+    "Remove rows of a table by key",
+    _BY_KEY,
+    (_NAME, *query_parameters(RemoveRequest), IF_MATCH, _IDEMPOTENCY_KEY),
+    body=RemoveRequest,
+    request={"content": {SAFETENSORS: binary("A safetensors body with `keys`, or `keys.offsets` and `keys.bytes`.")}},
+    answer=RemoveAnswer,
+    answers={200: {"description": "Carried out", "headers": _ETAG}},
+    description="The last rows move into the gaps, so that rows stay dense. Keys that the table does not have are "
+    "counted, and are no error. Requests see all of it or nothing, and it is durable when the answer comes.",
+)
 TENSOR_ROUTES: Final = (
     Route("/tensors", TENSORS, Access.TENSORS, {
         "GET": Operation(
@@ -277,6 +311,8 @@ TENSOR_ROUTES: Final = (
     Route("/tensors/{name}/content", TENSORS, Access.TENSORS, {"GET": _CONTENT}),
     Route("/tensors/{name}/keys", TENSORS, Access.TENSORS, {"GET": _GET_KEYS, "PUT": _PUT_KEYS}),
     Route("/tensors/{name}/scatter", TENSORS, Access.TENSORS, {"POST": _SCATTER}),
+    Route("/tensors/{name}/upsert", TENSORS, Access.TENSORS, {"POST": _UPSERT}),
+    Route("/tensors/{name}/remove", TENSORS, Access.TENSORS, {"POST": _REMOVE}),
     Route("/tensors/{name}/replicas", TENSORS, Access.TENSORS, {
         "PUT": Operation(
             "setReplicas",

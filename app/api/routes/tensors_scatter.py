@@ -1,14 +1,15 @@
-"""`POST /tensors/{name}/scatter`: from the bytes of a request to a durable change and its ETag."""
+"""`POST /tensors/{name}/scatter`, `/upsert` and `/remove`: from a request's bytes to a durable change."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+import numpy as np
 import orjson
 
 from app.api.asgi_request import RequestContext
@@ -21,18 +22,23 @@ from app.errors import GatherError
 from app.formats.body_formats import FORMATS, Codec
 from app.formats.fields_in_query import refuse_query
 from app.memory.budget import Memory
+from app.operators.changes_by_key import row_items
 from app.operators.scatternd import plan_scatter
 from app.server.readiness import Readiness
+from app.services.find_rows import check_keys
 from app.store import Conditions, LocalStore
 from app.store.idempotency import read_key
-from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
+from app.store.row_counts import RowCounts
+from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, PendingScatter, ScatterChange, Scattered
 from app.telemetry.served_request import ServedRequest
-from app.telemetry.tensor_change_log import SCATTERED, Change
+from app.telemetry.tensor_change_log import ROWS_REMOVED, SCATTERED, UPSERTED, Change
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
-from app.tensors.scatter_call import TABLE_SCATTER, ScatterCall
+from app.tensors.operator_signature import Signature
+from app.tensors.scatter_call import REMOVE, TABLE_SCATTER, UPSERT, KeyedCall, ScatterCall
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor
 from app.tensors.tensor_name import split_reference
 
 _ATTEMPTS: Final = 8
@@ -45,23 +51,24 @@ class ScatterOutcome(NamedTuple):
     """What a scatter is answered: the tensor's ETag after it, and the number of the version that it changed.
 
     `repeated` says that it was carried out before, for a request with the same Idempotency-Key, and not again. `ranges`
-    is how many row ranges it changed, None of a tensor that has none.
+    is how many row ranges it changed, None of a tensor that has none. `counts` is for changes by key.
     """
 
     etag: str
     version: int
     repeated: bool = False
     ranges: int | None = None
+    counts: RowCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SentScatter:
-    """A scatter to the tensor that `name` stands for. `read` parses the body: what it asks for, and the digest that
+    """A change of the tensor that `name` stands for. `read` parses the body: what it asks for, and the digest that
     tells it from other requests with the same key. It belongs on a thread, and raises every error of the formats.
     """
 
     name: str
-    read: Callable[[], tuple[ScatterCall, str]]
+    read: Callable[[], tuple[ScatterCall | KeyedCall, str]]
     conditions: Conditions
     key: str | None
 
@@ -74,16 +81,18 @@ class ScatterTarget(Protocol):
 
 
 class ScatterRoute:
-    """Scatters into the tensors of `target`."""
+    """Changes of the tensors of `target`, of one kind: `row` is the signature of its requests."""
 
     def __init__(
         self,
+        row: Signature,
         target: ScatterTarget,
         limits: Limits,
         threads: DiskThreads,
         readiness: Readiness,
         body_limits: BodyLimits,
     ) -> None:
+        self.row = row
         self.target = target
         self.limits = limits
         self.threads = threads
@@ -94,7 +103,7 @@ class ScatterRoute:
         """Read, change, answer. Raises GatherError for everything it refuses."""
         codec = format_of(context.headers.get(b"content-type"), FORMATS)
         if not codec.binary:
-            refuse_query(context.query, TABLE_SCATTER)
+            refuse_query(context.query, self.row)
         if codec.compiled and self.readiness.waiting_for:
             raise self.readiness.error()
         conditions = read_conditions(context.headers)
@@ -109,6 +118,7 @@ class ScatterRoute:
             read_request,
             body,
             context.query,
+            self.row,
             codec=codec,
             key=key,
             limits=self.limits,
@@ -117,13 +127,30 @@ class ScatterRoute:
         outcome = await self.target.carry_out(SentScatter(name, read, conditions, key), context)
         etag, version = outcome.etag, outcome.version
         if not outcome.repeated:
-            context.changes = [Change(SCATTERED, split_reference(name)[0], version, len(body))]
-        answer = {"name": name, "etag": etag, **({} if outcome.ranges is None else {"ranges": outcome.ranges})}
+            what, _ = _KINDS[self.row]
+            context.changes = [Change(what, split_reference(name)[0], version, len(body))]
+        answer = {"name": name, "etag": etag} | _counted(self.row, outcome)
         await context.send(200, JSON, orjson.dumps(answer), etag_field(etag), version_field(version))
 
 
+def _counted(row: Signature, outcome: ScatterOutcome) -> dict[str, int]:
+    """What the answer counts."""
+    _, counted = _KINDS[row]
+    counts = {} if outcome.counts is None else outcome.counts._asdict()
+    ranges = {} if outcome.ranges is None else {"ranges": outcome.ranges}
+    return {name: counts[name] for name in counted} | ranges
+
+
+_KINDS: Final[Mapping[Signature, tuple[str, tuple[str, ...]]]] = {
+    TABLE_SCATTER: (SCATTERED, ()),
+    UPSERT: (UPSERTED, ("rows", "inserted")),
+    REMOVE: (ROWS_REMOVED, ("rows", "removed", "missing")),
+}
+"""By the signature of its requests, what the log calls a change, and what of its `RowCounts` is answered."""
+
+
 class StoreScatters:
-    """Scatters into the tensors of a store on this machine."""
+    """Changes of the tensors of a store on this machine."""
 
     def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
         self._store = store
@@ -160,7 +187,7 @@ class StoreScatters:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             scattered = await asyncio.shield(task)
-        return ScatterOutcome(scattered.etag, scattered.version, scattered.repeated)
+        return ScatterOutcome(scattered.etag, scattered.version, scattered.repeated, counts=scattered.counts)
 
 
 class ScatterAttempt:
@@ -174,7 +201,7 @@ class ScatterAttempt:
         self,
         store: LocalStore,
         name: str,
-        call: ScatterCall,
+        call: ScatterCall | KeyedCall,
         conditions: Conditions,
         key: str | None,
         digest: str,
@@ -217,17 +244,32 @@ class ScatterAttempt:
         """The answer if others have carried this one out; None where `advance` is needed."""
         return None if self._queued is None else self._queued.scattered
 
-    def _change(self) -> ScatterChange:
-        about, call = self._store.content(self._name).description, self._call
-        plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
+    def _change(self) -> ScatterChange | KeyedChange:
+        content, call = self._store.content(self._name), self._call
+        about, resident = content.description, content.resident()
+        dtype, shape = resident.tensor.dtype, resident.tensor.shape
+        if isinstance(call, KeyedCall):
+            check_keys(call.keys, resident, self._name, "/name")
+            width = row_items(dtype, shape, call)
+            keys = _widened(call.keys)
+            return KeyedChange(about.id, keys, call.updates, width, call.reduction, self._key, self._digest)
+        plan = plan_scatter(dtype, shape, call)
+        of_rows = None if resident.keys is None else shape[0]
         return ScatterChange(
-            about.id, plan.rows, call.updates, plan.slice_items, call.reduction, self._key, self._digest
+            about.id, plan.rows, call.updates, plan.slice_items, call.reduction, self._key, self._digest, of_rows
         )
 
 
+def _widened(keys: Tensor) -> Tensor:
+    """Keys of type int32 as int64."""
+    if keys.dtype.name != "int32":
+        return keys
+    return replace(keys, dtype=DTYPES["int64"], array=keys.array.astype(np.int64))
+
+
 def read_request(
-    body: Buffer, query: bytes, *, codec: Codec, key: str | None, limits: Limits, memory: Memory
-) -> tuple[ScatterCall, str]:
+    body: Buffer, query: bytes, row: Signature, *, codec: Codec, key: str | None, limits: Limits, memory: Memory
+) -> tuple[ScatterCall | KeyedCall, str]:
     """What a body asks for, and the digest that tells it from other requests with the same key.
 
     `memory` is charged with what the request takes beside `body`; what that raises is raised, as
@@ -238,18 +280,21 @@ def read_request(
         hashed = hashlib.sha256(b"%d?%b\n" % (codec.binary, query))
         hashed.update(body)
         digest = hashed.hexdigest()
-    call: ScatterCall = codec.read(body, query, TABLE_SCATTER, limits, memory)[0]
+    call: ScatterCall | KeyedCall = codec.read(body, query, row, limits, memory)[0]
     memory.charge(working_bytes(call))
     return call, digest
 
 
-def working_bytes(call: ScatterCall) -> int:
+def working_bytes(call: ScatterCall | KeyedCall) -> int:
     """About what a scatter takes beside its call: its rows while they are worked out and put in order, the values that
     it writes, and the record of both in the log.
     """
-    indices, updates = call.indices.array, call.updates.array
-    values = updates.nbytes
-    if isinstance(call.updates, PackedStrings):
-        values += call.updates.nbytes
+    if isinstance(call, KeyedCall):
+        values = _nbytes(call.keys) + (0 if call.updates is None else _nbytes(call.updates))
+        return _ROW_BYTES * call.keys.array.size + 3 * values
     depth = call.indices.shape[-1] if call.indices.shape else 1
-    return _ROW_BYTES * (indices.size // max(depth, 1)) + 3 * values
+    return _ROW_BYTES * (call.indices.array.size // max(depth, 1)) + 3 * _nbytes(call.updates)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.array.nbytes + (tensor.nbytes if isinstance(tensor, PackedStrings) else 0)

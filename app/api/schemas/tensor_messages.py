@@ -86,6 +86,25 @@ class ScatterAnswer(OpenModel):
     )
 
 
+class UpsertAnswer(OpenModel):
+    """The table after the upsert. A request that comes again is answered what it was answered first."""
+
+    name: str = Field(description="Its name, as the path has it.")
+    etag: str
+    rows: Size = Field(description="How many rows it has.")
+    inserted: Size = Field(description="How many of the keys were new.")
+
+
+class RemoveAnswer(OpenModel):
+    """The table after the removal. A request that comes again is answered what it was answered first."""
+
+    name: str = Field(description="Its name, as the path has it.")
+    etag: str
+    rows: Size = Field(description="How many rows it has.")
+    removed: Size = Field(description="How many rows went.")
+    missing: Size = Field(description="How many of the keys, each counted once, the table did not have.")
+
+
 class AliasBody(OpenModel):
     """An alias, and the version of a tensor that it names."""
 

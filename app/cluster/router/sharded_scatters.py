@@ -70,6 +70,7 @@ class ShardedScatters:
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
         """Read, judge and make a scatter. Raises shard_unavailable besides the errors of one machine."""
         call, digest = await self._threads.change(sent.name, sent.read)
+        assert isinstance(call, ScatterCall), "changes by key are refused"
         # A task of its own: what is begun on some ranges is made on all, also when the request is cancelled.
         task = asyncio.get_running_loop().create_task(self._carry_out(sent, call, digest, request))
         self._tasks.add(task)
