@@ -118,6 +118,13 @@ _NOTE: Final = parameter(
     f"{MAX_NOTE_BYTES} bytes of UTF-8 without control characters.",
     {"type": "string", "maxLength": MAX_NOTE_BYTES},
 )
+_CAPACITY: Final = parameter(
+    "capacity",
+    "query",
+    "Of a table with keys: for how many rows there is to be room, at least as many as come. Without it, as many as "
+    "come; the table grows as it must.",
+    {"type": "integer", "minimum": 0},
+)
 _PUT: Final = Operation(
     "putTensor",
     "Upload the next version of a tensor",
@@ -134,6 +141,7 @@ _PUT: Final = Operation(
         _KEEP,
         _NOTE,
         REPLICAS,
+        _CAPACITY,
         IF_MATCH,
         IF_NONE_MATCH,
         parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),

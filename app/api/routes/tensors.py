@@ -38,6 +38,7 @@ from app.tensors.little_endian_items import packed_size_hint
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
+_AT_CAPACITY: Final = "/query/capacity"
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told of: nothing about the format."""
@@ -94,6 +95,7 @@ class TensorsRoute:
         fields = context.query_fields()
         keep = read_keep(fields.get("keep"))
         replicas = read_replicas(fields.get("replicas"), self.store)
+        capacity = read_capacity(fields.get("capacity"))
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         note = read_note(fields.get("note"), "/query/note")
         conditions = read_conditions(context.headers)
@@ -109,16 +111,32 @@ class TensorsRoute:
                     "/body", "the body has keys and no data", "Send 'data' behind the keys, or PUT them to /keys."
                 )
             check_shape(start.dtype, start.shape, self.limits, start.shape_pointer)
+            if capacity is not None:
+                self._check_capacity(capacity, start)
             if declared is not None and start.dtype.kind != "string":
                 check_count(start, declared)
             spec = UploadSpec(
                 name, start.dtype, start.shape, start.swap, start.fortran, prefault, lock, keep, note=note,
-                replicas=replicas, keys=start.keys,
+                replicas=replicas, keys=start.keys, capacity=capacity,
             )  # fmt: skip
             return self.store.upload(spec)
 
         upload = await self._receive(context, codec, fields, begin)
         await self._commit(context, upload, conditions)
+
+    def _check_capacity(self, capacity: int, start: Start) -> None:
+        """Raise invalid_field and limit_exceeded for rows that an upload cannot have room for."""
+        if start.keys is None:
+            hint = f"Leave out 'capacity' at {_AT_CAPACITY}, or send keys."
+            raise invalid_field(_AT_CAPACITY, "capacity is for tables with keys, which grow", hint)
+        rows = start.shape[0]
+        if capacity < rows:
+            raise invalid_field(
+                _AT_CAPACITY,
+                f"capacity is {capacity}, and the upload has {rows} rows",
+                f"Write a number from {rows} on at {_AT_CAPACITY}, or leave it out.",
+            )
+        check_shape(start.dtype, (capacity, *start.shape[1:]), self.limits, _AT_CAPACITY)
 
     async def put_keys(self, context: RequestContext, name: str) -> None:
         """`PUT /tensors/{name}/keys`."""
@@ -277,6 +295,16 @@ def read_keep(text: str | None) -> int | None:
     return int(text)
 
 
+def read_capacity(text: str | None) -> int | None:
+    """For how many rows an upload asks for room, None where it does not say so. Raises invalid_field."""
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        hint = f"Write a whole number in place of {shorten(text)!r}."
+        raise invalid_field(_AT_CAPACITY, "capacity must be a number of rows", hint)
+    return int(text)
+
+
 def read_replicas(text: str | None, store: TensorStore) -> int | None:
     """On how many shards an upload is to be, None where it does not say so. Raises invalid_field."""
     if text is None:
@@ -356,6 +384,7 @@ def described(metadata: Metadata) -> dict[str, Any]:
         "prefault": metadata.prefault,
         "lock": metadata.lock,
         "keys": None if metadata.keys is None else {"dtype": metadata.keys.dtype, "sha256": metadata.keys.sha256},
+        **({} if metadata.capacity is None else {"capacity": metadata.capacity}),
         **({} if metadata.replicas is None else {"replicas": metadata.replicas}),
         **({"ranges": [_described_range(one) for one in metadata.ranges]} if metadata.ranges else {}),
         **({"note": metadata.note} if metadata.note else {}),

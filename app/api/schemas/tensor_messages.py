@@ -59,6 +59,9 @@ class ResidentTensor(OpenModel):
     prefault: bool = Field(description="Whether the content is read into memory ahead of requests.")
     lock: bool = Field(description="Whether the content is to be kept in memory.")
     keys: TableKeys | None = Field(description="The keys of its rows; null if it has none.")
+    capacity: Size | SkipJsonSchema[None] = Field(
+        None, description="Of a table with keys: for how many rows it has room before it grows."
+    )
     replicas: Size | SkipJsonSchema[None] = Field(
         None, description="In a cluster: on how many shards each range of its rows is to be."
     )

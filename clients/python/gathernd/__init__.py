@@ -15,7 +15,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from ._answers import Alias, KeysInfo, Result, ScatterInfo, TableRange, TensorInfo
+from ._answers import Alias, KeysInfo, Result, RowsChanged, ScatterInfo, TableRange, TensorInfo
 from ._async.client import AsyncClient
 from ._connection_settings import VERSION
 from ._gradients import SparseGradient
@@ -43,6 +43,7 @@ __all__ = [
     "LookupResult",
     "Result",
     "Retries",
+    "RowsChanged",
     "ScatterInfo",
     "ServiceError",
     "SparseGradient",

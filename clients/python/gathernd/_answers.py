@@ -80,7 +80,7 @@ class TensorInfo:
     `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there. `note` is what
     was said of it when it was uploaded. `replicas` is on how many shards each range of its rows is to be, None
     unless it is in a cluster; there `metadata` has its first 1000 `ranges`, too. `keys` is None
-    for a tensor whose rows have no keys.
+    for a tensor whose rows have no keys; with keys, `capacity` is for how many rows it has room before it grows.
     """
 
     name: str
@@ -99,6 +99,7 @@ class TensorInfo:
     replicas: int | None = None
     ranges: tuple[TableRange, ...] = ()
     keys: KeysInfo | None = None
+    capacity: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,30 @@ class ScatterInfo:
 
     etag: str
     ranges: int | None
+    version: int | None
+    request_id: str
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsChanged:
+    """What the service says of an upsert or a removal of rows by key.
+
+    etag             of the table's content after it
+    rows             how many rows the table has then
+    inserted         how many keys of an upsert were new
+    removed          how many rows a removal took
+    missing          how many keys of a removal the table did not have
+    version          number of the version that it changed
+    request_id       by which the service's log knows the request
+    idempotency_key  the key that it was sent with
+    """
+
+    etag: str
+    rows: int
+    inserted: int
+    removed: int
+    missing: int
     version: int | None
     request_id: str
     idempotency_key: str
@@ -301,6 +326,20 @@ def read_scatter(answer: Answer, idempotency_key: str) -> ScatterInfo:
     return ScatterInfo(etag, ranges, version_of(answer.headers), request_id, idempotency_key)
 
 
+def read_rows_changed(answer: Answer, idempotency_key: str) -> RowsChanged:
+    """What an upsert or a removal of rows answers."""
+    try:
+        document = json_document(answer)
+        counts = {name: int(document.get(name, 0)) for name in ("inserted", "removed", "missing")}
+        etag, rows = str(document["etag"]), int(document["rows"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnexpectedAnswer(f"the answer does not say what changed: {error!r}", answer.status) from error
+    request_id = answer.headers.get("x-request-id", "")
+    return RowsChanged(
+        etag, rows, **counts, version=version_of(answer.headers), request_id=request_id, idempotency_key=idempotency_key
+    )
+
+
 def tensor_info(body: Any) -> TensorInfo:
     """The metadata of a tensor in an answer. Raises KeyError and TypeError."""
     keys = body.get("keys")
@@ -321,6 +360,7 @@ def tensor_info(body: Any) -> TensorInfo:
         replicas=body.get("replicas"),
         ranges=tuple(_table_range(one) for one in body.get("ranges", ())),
         keys=None if keys is None else KeysInfo(keys["dtype"], keys["sha256"]),
+        capacity=body.get("capacity"),
     )
 
 

@@ -212,6 +212,7 @@ def put(
     keep: int | None,
     note: str | None,
     replicas: int | None,
+    capacity: int | None,
     progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
     """An upload as raw bytes, the one format that has every element type; with keys as safetensors.
@@ -233,6 +234,8 @@ def put(
         query["note"] = note
     if replicas is not None:
         query["replicas"] = str(replicas)
+    if capacity is not None:
+        query["capacity"] = str(capacity)
     headers = {"content-type": content_type, "accept": JSON, **conditions(if_match, if_none_match)}
     told = ProgressBar(name, sum(map(len, body))) if progress is True else progress or None
     return Request("PUT", path, _answers.read_info, query, headers, body, retryable=False, progress=told)

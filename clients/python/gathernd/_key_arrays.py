@@ -32,6 +32,30 @@ def key_array(keys: Any) -> NDArray[Any]:
     return array if array.dtype == np.uint64 else array.astype(np.int64, copy=False)
 
 
+def request_keys(keys: Any, *, binary: bool = True) -> dict[str, EncodedTensor]:
+    """The tensors of the keys of a request: `keys`, or of strings in a `binary` body the two that an upload has.
+
+    A binary body takes strings of one dimension alone: of others `keys` is a tensor that it has no type for.
+    """
+    array = key_array(keys)
+    if binary and array.ndim == 1 and array.dtype.kind not in "iu":
+        return key_tensors(array)
+    return {KEYS: encode(array)}
+
+
+def as_key_type(keys: Any, dtype: str) -> NDArray[Any] | None:
+    """A list of keys, which has no type of its own, as keys of the type `dtype`; None if it is of another one."""
+    array = as_array(keys)
+    if dtype == "string":
+        return None if array.size else np.empty(array.shape, object)
+    if array.dtype.kind not in "iu" and array.size:
+        return None
+    bounds = np.iinfo(dtype)
+    if array.size and not int(bounds.min) <= int(array.min()) <= int(array.max()) <= int(bounds.max):
+        return None
+    return array.astype(dtype)
+
+
 def key_tensors(keys: Any) -> dict[str, EncodedTensor]:
     """The tensors by which an upload gives each row its key: `keys`, of strings `keys.offsets` and `keys.bytes`.
 

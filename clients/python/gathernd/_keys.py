@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from . import _answers, _endpoints
 from ._answers import SAFETENSORS, Decode, TensorInfo
-from ._array_bytes import decode, encode
+from ._array_bytes import decode
 from ._arrays_of_others import decode_for_torch
 from ._endpoints import JSON, RAW, OutOfBounds, check_name, conditions, dtype_name, json_value, to_operator
-from ._key_arrays import KEYS, key_array, key_tensors
+from ._key_arrays import key_tensors, request_keys
 from ._messages import Answer, Request
 from ._safetensors import write_in_order
 from ._selection import resident_name
@@ -41,7 +41,6 @@ def row_name(row: Any) -> Any:
 def gather(
     data: Any,
     indices: Any,
-    keys: Any,
     axis: int,
     batch_dims: int,
     dialect: str,
@@ -54,6 +53,7 @@ def gather(
     output_dtype: Any,
     info: bool,
     as_torch: bool,
+    keys: Any,
 ) -> Request[Any]:
     """A Gather, of rows by their keys or of slices by their positions.
 
@@ -87,7 +87,7 @@ def gather(
         fields["fill_value"] = json_value(fill_value)
     if output_dtype is not None:
         fields["output_dtype"] = dtype_name(output_dtype)
-    return to_operator("/gather", read, {KEYS: encode(key_array(keys))}, {"data": name}, fields)
+    return to_operator("/gather", read, request_keys(keys), {"data": name}, fields)
 
 
 def put_keys(name: str, keys: Any, if_match: str, keep: int | None, note: str | None) -> Request[TensorInfo]:

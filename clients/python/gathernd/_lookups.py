@@ -14,7 +14,7 @@ from ._answers import SAFETENSORS, Decode, json_document, read_tensor, with_info
 from ._array_bytes import EncodedTensor, decode, encode
 from ._arrays_of_others import as_array, as_indices, as_type, decode_for_torch, encode_value, has_no_type
 from ._endpoints import JSON, SAFETENSORS_OR_JSON, OutOfBounds, check_name, dtype_name, json_tensor, json_value
-from ._key_arrays import KEYS, key_array
+from ._key_arrays import key_array, request_keys
 from ._keys import FOUND, Missing, key_fields, row_name
 from ._messages import Answer, Request
 from ._safetensors import read_metadata, read_tensors, write_safetensors
@@ -168,6 +168,15 @@ def with_weight_types(features: Iterable[Feature], dtypes: Mapping[str, str]) ->
     ]
 
 
+def without_key_type(features: Iterable[Feature]) -> dict[str, list[int]]:
+    """The features whose keys are a list, which has no type of its own: their numbers, by their resident tensors."""
+    found: dict[str, list[int]] = {}
+    for number, one in enumerate(features):
+        if one.keys is not None and has_no_type(one.keys):
+            found.setdefault(_name(one), []).append(number)
+    return found
+
+
 def lookup(
     features: Sequence[Feature],
     concat: bool,
@@ -217,23 +226,23 @@ def lookup(
             told.get("missing"), known,
         )  # fmt: skip
 
-    # Keys of strings make the request JSON, since safetensors has no strings.
+    # Strings that are no keys of one dimension make the request JSON, since safetensors has no strings.
     if all(tensor.element_type.safetensors for own in arrays for tensor in own.values()):
         tensors = {f"{number}.{array}": one for number, own in enumerate(arrays) for array, one in own.items()}
         text = json.dumps({"features": named, **asked}, separators=(",", ":"))
         body, kind = write_safetensors(tensors, {_LOOKUP: text}), SAFETENSORS
     else:
-        for settings, own in zip(named, arrays, strict=True):
-            settings |= {array: json_tensor(one) for array, one in own.items()}
+        for settings, feature in zip(named, features, strict=True):
+            settings |= {array: json_tensor(one) for array, one in _arrays(feature, binary=False).items()}
         body, kind = [json.dumps({"features": named, **asked}).encode()], JSON
     headers = {"content-type": kind, "accept": SAFETENSORS_OR_JSON}
     return Request("POST", f"/{_LOOKUP}", read, {}, headers, body)
 
 
-def _arrays(feature: Feature) -> dict[str, EncodedTensor]:
+def _arrays(feature: Feature, *, binary: bool = True) -> dict[str, EncodedTensor]:
     """The arrays of a feature by their names in a request."""
     indices, offsets = _indices(feature)
-    arrays = {"indices" if feature.keys is None else KEYS: encode(indices)}
+    arrays = {"indices": encode(indices)} if feature.keys is None else request_keys(indices, binary=binary)
     if offsets is not None:
         arrays["offsets"] = encode(offsets)
     if feature.weights is not None:

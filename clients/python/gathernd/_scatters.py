@@ -1,23 +1,26 @@
-"""The endpoints of ScatterND and ScatterElements, whose output is a copy of the data with updates in it, and of
-scatters that change a resident tensor.
+"""The endpoints of ScatterND and ScatterElements, whose output is a copy of the data with updates in it, and of what
+changes a resident tensor: scatters, and upserts and removals of rows by key.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 from . import _answers
-from ._answers import SAFETENSORS, Decode, ScatterInfo
-from ._array_bytes import decode, encode
+from ._answers import SAFETENSORS, Decode, RowsChanged, ScatterInfo
+from ._array_bytes import EncodedTensor, decode, encode
 from ._arrays_of_others import as_indices, as_type, decode_for_torch, encode_value, has_no_type
 from ._endpoints import JSON, Reduction, check_name, conditions, json_tensor, to_operator
+from ._key_arrays import request_keys
 from ._messages import Answer, Request
 from ._safetensors import write_safetensors
 from ._selection import resident_name
 from .errors import ConnectError, GatherNDError, ShardUnavailable, TransportError
 
+T = TypeVar("T")
 ScatterOperator = Literal["scatternd", "scatter_elements"]
 
 
@@ -66,25 +69,68 @@ def scatter_into_table(
     if_match: str | None,
     idempotency_key: str | None,
 ) -> Request[ScatterInfo]:
-    """A scatter into a resident tensor, which always carries an Idempotency-Key: that makes it retryable."""
+    """A scatter into a resident tensor."""
+    tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode_value(updates)}
+    fields = {"reduction": reduction}
+    return _change("scatter", name, lambda binary: tensors, fields, _answers.read_scatter, if_match, idempotency_key)
+
+
+def upsert(
+    name: str, updates: Any, reduction: Reduction, if_match: str | None, idempotency_key: str | None, keys: Any
+) -> Request[RowsChanged]:
+    """A change of the rows of keys that a table has, and new rows for other keys."""
+    further = {"updates": encode_value(updates)}
+
+    def tensors(binary: bool) -> dict[str, EncodedTensor]:
+        return request_keys(keys, binary=binary) | further
+
+    fields = {"reduction": reduction}
+    return _change("upsert", name, tensors, fields, _answers.read_rows_changed, if_match, idempotency_key)
+
+
+def remove(name: str, if_match: str | None, idempotency_key: str | None, keys: Any) -> Request[RowsChanged]:
+    """A removal of the rows of keys."""
+
+    def tensors(binary: bool) -> dict[str, EncodedTensor]:
+        return request_keys(keys, binary=binary)
+
+    return _change("remove", name, tensors, {}, _answers.read_rows_changed, if_match, idempotency_key)
+
+
+def _change(
+    what: Literal["scatter", "upsert", "remove"],
+    name: str,
+    tensors: Callable[[bool], dict[str, EncodedTensor]],
+    fields: Mapping[str, str],
+    make: Callable[[Answer, str], T],
+    if_match: str | None,
+    idempotency_key: str | None,
+) -> Request[T]:
+    """A change of a resident tensor, which always carries an Idempotency-Key: that makes it retryable.
+
+    `tensors` makes those of a binary body, or of JSON; a body is binary if safetensors has their element types. `make`
+    reads the answer to a request with this key.
+    """
     check_name(name)
     key = idempotency_key or str(uuid.uuid4())
 
-    def read(answer: Answer) -> ScatterInfo:
-        return _answers.read_scatter(answer, key)
+    def read(answer: Answer) -> T:
+        return make(answer, key)
 
     def note(error: GatherNDError) -> str | None:
         is_unknown = isinstance(error, TransportError) and not isinstance(error, ConnectError)
         if not is_unknown and not isinstance(error, ShardUnavailable):
             return None
-        return f"the scatter may have been made, or a part of it: repeat it under idempotency_key {key!r}"
+        if what == "scatter":
+            return f"the scatter may have been made, or a part of it: repeat it under idempotency_key {key!r}"
+        return f"the {what} may have been made: repeat it under idempotency_key {key!r}"
 
-    path = f"/tensors/{name}/scatter"
-    tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode_value(updates)}
+    path = f"/tensors/{name}/{what}"
     headers = {"accept": JSON, "idempotency-key": key, **conditions(if_match, None)}
-    if all(tensor.element_type.safetensors for tensor in tensors.values()):
+    binary = tensors(True)
+    if all(tensor.element_type.safetensors for tensor in binary.values()):
         headers["content-type"] = SAFETENSORS
-        return Request("POST", path, read, {"reduction": reduction}, headers, write_safetensors(tensors), note=note)
+        return Request("POST", path, read, fields, headers, write_safetensors(binary), note=note)
     headers["content-type"] = JSON
-    document = {role: json_tensor(tensor) for role, tensor in tensors.items()} | {"reduction": reduction}
+    document = {role: json_tensor(tensor) for role, tensor in tensors(False).items()} | {**fields}
     return Request("POST", path, read, {}, headers, [json.dumps(document).encode()], note=note)

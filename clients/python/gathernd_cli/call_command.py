@@ -10,7 +10,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from .call_options import AskedDType, FillValue, OutOfBounds, Output, called_wrongly, gather_options, tell_replaced
+from .call_options import (
+    AskedDType,
+    FillValue,
+    Missing,
+    MissingMode,
+    MissingRow,
+    OutOfBounds,
+    Output,
+    Reduction,
+    called_wrongly,
+    gather_options,
+    missing_options,
+    tell_missing,
+    tell_replaced,
+)
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 RESIDENT: Final = "tensor:"
@@ -26,16 +40,6 @@ class Operator(Enum):
     GATHER_BLOCK_QUANTIZED = "gather_block_quantized"
     SCATTERND = "scatternd"
     SCATTER_ELEMENTS = "scatter_elements"
-
-
-class Reduction(Enum):
-    """What a scatter does with an update."""
-
-    NONE = "none"
-    ADD = "add"
-    MUL = "mul"
-    MIN = "min"
-    MAX = "max"
 
 
 SCATTERS: Final = (Operator.SCATTERND, Operator.SCATTER_ELEMENTS)
@@ -65,12 +69,17 @@ def call(
             metavar="DATA",
         ),
     ],
-    indices: Annotated[Path, typer.Argument(help="npy file of the indices.")],
+    indices: Annotated[Path | None, typer.Argument(help="npy file of the indices; none with --keys.")] = None,
     op: Annotated[Operator, typer.Option(help="Which operator.")] = Operator.GATHERND,
     batch_dims: Annotated[
         int, typer.Option(help="Leading dimensions that are batches (gathernd; gather in the dialect openvino-8).")
     ] = 0,
     axis: Annotated[int, typer.Option(help="Axis to gather or scatter on (all but gathernd and scatternd).")] = 0,
+    keys: Annotated[
+        Path | None, typer.Option(help="npy file of keys of rows, in place of INDICES (gather, of a table with keys).")
+    ] = None,
+    missing: MissingMode = Missing.ERROR,
+    missing_row: MissingRow = None,
     updates: Annotated[Path | None, typer.Option(help="npy file of a scatter's updates.")] = None,
     scales: Annotated[
         str | None,
@@ -99,6 +108,8 @@ def call(
     ca: Ca = None,
 ) -> None:
     """Gather, or scatter into a copy, by a running service: npy files in, an npy file out."""
+    if (indices is None) == (keys is None):
+        called_wrongly("give INDICES, or --keys")
     quantized = {"scales": scales, "zero_points": zero_points, "bits": bits, "block_size": block_size}
     quantized = {name: value for name, value in quantized.items() if value is not None}
     if op is Operator.GATHER_BLOCK_QUANTIZED:
@@ -120,6 +131,12 @@ def call(
     else:
         options |= gather_options(out_of_bounds, fill_value, output_dtype)
         options |= quantized if op is Operator.GATHER_BLOCK_QUANTIZED else {"device": device}
+    if keys is not None:
+        if op is not Operator.GATHER:
+            called_wrongly("--keys belongs to --op gather")
+        options |= missing_options(missing, missing_row)
+    elif missing is not Missing.ERROR or missing_row is not None:
+        called_wrongly("--missing and --missing-row belong to --keys")
     if op is Operator.GATHER and dialect == "openvino-8":
         options["batch_dims"] = parameters.pop("batch_dims")
     if any(parameters.values()):
@@ -136,8 +153,11 @@ def call(
             return load(path) if name == text and (path.exists() or not _MAY_BE_NAME.fullmatch(text)) else name
 
         options |= {name: source_of(options[name]) for name in ("scales", "zero_points") if name in options}
+        if keys is not None:
+            options["keys"] = load(keys)
         method = getattr(service, op.value)  # the client's method of the operator's name
         arrays = [load(path) for path in (indices, updates) if path is not None]
+        own = own if arrays else []  # without indices the axis is that of rows
         try:
             found = method(source_of(data), *arrays, *own, with_info=True, **options)
         except TensorNotFound:
@@ -147,3 +167,4 @@ def call(
             raise typer.Exit(1) from None
         print_or_save({"": found.array}, output)
         tell_replaced(found.replaced)
+        tell_missing(found.missing)

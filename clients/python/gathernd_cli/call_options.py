@@ -40,6 +40,37 @@ AskedDType = Annotated[
 Output = Annotated[Path | None, typer.Option(help="npy file to write; without it the output is printed.")]
 
 
+class Missing(Enum):
+    """What comes for a key that the table lacks."""
+
+    ERROR = "error"
+    FILL = "fill"
+    ROW = "row"
+
+
+MissingMode = Annotated[Missing, typer.Option(help="What comes for a key that the table lacks: an error, or a row.")]
+MissingRow = Annotated[
+    str | None,
+    typer.Option(help='With --missing row, which one, as JSON: its position, 0, or its key, {"key": 7}.'),
+]
+
+
+class Reduction(Enum):
+    """How an update meets the old value."""
+
+    NONE = "none"
+    ADD = "add"
+    MUL = "mul"
+    MIN = "min"
+    MAX = "max"
+
+
+IfMatch = Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")]
+IdempotencyKey = Annotated[
+    str | None, typer.Option(help="Given again with the same key, it is carried out once; default a new key.")
+]
+
+
 def called_wrongly(message: str) -> NoReturn:
     """End the command with exit code 2 and a message on stderr."""
     typer.echo(f"gathernd: {message}", err=True)
@@ -59,6 +90,12 @@ def gather_options(
 def value_option(fill_value: str | None) -> dict[str, Any]:
     """The option `fill_value` of the client's method, if it is given. Ends with 2 if it is no JSON."""
     return {} if fill_value is None else {"fill_value": json_option("--fill-value", fill_value)}
+
+
+def missing_options(missing: Missing, missing_row: str | None) -> dict[str, Any]:
+    """The options of the client's method that belong to keys. Ends with 2 if the row is no JSON."""
+    row = {} if missing_row is None else {"missing_row": json_option("--missing-row", missing_row)}
+    return {"missing": missing.value} | row
 
 
 def json_option(name: str, text: str) -> Any:
@@ -87,3 +124,10 @@ def tell_replaced(count: int | None) -> None:
     if count:
         were = "component of the indices was" if count == 1 else "components of the indices were"
         typer.echo(f"gathernd: {count} {were} out of bounds and replaced", err=True)
+
+
+def tell_missing(count: int | None) -> None:
+    """Say on stderr how many keys were not in their tables, where some were."""
+    if count:
+        were = "key is" if count == 1 else "keys are"
+        typer.echo(f"gathernd: {count} {were} not in the table", err=True)

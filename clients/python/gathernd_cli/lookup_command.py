@@ -8,7 +8,19 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from .call_options import AskedDType, FillValue, OutOfBounds, called_wrongly, gather_options, tell_replaced
+from .call_options import (
+    AskedDType,
+    FillValue,
+    Missing,
+    MissingMode,
+    MissingRow,
+    OutOfBounds,
+    called_wrongly,
+    gather_options,
+    missing_options,
+    tell_missing,
+    tell_replaced,
+)
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 FEATURE: Final = "TENSOR=INDICES[,OFFSETS[,WEIGHTS]]"
@@ -58,6 +70,11 @@ def lookup(
     include_last_offset: Annotated[
         bool, typer.Option("--include-last-offset", help="Offsets have one entry more, the number of indices.")
     ] = False,
+    by_key: Annotated[
+        bool, typer.Option("--by-key", help="The first file of each feature has keys of rows in place of positions.")
+    ] = False,
+    missing: MissingMode = Missing.ERROR,
+    missing_row: MissingRow = None,
     concat: Annotated[bool, typer.Option(help="Join the outputs on axis 1, or give one for each feature.")] = True,
     out_of_bounds: Annotated[
         OutOfBounds | None, typer.Option(help="What becomes of an index out of bounds; an error if left out.")
@@ -81,7 +98,10 @@ def lookup(
         called_wrongly("--pooling belongs to features with offsets: TENSOR=INDICES,OFFSETS")
     if include_last_offset and all(one.offsets is None for one in given):
         called_wrongly("--include-last-offset belongs to features with offsets: TENSOR=INDICES,OFFSETS")
+    if not by_key and (missing is not Missing.ERROR or missing_row is not None):
+        called_wrongly("--missing and --missing-row belong to --by-key")
     options = gather_options(out_of_bounds, fill_value, output_dtype)
+    of_keys = missing_options(missing, missing_row) if by_key else {}
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
 
@@ -95,11 +115,13 @@ def lookup(
             [
                 Feature(
                     one.tensor,
-                    load(one.indices),
+                    None if by_key else load(one.indices),
                     loaded(one.offsets),
                     weights=loaded(one.weights),
                     pooling=None if one.offsets is None else (pooling or Pooling.SUM).value,
                     include_last_offset=include_last_offset and one.offsets is not None,
+                    keys=load(one.indices) if by_key else None,
+                    **of_keys,
                 )
                 for one in given
             ],
@@ -110,3 +132,4 @@ def lookup(
         rows = found.output
         print_or_save({"": rows} if concat else {str(number): one for number, one in enumerate(rows)}, output)
         tell_replaced(found.replaced)
+        tell_missing(found.missing)

@@ -1,28 +1,34 @@
-"""`gathernd tensors keys|rows`: the keys of a table, and its rows by key."""
+"""`gathernd tensors keys|rows|upsert|remove`: the keys of a table, and its rows by key."""
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .call_options import FillValue, Output, called_wrongly, json_option, value_option
+from .call_options import (
+    FillValue,
+    IdempotencyKey,
+    IfMatch,
+    Missing,
+    MissingMode,
+    MissingRow,
+    Output,
+    Reduction,
+    called_wrongly,
+    missing_options,
+    tell_missing,
+    value_option,
+)
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gathernd import Client
+
 Table = Annotated[str, typer.Argument(help="Name of a table with keys, NAME@7, or an alias.", show_default=False)]
-
-
-class Missing(Enum):
-    """What comes for a key that the table lacks."""
-
-    ERROR = "error"
-    FILL = "fill"
-    ROW = "row"
 
 
 def keys(
@@ -48,12 +54,8 @@ def rows(
     name: Table,
     wanted: Annotated[list[str] | None, typer.Argument(help="Keys; a first one below 0 follows --.")] = None,
     keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file of keys, in place of KEYs.")] = None,
-    missing: Annotated[
-        Missing, typer.Option(help="What comes for a key that the table lacks: an error, or a row.")
-    ] = Missing.ERROR,
-    missing_row: Annotated[
-        str | None, typer.Option(help='With row, which one, as JSON: its position, 0, or its key, {"key": 7}.')
-    ] = None,
+    missing: MissingMode = Missing.ERROR,
+    missing_row: MissingRow = None,
     fill_value: FillValue = None,
     output: Output = None,
     url: Url = DEFAULT_URL,
@@ -63,23 +65,71 @@ def rows(
     """Print the rows of a table that have these keys, or write them into an npy file."""
     if bool(wanted) == (keys_file is not None):
         called_wrongly("give keys, or --keys with an npy file of them")
-    options: dict[str, Any] = {"missing": missing.value} | value_option(fill_value)
-    if missing_row is not None:
-        options["missing_row"] = json_option("--missing-row", missing_row)
+    options = missing_options(missing, missing_row) | value_option(fill_value)
 
-    from .npy_files import load, print_or_save  # noqa: PLC0415  (imports NumPy, which a help does not need)
+    from .npy_files import print_or_save  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     with connect_or_exit(url, key, ca) as service:
-        if keys_file is not None:
-            given = load(keys_file)
-        else:
-            info = service.metadata(name).keys
-            given = typed(wanted or [], "string" if info is None else info.dtype)
-        found = service.gather(name, keys=given, with_info=True, **options)
+        found = service.gather(name, keys=_given(service, name, wanted, keys_file), with_info=True, **options)
     print_or_save({"": found.array}, output)
-    if found.missing:
-        were = "key is" if found.missing == 1 else "keys are"
-        typer.echo(f"gathernd: {found.missing} {were} not in the table", err=True)
+    tell_missing(found.missing)
+
+
+def upsert(
+    name: Table,
+    keys_file: Annotated[Path, typer.Argument(help="npy file of the keys, shape [n].", metavar="KEYS")],
+    updates: Annotated[Path, typer.Argument(help="npy file of a row for each key, of the table's type.")],
+    reduction: Annotated[Reduction, typer.Option(help="How an update meets the old row.")] = Reduction.NONE,
+    if_match: IfMatch = None,
+    idempotency_key: IdempotencyKey = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    ca: Ca = None,
+) -> None:
+    """Change the rows of these keys, and add a row for each new key. Prints the table's new ETag."""
+    from .npy_files import load  # noqa: PLC0415  (imports NumPy, which a help does not need)
+
+    with connect_or_exit(url, key, ca) as service:
+        done = service.upsert(
+            name,
+            load(keys_file),
+            load(updates),
+            reduction.value,
+            if_match=if_match,
+            idempotency_key=idempotency_key,
+        )
+    typer.echo(done.etag)
+    typer.echo(f"rows: {done.rows}, inserted: {done.inserted}", err=True)
+
+
+def remove(
+    name: Table,
+    wanted: Annotated[list[str] | None, typer.Argument(help="Keys; a first one below 0 follows --.")] = None,
+    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file of keys, in place of KEYs.")] = None,
+    if_match: IfMatch = None,
+    idempotency_key: IdempotencyKey = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    ca: Ca = None,
+) -> None:
+    """Remove the rows of these keys; the last rows move into the gaps. Prints the table's new ETag."""
+    if bool(wanted) == (keys_file is not None):
+        called_wrongly("give keys, or --keys with an npy file of them")
+    with connect_or_exit(url, key, ca) as service:
+        given = _given(service, name, wanted, keys_file)
+        done = service.remove(name, given, if_match=if_match, idempotency_key=idempotency_key)
+    typer.echo(done.etag)
+    typer.echo(f"rows: {done.rows}, removed: {done.removed}, missing: {done.missing}", err=True)
+
+
+def _given(service: Client, name: str, texts: list[str] | None, file: Path | None) -> NDArray[Any]:
+    """Keys of a file, or of the command line: those are of the type of the table's keys."""
+    from .npy_files import load  # noqa: PLC0415  (imports NumPy, which a help does not need)
+
+    if file is not None:
+        return load(file)
+    info = service.metadata(name).keys
+    return typed(texts or [], "string" if info is None else info.dtype)
 
 
 def typed(texts: list[str], dtype: str) -> NDArray[Any]:

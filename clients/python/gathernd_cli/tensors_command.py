@@ -1,4 +1,4 @@
-"""`gathernd tensors put|ls|versions|show|replicas|get|keys|rows|scatter|rm`: the resident tensors of a running service.
+"""`gathernd tensors put|ls|versions|show|replicas|get|keys|rows|upsert|remove|scatter|rm`: resident tensors.
 
 Each command can be interrupted and given again without harm: an upload becomes visible whole or not at all, and a
 downloaded file gets its name once it is complete.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
+from .call_options import IdempotencyKey, IfMatch, Reduction
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 from .tables import Column, Field, human_bytes, print_fields, print_rows, short_etag
 from .tensor_keys import keys as print_keys
+from .tensor_keys import remove as remove_rows
 from .tensor_keys import rows as print_rows_by_key
+from .tensor_keys import upsert as upsert_rows
 from .url_file import downloaded, is_url, shown_url, split_fragment
 
 if TYPE_CHECKING:
@@ -58,16 +60,6 @@ class PutOptions(TypedDict):
     keep: int | None
     note: str | None
     replicas: int | None
-
-
-class Reduction(Enum):
-    """How an update of a scatter meets the old value."""
-
-    NONE = "none"
-    ADD = "add"
-    MUL = "mul"
-    MIN = "min"
-    MAX = "max"
 
 
 @contextmanager
@@ -119,6 +111,9 @@ def put(
     ] = None,
     replicas: Annotated[
         int | None, typer.Option(min=1, help="In a cluster: on how many shards each range is to be, from now on.")
+    ] = None,
+    capacity: Annotated[
+        int | None, typer.Option(min=0, help="For how many rows a table with keys is to have room before it grows.")
     ] = None,
     server: Annotated[bool, typer.Option("--server", help="Have the service itself read the URL.")] = False,
     url: Url = DEFAULT_URL,
@@ -353,6 +348,8 @@ def _download(service: Client, name: str, info: TensorInfo, target: Path, progre
 
 app.command("keys")(print_keys)
 app.command("rows")(print_rows_by_key)
+app.command("upsert")(upsert_rows)
+app.command("remove")(remove_rows)
 
 
 @app.command("scatter")
@@ -361,10 +358,8 @@ def scatter(
     indices: Annotated[Path, typer.Argument(help="npy file of the indices, shape [..., k].")],
     updates: Annotated[Path, typer.Argument(help="npy file of the updates, of the tensor's type.")],
     reduction: Annotated[Reduction, typer.Option(help="How an update meets the old value.")] = Reduction.NONE,
-    if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Given again with the same key, it is carried out once; default a new key.")
-    ] = None,
+    if_match: IfMatch = None,
+    idempotency_key: IdempotencyKey = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Unpack, overload
 
 from numpy.typing import NDArray
@@ -15,6 +17,8 @@ from .._endpoints import OutOfBounds
 from .._keys import Missing
 from .._lookups import Feature
 from .._retries import call_end
+from .._selection import resident_name
+from ..errors import UnsupportedDtype
 from .requests import AsyncRequests
 
 
@@ -137,12 +141,10 @@ class AsyncGathers(AsyncRequests):
         by its key, such as {"key": 7}. A Result counts the `missing`; with `found=True` a Result comes, and has a bool
         for each key.
         """
-        request = await packed(
-            (data, indices, keys),
+        make = partial(
             _keys.gather,
             data,
             indices,
-            keys,
             axis,
             batch_dims,
             dialect,
@@ -156,7 +158,10 @@ class AsyncGathers(AsyncRequests):
             with_info,
             as_torch,
         )
-        return await self._run(request, timeout, headers)
+        name = None if keys is None else resident_name(data)
+        if name is not None:
+            return await self._run_by_key(make, name, keys, call_end(timeout), headers)
+        return await self._run(await packed((data, indices), make, keys), timeout, headers)
 
     @overload
     async def gather_elements(
@@ -306,5 +311,24 @@ class AsyncGathers(AsyncRequests):
         named = _lookups.as_features(features)
         dtypes = {name: await self._dtype(name, until, headers) for name in _lookups.without_weight_type(named)}
         typed = _lookups.with_weight_types(named, dtypes)
-        request = _lookups.lookup(typed, concat, out_of_bounds, fill_value, output_dtype, with_info, as_torch)
-        return await self._run_until(request, until, headers)
+        make = partial(
+            _lookups.lookup,
+            concat=concat,
+            out_of_bounds=out_of_bounds,
+            fill_value=fill_value,
+            output_dtype=output_dtype,
+            info=with_info,
+            as_torch=as_torch,
+        )
+        try:
+            return await self._run_until(make(typed), until, headers)
+        except UnsupportedDtype:
+            listed = _lookups.without_key_type(typed)
+            for name, numbers in listed.items():
+                for number in numbers:
+                    found = await self._typed_keys(name, typed[number].keys, until, headers)
+                    if found is not None:
+                        typed[number] = replace(typed[number], keys=found)
+            if not listed or _lookups.without_key_type(typed) == listed:
+                raise
+        return await self._run_until(make(typed), until, headers)

@@ -1,14 +1,15 @@
-"""The scatters: into a copy, and into a resident tensor."""
+"""The scatters: into a copy, and into a resident tensor; and changes of a table's rows by key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, Unpack, overload
 
 from numpy.typing import NDArray
 
 from .. import _scatters
-from .._answers import Result, ScatterInfo
+from .._answers import Result, RowsChanged, ScatterInfo
 from .._arrays_of_others import as_type, has_no_type
 from .._async_waiting import packed
 from .._call_options import ScatterOptions, TableScatterOptions
@@ -186,3 +187,46 @@ class AsyncScatters(AsyncRequests):
         )
         info = await self._run_until(request, until, headers)
         return info if with_info else info.etag
+
+    async def upsert(
+        self,
+        name: str,
+        keys: Any,
+        updates: Any,
+        reduction: Reduction = "none",
+        *,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> RowsChanged:
+        """Change and add rows of the table `name` by key; says its ETag, its rows, and how many keys were new.
+
+        `keys` are integers or strings, as the table's are, in one dimension; `updates` has a row of the table's type
+        for each, and a list is made one of that type. `reduction` says how an update meets the old row; a new row
+        starts from zeros, and a key that comes several times takes its updates one after the other. Requests see all of
+        it or nothing. Conditions and the Idempotency-Key are as `scatter` has them.
+        """
+        until = call_end(timeout)
+        if has_no_type(updates):
+            updates = as_type(updates, await self._dtype(name, until, headers))
+        make = partial(_scatters.upsert, name, updates, reduction, if_match, idempotency_key)
+        return await self._run_by_key(make, name, keys, until, headers)
+
+    async def remove(
+        self,
+        name: str,
+        keys: Any,
+        *,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> RowsChanged:
+        """Remove rows of the table `name` by key; says its ETag, its rows, and how many keys were removed and missing.
+
+        The last rows move into the gaps, so that positions change. Requests see all of it or nothing. Conditions and
+        the Idempotency-Key are as `scatter` has them.
+        """
+        make = partial(_scatters.remove, name, if_match, idempotency_key)
+        return await self._run_by_key(make, name, keys, call_end(timeout), headers)

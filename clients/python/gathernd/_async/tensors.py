@@ -35,6 +35,7 @@ class AsyncTensors(AsyncRequests):
         keep: int | None = None,
         note: str | None = None,
         replicas: int | None = None,
+        capacity: int | None = None,
         progress: Progress | bool | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
@@ -58,8 +59,9 @@ class AsyncTensors(AsyncRequests):
         there where the system allows that. `keep` is how many of the newest versions stay, this one among them; without
         it what the service is set to. `note` is said of the version wherever it is described, such as its run, commit
         and author: at most 1 KiB. `replicas` is on how many shards of a cluster each range of rows is to be, from now
-        on. `progress` is called with the bytes sent so far; True shows a bar on stderr. Raises ValueError for a file
-        that is neither, and for rows that differ in shape or type.
+        on. `capacity` is for how many rows a table with keys has room before it grows. `progress` is called with the
+        bytes sent so far; True shows a bar on stderr. Raises ValueError for a file that is neither, and for rows that
+        differ in shape or type.
         """
         request = await packed(
             (*(Path(one) if isinstance(one, str) else one for one in (source, keys)),),
@@ -76,6 +78,7 @@ class AsyncTensors(AsyncRequests):
             keep,
             note,
             replicas,
+            capacity,
             progress,
         )
         return await self._run(request, timeout, headers)

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from numpy.typing import NDArray
 
 from .. import _endpoints
+from .._arrays_of_others import has_no_type
 from .._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
+from .._key_arrays import as_key_type
 from .._messages import Answer, Request
 from .._retries import READY_PAUSE_S, Attempts, Retries, call_end, may_become_ready
 from .._socket_transport import SocketTransport
-from .._sync_waiting import pause_after, sleep
-from ..errors import NotReady, TransportError
+from .._sync_waiting import packed, pause_after, sleep
+from ..errors import NotReady, TransportError, UnsupportedDtype
 
 if TYPE_CHECKING:
     import httpx
@@ -77,6 +81,33 @@ class Requests:
         """The element type of the resident tensor `name`, in a call that must end at `until` (of `monotonic`)."""
         info = self._run_until(_endpoints.metadata(name), until, headers)
         return info.dtype
+
+    def _run_by_key(
+        self,
+        make: Callable[[Any], Request[T]],
+        name: str,
+        keys: Any,
+        until: float | None,
+        headers: Mapping[str, str] | None,
+    ) -> T:
+        """Send the request that `make` makes of keys, in a call that must end at `until` (of `monotonic`).
+
+        A list of keys has no type of its own: if the keys of the table `name` are of another one, it takes that.
+        """
+        try:
+            return self._run_until(packed((keys,), make, keys), until, headers)
+        except UnsupportedDtype:
+            typed = self._typed_keys(name, keys, until, headers) if has_no_type(keys) else None
+            if typed is None:
+                raise
+        return self._run_until(packed((typed,), make, typed), until, headers)
+
+    def _typed_keys(
+        self, name: str, keys: Any, until: float | None, headers: Mapping[str, str] | None
+    ) -> NDArray[Any] | None:
+        """A list of keys as keys of the type that the table's are of, None if they are of another one."""
+        info = self._run_until(_endpoints.metadata(name), until, headers)
+        return None if info.keys is None else as_key_type(keys, info.keys.dtype)
 
     def _run(
         self,
