@@ -62,6 +62,13 @@ class PutOptions(TypedDict):
     replicas: int | None
 
 
+class UploadOptions(PutOptions):
+    """Options of an upload from here."""
+
+    columns: list[str] | None
+    capacity: int | None
+
+
 @contextmanager
 def _progress_bar(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Shows a progress bar on stderr if that is a terminal; yields the function to call with the bytes done so far."""
@@ -128,18 +135,23 @@ def put(
         "if_match": if_match, "if_none_match": "*" if new else None, "prefault": prefault, "lock": lock, "keep": keep,
         "note": note, "replicas": replicas,
     }  # fmt: skip
+    from_here: UploadOptions = {
+        **options, "columns": None if columns is None else columns.split(","), "capacity": capacity,
+    }  # fmt: skip
     with connect_or_exit(url, key, ca) as service:
         if not is_url(file):
             if server:
                 raise ValueError("--server is for a URL")
-            info = _upload(service, name, Path(file), keys, columns, tensor, options)
+            info = _upload(service, name, Path(file), keys, tensor, from_here)
         else:
             address, fragment = split_fragment(file)
             tensor = tensor or fragment
             if not server:
-                info = _download_and_upload(service, name, address, keys, columns, tensor, options)
+                info = _download_and_upload(service, name, address, keys, tensor, from_here)
             elif columns is not None:
                 raise ValueError("--columns is for a file that is read here: the service reads no Parquet")
+            elif capacity is not None:
+                raise ValueError("--capacity is for a file that is read here")
             else:
                 info = _import(service, name, address, keys, tensor, options)
         typer.echo(info.etag)
@@ -150,9 +162,8 @@ def _upload(
     name: str,
     file: Path,
     keys: str | None,
-    columns: str | None,
     tensor: str | None,
-    options: PutOptions,
+    options: UploadOptions,
 ) -> TensorInfo:
     from gathernd._upload_sources import is_table_file  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
@@ -163,8 +174,7 @@ def _upload(
     content = file if tensor is not None or is_table or is_safetensors(file) else load(file)
     with _progress_bar(name, getattr(content, "nbytes", None)) as progress:
         own = keys if keys is None or is_table else load(Path(keys))
-        chosen = None if columns is None else columns.split(",")
-        return service.put(name, content, keys=own, columns=chosen, tensor=tensor, progress=progress, **options)
+        return service.put(name, content, keys=own, tensor=tensor, progress=progress, **options)
 
 
 def _download_and_upload(
@@ -172,9 +182,8 @@ def _download_and_upload(
     name: str,
     url: str,
     keys: str | None,
-    columns: str | None,
     tensor: str | None,
-    options: PutOptions,
+    options: UploadOptions,
 ) -> TensorInfo:
     with ExitStack() as stack:
         bars: list[Callable[[int], None]] = []
@@ -186,7 +195,7 @@ def _download_and_upload(
 
         path = stack.enter_context(downloaded(url, show))
         try:
-            return _upload(service, name, path, keys, columns, tensor, options)
+            return _upload(service, name, path, keys, tensor, options)
         except ValueError as error:  # the caller knows the URL, not the temporary file
             raise ValueError(str(error).replace(str(path), shown_url(url))) from None
 
@@ -262,6 +271,7 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> 
             Field("version", str(info.version)),
             Field("versions", ",".join(map(str, info.versions))),
             *([] if info.keys is None else [Field("keys", info.keys.dtype)]),
+            *([] if info.capacity is None else [Field("capacity", f"{info.capacity} rows")]),
             *([] if info.replicas is None else [Field("replicas", str(info.replicas))]),
             *(Field("range", range_text(one)) for one in info.ranges),
             *([] if info.note is None else [Field("note", info.note)]),
