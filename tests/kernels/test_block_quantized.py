@@ -19,6 +19,7 @@ from app.kernels import CpuKernel, reference
 from app.kernels.kernel_by_name import kernel_named
 from app.operators.gather_block_quantized import BlockQuantizedPlan
 from app.tensors.dtypes import DTYPES
+from tests.conftest import samples
 from tests.parity.block_quantized import dequantized
 
 KERNELS = [pytest.param(kernel_named("numba"), id="numba"), pytest.param(reference, id="numpy")]
@@ -120,7 +121,7 @@ def by_onnxruntime(table: Table) -> NDArray[Any]:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @given(table=tables())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=samples(200), deadline=None)
 def test_it_is_equal_to_a_loop_over_single_values(kernel: CpuKernel, table: Table) -> None:
     found, expected = gathered(kernel, table), one_by_one(table)
     assert found.shape == expected.shape
@@ -129,7 +130,7 @@ def test_it_is_equal_to_a_loop_over_single_values(kernel: CpuKernel, table: Tabl
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @given(table=tables(("float32", "float16")))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=samples(200), deadline=None)
 def test_it_is_equal_to_onnxruntime(kernel: CpuKernel, table: Table) -> None:
     found, expected = gathered(kernel, table), by_onnxruntime(table)
     assert found.shape == expected.shape

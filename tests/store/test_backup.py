@@ -29,7 +29,7 @@ from app.store.maintenance.backup import BackupResult, DamagedVersions, back_up
 from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from tests.conftest import TEST_ALL
+from tests.conftest import TEST_ALL, samples
 from tests.store.helpers import answered, flip, opened, put, put_alias, read, scatter, strings
 
 
@@ -579,7 +579,9 @@ CHANGES = st.lists(
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=samples(48),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(CHANGES)
 def test_a_backup_brought_up_to_date_is_as_one_made_anew(tmp_path_factory: Any, changes: list[Any]) -> None:

@@ -22,6 +22,7 @@ from app.store.maintenance.restore import restore
 from app.store.scatters import replicated_copy
 from app.store.scatters.replicated_contents import Batch
 from app.store.store_errors import storage_errors
+from tests.conftest import samples
 from tests.store.crash import MEMORY
 from tests.store.helpers import opened, put, read, reopened, scatter
 from tests.store.replicated import (
@@ -114,7 +115,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=samples(80), deadline=None)
 @given(steps=STEPS)
 def test_copies_are_what_their_records_make_them_whatever_happens_in_between(steps: list[tuple[str, int, int]]) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as room:

@@ -124,19 +124,19 @@ def test_a_process_that_is_far_behind_has_the_versions_right(
     put_alias(store, "live", "x@1")
     held = other.get("x@1")
     assert other.alias_names() == ["live"]
-    for number in range(300):
+    for number in range(40):
         put(store, "x", np.full(3, number + 3), keep=3)
-    put_alias(store, "next", "x@301")
+    put_alias(store, "next", "x@41")
     store.delete_alias("live")
     for each in (store, other):
-        assert numbers(each, "x") == [1, 300, 301, 302]
+        assert numbers(each, "x") == [1, 40, 41, 42]
         assert each.alias_names() == ["next"]
         assert each.get("live") is None
-        assert read(each, "next").tolist() == [301] * 3
+        assert read(each, "next").tolist() == [41] * 3
         assert read(each, "x@1").tolist() == [1] * 3
     assert other.get("x@1") is held
     put(store, "x", np.arange(3))
-    assert numbers(other, "x") == [301, 303]
+    assert numbers(other, "x") == [41, 43]
 
 
 def test_keys_given_with_a_name_are_found_after_the_next_upload(store: LocalStore, other: LocalStore) -> None:

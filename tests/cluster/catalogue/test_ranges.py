@@ -27,6 +27,7 @@ from app.cluster.catalogue.records import (
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from tests.cluster.catalogue.applying import applied, stands
+from tests.conftest import samples
 
 FIRST, SECOND = "x.0-5", "x.5-10"
 
@@ -330,7 +331,7 @@ def judged(catalogue: Catalogue, draw: Callable[[st.SearchStrategy[Any]], Any]) 
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=samples(300), deadline=None)
 def test_changes_in_any_order_judged_early_and_made_late_keep_every_range_sound(data: st.DataObject) -> None:
     before = now = cluster("abc", "bcd")
     for _ in range(data.draw(st.integers(1, 25))):

@@ -18,6 +18,7 @@ from app.cluster.catalogue.serving_map import ServingMap
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from tests.cluster.catalogue.applying import applied, stands
+from tests.conftest import samples
 
 FLOAT32 = DTYPES["float32"]
 
@@ -355,7 +356,7 @@ def judged(catalogue: Catalogue, draw: Callable[[st.SearchStrategy[Any]], Any]) 
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=samples(300), deadline=None)
 def test_changes_in_any_order_judged_early_and_made_late_keep_the_catalogue_sound(data: st.DataObject) -> None:
     before = now = THREE
     seen: dict[tuple[str, int], str] = {}

@@ -29,6 +29,7 @@ from app.cluster.reconciler.open_moves import JOIN_S
 from app.cluster.reconciler.plan import Plan, Planner
 from app.tensors.dtypes import DTYPES
 from tests.cluster.catalogue.applying import applied, stands
+from tests.conftest import samples
 
 TENSOR = "x.0-10"
 NODES = "abcde"
@@ -271,7 +272,7 @@ def test_the_status_says_who_is_primary_and_who_is_in_sync() -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=samples(240), deadline=None)
 def test_whatever_happens_rows_in_sync_are_never_given_up_and_the_range_becomes_well(data: st.DataObject) -> None:
     draw = data.draw
     cluster = Cluster(catalogue_of("abc", RangeRecord(2, "a", ("a", "b", "c")), replicas=3), held=set("abc"))
