@@ -1,11 +1,14 @@
 """The index of keys beside pandas, NumPy and a dict: what does a probe cost, and how many cache lines does it read?
 
-    python -m benchmarks.key_index [--keys 10000000] [--probes 10000000] [--rounds 3] [--pandas PYTHON]
+    python -m benchmarks.key_index [--keys 10000000] [--probes 10000000] [--rounds 3] [--pandas PYTHON] [--service]
 
 Times are nanoseconds of processor time a probe, on one thread; contenders take turns, and a figure is the best of the
 rounds. `--pandas` is an interpreter that has pandas (default: that of `.venv-docs`), which gets the same keys and
 probes. The cache lines are counted from the bytes of the index: those of its buckets that a search reads, at the load
 of the index when it is full, and after as many keys as it has were replaced by others.
+
+With `--service` the tables of `benchmarks.keyed_service` follow: lookups over HTTP by key, by position and by Redis'
+MGET, 26 tables with bags, and what keys add to an upload.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from app import compile_request_functions
 from app.keys.index_layout import LINE, ROW_MASK, WORDS
 from app.keys.key_column import KeyColumn
 from app.keys.key_index import KeyIndex, build, hash_keys, new_seed
+from benchmarks import keyed_service
 from benchmarks.common import ROOT, machine_line
 
 _PANDAS = """
@@ -48,6 +52,9 @@ def main() -> None:
     parser.add_argument("--probes", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pandas", type=Path, default=ROOT / ".venv-docs/bin/python")
+    parser.add_argument("--service", action="store_true", help="lookups and uploads of a service, too")
+    parser.add_argument("--width", type=int, default=64, help="float32 of a row of the service")
+    parser.add_argument("--seconds", type=float, default=5, help="how long a rate is measured")
     options = parser.parse_args()
     print(machine_line())
     with tempfile.TemporaryDirectory() as folder:
@@ -65,6 +72,8 @@ def main() -> None:
             compare(kind, index, column, probes, options, Path(folder))
     strings(options, random)
     count_lines(index, column, random)
+    if options.service:
+        keyed_service.run(options.keys, options.width, options.rounds, options.seconds)
 
 
 def compare(
