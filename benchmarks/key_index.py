@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app import compile_request_functions
+from app import compile_request_functions, warmup
 from app.keys.index_layout import LINE, ROW_MASK, WORDS
 from app.keys.key_column import KeyColumn
 from app.keys.key_index import KeyIndex, build, hash_keys, new_seed
 from benchmarks import keyed_service
 from benchmarks.common import ROOT, machine_line
+from benchmarks.lookup import CACHE
 
 _PANDAS = """
 import sys, time, numpy as np, pandas as pd
@@ -73,6 +74,9 @@ def main() -> None:
     strings(options, random)
     count_lines(index, column, random)
     if options.service:
+        rest = warmup.warm(CACHE, lambda line: None)
+        if rest is not None:
+            rest()
         keyed_service.run(options.keys, options.width, options.rounds, options.seconds)
 
 

@@ -112,8 +112,8 @@ def test_blocks_do_what_the_document_shows(
         "GATHERND_CACHE_DIR": str(warmed),
         "GATHERND_STORE_DIR": str(tmp_path / "store"),
     }
-    if "s3://" in text and _name(document) not in STARTS_SERVICES:
-        variables |= bucket_of(document, request.getfixturevalue("moto"))
+    if any("S3FileSystem" in block.code for block in running):
+        variables |= variables_of_s3(request.getfixturevalue("moto"))
         for name in set(variables) - set(os.environ):
             monkeypatch.setenv(name, variables[name])
     for example in re.findall(r"^python (\w+\.py)", text, re.MULTILINE):
@@ -137,12 +137,11 @@ def test_blocks_do_what_the_document_shows(
         shell.close()
 
 
-def bucket_of(document: Path, moto: str) -> dict[str, str]:
-    """Make the bucket that a document names; the variables with which it is found."""
-    (name,) = set(re.findall(r"\bs3://([\w-]+)/", document.read_text()))
+def variables_of_s3(moto: str) -> dict[str, str]:
+    """Make the bucket of the documents; the variables with which it is found."""
     signed = {"authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request"}
-    assert httpx.put(f"{moto}/{name}", headers=signed, trust_env=False).status_code == 200
-    return {**S3_KEYS, "AWS_ENDPOINT_URL": moto, "AWS_ALLOW_HTTP": "true"}
+    assert httpx.put(f"{moto}/features", headers=signed, trust_env=False).status_code == 200
+    return {**S3_KEYS, "AWS_ENDPOINT_URL": moto}
 
 
 def _run_python(code: str, place: str, names: dict[str, Any]) -> str:

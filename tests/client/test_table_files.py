@@ -123,6 +123,23 @@ def test_a_file_without_keys_and_keys_from_elsewhere(service: Any, table: str, u
     np.testing.assert_array_equal(service.get_keys(table), IDS)
 
 
+@pytest.mark.parametrize("form", WRITERS)
+def test_a_file_may_be_open(service: Any, table: str, users: Path, form: str) -> None:
+    WRITERS[form](users, pa.table({"id": IDS, "name": NAMES, "a": A, "b": B}))
+    with users.open("rb") as file, pa.OSFile(str(users)) as native:
+        for source in (file, native):
+            service.put(table, source, keys="name", columns=["b", "a"])
+            assert not source.closed
+            np.testing.assert_array_equal(service.get(table), np.stack([B, A], 1))
+            np.testing.assert_array_equal(service.gather(table, keys=NAMES[-5:])[:, 1], A[-5:])
+
+
+def test_an_open_file_of_another_kind_is_refused(service: Any, users: Path) -> None:
+    np.save(users, A)
+    with users.with_suffix(".npy").open("rb") as file, pytest.raises(ValueError, match="give the path of any other"):
+        service.put("columns", file)
+
+
 def with_null(values: Any, row: int) -> Any:
     return pa.array([None if number == row else value for number, value in enumerate(values.tolist())])
 

@@ -7,6 +7,7 @@ header of an upload needs, then again as keys and rows are sent. Memory holds a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -30,18 +31,19 @@ _ROWS_ARE: Final = "rows are made of columns of numbers or bools, all of one typ
 
 
 def table_tensors(
-    path: Path, key: str | None, columns: Sequence[str] | str | None
+    source: Any, key: str | None, columns: Sequence[str] | str | None
 ) -> tuple[dict[str, StreamedTensor], StreamedTensor]:
     """The key tensors of an upload, none without `key`, and its rows.
 
-    `key` is the column of the keys; `columns` are those of the rows, all others if left out. Columns of numbers make
-    rows of shape [n, columns]; one column of lists, all of one length, makes rows of shape [n, length].
+    `source` is the path of a file, or an open one that can seek and stays open until the upload has ended. `key` is the
+    column of the keys; `columns` are those of the rows, all others if left out. Columns of numbers make rows of shape
+    [n, columns]; one column of lists, all of one length, makes rows of shape [n, length].
 
     Raises ValueError for a file that cannot be read, columns that it lacks, and nulls among the keys; TypeError for
     columns of other types. An iteration of the rows raises ValueError for nulls and lists of different lengths.
     """
-    table = _open(path)
-    names = table.schema.names
+    table = _open(source)
+    path, names = table.path, table.schema.names
     if columns is None:
         columns = [name for name in names if name != key]
     columns = [columns] if isinstance(columns, str) else list(columns)
@@ -62,57 +64,70 @@ def table_tensors(
 class _Table(Protocol):
     """A file of columns. Its methods raise ValueError for a file that cannot be read."""
 
-    path: Path
+    path: str
+    """What errors call it."""
     schema: Any
 
     def batches(self, columns: Sequence[str], count: int) -> Iterator[Any]:
         """Record batches of at most `count` rows that have these columns, in the order of the file."""
 
 
-def _open(path: Path) -> _Table:
-    with path.open("rb") as file:
+def _open(source: Any) -> _Table:
+    is_path = isinstance(source, Path)
+    with source.open("rb") if is_path else nullcontext(source) as file:
         head = file.read(4)
+    path = str(source) if is_path else "the file"
     try:
-        return _Parquet(path) if head == PARQUET else _Arrow(path, head == ARROW_STREAM)
+        return _Parquet(source, path) if head == PARQUET else _Arrow(source, path, head == ARROW_STREAM)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
 
 
 class _Parquet:
-    """A Parquet file, read by pages and not by whole column chunks."""
+    """A Parquet file: a path is read by pages, an open file, which may be far away, by the columns of a row group."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, source: Any, path: str) -> None:
         self.path = path
+        self._source = source
         with self._opened() as file:
             self.schema = file.schema_arrow
 
     def _opened(self) -> Any:
-        return ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False)
+        is_path = isinstance(self._source, Path)
+        return ParquetFile(self._source, buffer_size=1 << 20 if is_path else 0, pre_buffer=not is_path)
 
     def batches(self, columns: Sequence[str], count: int) -> Iterator[Any]:
         """See `_Table`."""
         try:
             with self._opened() as file:
-                yield from file.iter_batches(count, columns=sorted(set(columns)))
+                for group in range(file.num_row_groups):
+                    yield from file.iter_batches(count, row_groups=[group], columns=sorted(set(columns)))
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(self.path, error) from None
 
 
 class _Arrow:
-    """An Arrow IPC file or stream, mapped into memory."""
+    """An Arrow IPC file or stream; a path is mapped into memory."""
 
-    def __init__(self, path: Path, is_stream: bool) -> None:
+    def __init__(self, source: Any, path: str, is_stream: bool) -> None:
         self.path = path
+        self._source = source
         self._open: Callable[..., Any] = ipc.open_stream if is_stream else ipc.open_file
-        with self._open(pa.memory_map(str(path))) as reader:
+        with self._open(self._bytes()) as reader:
             self.schema = reader.schema
+
+    def _bytes(self) -> Any:
+        if isinstance(self._source, Path):
+            return pa.memory_map(str(self._source))
+        self._source.seek(0)
+        return self._source
 
     def batches(self, columns: Sequence[str], count: int) -> Iterator[Any]:
         """See `_Table`."""
         fields = sorted({self.schema.names.index(name) for name in columns})
         options = ipc.IpcReadOptions(included_fields=fields)
         try:
-            with self._open(pa.memory_map(str(self.path)), options=options) as reader:
+            with self._open(self._bytes(), options=options) as reader:
                 numbers = getattr(reader, "num_record_batches", None)
                 for batch in reader if numbers is None else map(reader.get_batch, range(numbers)):
                     for first in range(0, batch.num_rows, count):
@@ -190,7 +205,7 @@ def _is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _element_type(path: Path, name: str, kind: Any) -> ElementType:
+def _element_type(path: str, name: str, kind: Any) -> ElementType:
     """The service's type of a column's items. Raises TypeError."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return ELEMENT_TYPES[np.dtype(kind.to_pandas_dtype()).name]
@@ -270,15 +285,15 @@ def _bytes(items: NDArray[Any]) -> Buffer:
     return np.ascontiguousarray(items).reshape(-1).view(np.uint8).data
 
 
-def _check_nulls(path: Path, name: str, column: Any, start: int) -> None:
+def _check_nulls(path: str, name: str, column: Any, start: int) -> None:
     """Raises ValueError for a null; `start` is the row of the column's first value."""
     if column.null_count:
         raise _null(path, name, start + int(np.flatnonzero(column.is_null())[0]))
 
 
-def _null(path: Path, name: str, row: int) -> ValueError:
+def _null(path: str, name: str, row: int) -> ValueError:
     return ValueError(f"{path}: {name!r} is null in row {row}; fill it, or leave the row out, before the upload")
 
 
-def _unreadable(path: Path, error: Exception) -> ValueError:
+def _unreadable(path: str, error: Exception) -> ValueError:
     return ValueError(f"{path} cannot be read: {error}")

@@ -40,14 +40,15 @@ def upload_tensors(
     """The tensors of an upload in their order: `data`, after the keys of its rows if it has keys.
 
     `keys` is an array or the path of an npy file. Without them a safetensors file may have keys beside its `data`. Of a
-    Parquet or Arrow file `keys` is the name of a column, and `columns` are those of the rows. Raises what
-    `encode_upload`, `key_tensors` and `table_tensors` raise, and TypeError for rows that cannot be sent beside keys.
+    Parquet or Arrow file, a path or an open one, `keys` is the name of a column, and `columns` are those of the rows.
+    Raises what `encode_upload`, `key_tensors` and `table_tensors` raise, and TypeError for rows that cannot be sent
+    beside keys.
     """
     is_file = isinstance(source, str | os.PathLike)
-    if is_file and is_table_file(Path(source)):
+    if (is_file and is_table_file(Path(source))) or _is_open_file(source):
         if tensor is not None:
             raise ValueError(f"{source} has columns, which columns= names, and no tensors")
-        return _tensors_of_columns(Path(source), keys, columns)
+        return _tensors_of_columns(Path(source) if is_file else source, keys, columns)
     if columns is not None:
         raise ValueError("columns= names columns of a Parquet or Arrow file, and no such file is uploaded")
     if is_file and keys is None and tensor is None:
@@ -68,17 +69,28 @@ def is_table_file(path: Path) -> bool:
         return file.read(8).startswith(TABLE_MAGIC)
 
 
+def _is_open_file(source: Any) -> bool:
+    """Whether it is an open file, of Parquet or Arrow. Raises ValueError for one of anything else."""
+    if not hasattr(source, "read") or not hasattr(source, "seek"):
+        return False
+    head = source.read(8)
+    source.seek(0)
+    if not isinstance(head, bytes) or not head.startswith(TABLE_MAGIC):
+        raise ValueError("an open file is one of Parquet or Arrow, in binary mode; give the path of any other")
+    return True
+
+
 def _tensors_of_columns(
-    path: Path, keys: Any, columns: Sequence[str] | str | None
+    source: Any, keys: Any, columns: Sequence[str] | str | None
 ) -> dict[str, EncodedTensor | StreamedTensor]:
     try:
         from ._table_files import table_tensors  # noqa: PLC0415  (pyarrow, of an extra)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{path} needs pyarrow: pip install './clients/python[parquet]' in a checkout"
+            f"{source} needs pyarrow: pip install './clients/python[parquet]' in a checkout"
         ) from error
     own = keys if isinstance(keys, str) else None
-    found, rows = table_tensors(path, own, columns)
+    found, rows = table_tensors(source, own, columns)
     return {**(found if keys is None or own is not None else key_tensors(keys)), DATA: rows}
 
 

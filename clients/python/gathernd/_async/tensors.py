@@ -43,8 +43,8 @@ class AsyncTensors(AsyncRequests):
         """Make `source` the next version of the resident tensor `name`, whole or not at all.
 
         `source` is an array; the path of an npy file, of a safetensors file, of which `tensor` names the tensor, or of
-        a Parquet or Arrow file; or an iterator of rows, which are kept in a temporary file until all are there. A file
-        and a memory-mapped array are read as they are sent.
+        a Parquet or Arrow file, or such a file that is open and can seek; or an iterator of rows, which are kept in a
+        temporary file until all are there. A file and a memory-mapped array are read as they are sent.
 
         `keys` gives each row its key, by which `gather` and `lookup` find it: integers or strings, one for each row, no
         two the same (KeysNotUnique), or the path of an npy file of them. A safetensors file has them if its tensors are
