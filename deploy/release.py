@@ -109,7 +109,7 @@ def serve_once(commands: Path, scratch: Path) -> None:
     run(commands / "gathernd", "warm", env=kept | own)
     log = scratch / "service.log"
     with log.open("w") as lines:
-        command = [commands / "gathernd", "serve", "--port", port]
+        command = [str(commands / "gathernd"), "serve", "--port", port]
         service = subprocess.Popen(command, env=kept | own, stderr=lines, cwd=scratch)  # noqa: S603
         try:
             found = run(commands / "python", "-I", "-c", _ONE_GATHER, f"http://127.0.0.1:{port}").strip()
