@@ -134,9 +134,9 @@ sbom: $(VENV)/.stamp-dev ## Bills of materials: sbom.json, sbom-gpu.json
 	$(PY) -m deploy.sbom requirements/runtime.lock > sbom.json
 	$(PY) -m deploy.sbom requirements/gpu.lock > sbom-gpu.json
 
-openapi: $(VENV)/.stamp-dev ## Write clients/openapi/openapi.json
-	$(VENV)/bin/gathernd openapi > clients/openapi/openapi.json.new
-	mv clients/openapi/openapi.json.new clients/openapi/openapi.json
+openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
+	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new
+	mv openapi/openapi.json.new openapi/openapi.json
 
 sync-client: $(VENV)/.stamp-dev ## Write the blocking Python client from the asynchronous one
 	$(PY) -m deploy.sync_client

@@ -22,7 +22,7 @@ DOCUMENTS = (
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )
 _PATH = re.compile(
-    r"`((?:app|tests|clients|benchmarks|deploy|docs|requirements)/[\w./-]*|[\w-]+\.(?:md|lock|ya?ml))`"
+    r"`((?:app|tests|clients|benchmarks|deploy|docs|openapi|requirements)/[\w./-]*|[\w-]+\.(?:md|lock|ya?ml))`"
     r"(?: `([\w.]+)`)?"
 )
 _TARGET = re.compile(r"^make ([a-z-]+)|`make ([a-z-]+)[` ]", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""`gathernd openapi`: the file clients/openapi/openapi.json."""
+"""`gathernd openapi`: the file openapi/openapi.json."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ FOR_BROWSERS = {"cache-control", "content-encoding", "vary"}
 
 
 def test_a_page_may_read_every_field_that_openapi_names() -> None:
-    paths = json.loads((ROOT / "clients" / "openapi" / "openapi.json").read_bytes())["paths"]
+    paths = json.loads((ROOT / "openapi" / "openapi.json").read_bytes())["paths"]
     answers = [answer for item in paths.values() for each in item.values() for answer in each["responses"].values()]
     named = {name for answer in answers for name in answer.get("headers", {})}
     assert "X-Gathernd-Shape" in named

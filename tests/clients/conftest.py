@@ -23,7 +23,7 @@ from tests.needs import in_environment
 
 __all__ = ["start"]
 
-OPENAPI = ROOT / "clients" / "openapi" / "openapi.json"
+OPENAPI = ROOT / "openapi" / "openapi.json"
 TOOLS = ROOT / ".venv-clients"
 PROGRAMS = Path(__file__).with_name("programs")
 _METHODS = ("get", "put", "post", "delete", "patch")

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs beside the generated package."""
     made = tmp_path_factory.mktemp("python")
     generator = tool("bin/openapi-python-client")
-    config = ROOT / "clients" / "openapi" / "python-client.yaml"
+    config = ROOT / "openapi" / "python-client.yaml"
     command: list[str | Path] = [
         generator,
         "generate",

@@ -23,7 +23,7 @@ from tests.golden.requests import requests
 from tests.http.server import ROOT
 from tests.parity.messages import SIZE
 
-DOCUMENT = json.loads((ROOT / "clients" / "openapi" / "openapi.json").read_bytes())
+DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_bytes())
 OVER_HTTP = [each for each in TRANSPORTS if not isinstance(each, Grpc)]
 OPERATOR_PATHS = {row.path for row in OPERATORS.values()} | {row.path for row in GRADIENTS.values()} | {"/lookup"}
 INFER = "/v2/models/{name}/infer"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.http.server import ROOT
 
-DOCKERFILE = ROOT / "deploy/Dockerfile"
+DOCKERFILE = ROOT / "Dockerfile"
 
 
 @dataclass

@@ -19,17 +19,16 @@ from app.security.api_keys import key_digest
 from app.security.authorizer import Access, KeyAuthorizer
 from app.settings import SETTING_NAMES
 from gathernd_cli import command_line
-from tests.deploy.dockerfile import DOCKERFILE, read_dockerfile
+from tests.deploy.dockerfile import read_dockerfile
 from tests.deploy.test_monitoring import prometheus_config
 from tests.http.server import ROOT
 
-FOLDER = ROOT / "deploy/compose"
-FILES = ["compose.yml", "monitoring.yml", "gpu.yml"]
-MONITORING = "monitoring.yml"
+FILES = ["docker-compose.yml", "deploy/compose/monitoring.yml", "deploy/compose/gpu.yml"]
+MONITORING = "deploy/compose/monitoring.yml"
 
 
 def read(name: str) -> dict[str, Any]:
-    loaded = yaml.safe_load((FOLDER / name).read_text())
+    loaded = yaml.safe_load((ROOT / name).read_text())
     assert isinstance(loaded, dict)
     return loaded
 
@@ -46,18 +45,17 @@ def test_file_is_of_the_form_that_the_specification_asks_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_everything_that_a_service_refers_to_exists(name: str) -> None:
-    first = services("compose.yml").keys()
-    volumes = read(name).get("volumes", {}).keys() | read("compose.yml")["volumes"].keys()
+    first = services("docker-compose.yml").keys()
+    volumes = read(name).get("volumes", {}).keys() | read("docker-compose.yml")["volumes"].keys()
     for service in services(name).values():
         for text in service.get("volumes", ()):
             source = text.split(":")[0]
-            assert (FOLDER / source).exists() if source.startswith(".") else source in volumes, text
+            # Compose reads relative paths from the folder of the first file, wherever the others lie.
+            assert (ROOT / source).exists() if source.startswith(".") else source in volumes, text
         assert set(service.get("depends_on", ())) <= services(name).keys() | first
-        if "build" in service:
-            build = service["build"]
-            context = (FOLDER / build["context"]).resolve()
-            assert (context, context / build["dockerfile"]) == (ROOT, DOCKERFILE)
-            assert build.get("target", "cpu") in read_dockerfile()
+        build = service.get("build", ".")
+        target = build["target"] if isinstance(build, dict) else "cpu"
+        assert target in read_dockerfile()
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -69,7 +67,7 @@ def test_images_are_pinned_and_ours_has_the_version(name: str) -> None:
             assert re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", service["image"])
 
 
-@pytest.mark.parametrize("name", ["compose.yml", MONITORING])
+@pytest.mark.parametrize("name", ["docker-compose.yml", MONITORING])
 def test_services_have_no_more_rights_than_they_need(name: str) -> None:
     for service in services(name).values():
         assert service["read_only"] is True
@@ -82,15 +80,17 @@ def test_services_have_no_more_rights_than_they_need(name: str) -> None:
 
 def test_one_line_makes_a_key_that_may_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line of the compose file's first comment, with its file in a folder of the test."""
-    text = (FOLDER / "compose.yml").read_text()
+    text = (ROOT / "docker-compose.yml").read_text()
     (line,) = re.findall(r"^# +(echo .*>> \.env .*)$", text, re.MULTILINE)
     setting, add, up = (shlex.split(part) for part in line.split(" && "))
     assert up == ["docker", "compose", "up", "--detach"]
     name, _, path = setting[1].partition("=")
-    service = services("compose.yml")["gathernd"]
+    service = services("docker-compose.yml")["gathernd"]
     assert service["environment"][name] is None, "without a value compose takes that of .env"
     assert f"keys:{Path(path).parent}" in service["volumes"]
-    assert re.search(rf"^RUN install -d -o 10001 .*{Path(path).parent}\b", DOCKERFILE.read_text(), re.MULTILINE)
+    assert re.search(
+        rf"^RUN install -d -o 10001 .*{Path(path).parent}\b", (ROOT / "Dockerfile").read_text(), re.MULTILINE
+    )
     monkeypatch.setenv(name, str(tmp_path / "keys"))
     assert add[:5] == ["docker", "compose", "run", "--rm", "gathernd"]
     done = CliRunner().invoke(command_line.app, add[5:])
@@ -104,24 +104,24 @@ def test_one_line_makes_a_key_that_may_upload(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", FILES)
 def test_settings_that_are_named_exist(name: str) -> None:
-    named = set(re.findall(r"GATHERND_[A-Z_]+", (FOLDER / name).read_text()))
+    named = set(re.findall(r"GATHERND_[A-Z_]+", (ROOT / name).read_text()))
     assert named <= set(SETTING_NAMES), named - set(SETTING_NAMES)
 
 
 def mounts(service: str) -> dict[str, str]:
     """Where files of the repository are in the container, and which."""
-    texts = [text.split(":") for text in services(MONITORING)[service]["volumes"] if text.startswith(".")]
+    texts = [text.split(":") for text in services(MONITORING)[service]["volumes"] if text.startswith("./")]
     assert all(mode == ["ro"] for _, _, *mode in texts)
     return {inside: outside for outside, inside, *_ in texts}
 
 
 def test_prometheus_finds_its_configuration_rules_and_target() -> None:
-    config = read("prometheus.yml")
+    config = read("deploy/compose/prometheus.yml")
     inside = mounts("prometheus")
     flags = services(MONITORING)["prometheus"]["command"]
     assert f"--config.file={next(path for path in inside if path.endswith('prometheus.yml'))}" in flags
     (rules,) = config["rule_files"]
-    assert inside[str(Path(rules).parent)] == "../prometheus"
+    assert inside[str(Path(rules).parent)] == "./deploy/prometheus"
     (job,) = config["scrape_configs"]
     port = read_dockerfile()["cpu"].environment()["GATHERND_PORT"]
     assert job["job_name"] == "gathernd"
@@ -137,7 +137,7 @@ def test_nobody_can_log_in_to_grafana_with_a_well_known_password() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
 def test_promtool_accepts_the_configuration_of_prometheus(tmp_path: Path) -> None:
-    config = read("prometheus.yml")
+    config = read("deploy/compose/prometheus.yml")
     config["rule_files"] = prometheus_config("127.0.0.1:1")["rule_files"]
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     command = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]

@@ -27,7 +27,7 @@ IMAGES = [STAGES["cpu"], STAGES["gpu"]]
 
 
 def compose() -> dict[str, Any]:
-    loaded = yaml.safe_load((ROOT / "deploy/compose/compose.yml").read_text())
+    loaded = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     assert isinstance(loaded, dict)
     return loaded
 
@@ -52,7 +52,7 @@ def test_base_images_are_slim_and_pinned_by_version_and_digest() -> None:
     assert len({stage.image for stage in STAGES.values()}) == 1
     for stage in STAGES.values():
         assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+@sha256:[0-9a-f]{64}", stage.image), stage.image
-    assert ":latest" not in DOCKERFILE.read_text() + (ROOT / "deploy/compose/compose.yml").read_text()
+    assert ":latest" not in DOCKERFILE.read_text() + (ROOT / "docker-compose.yml").read_text()
 
 
 def test_third_party_packages_are_installed_with_hashes_only() -> None:
@@ -230,7 +230,7 @@ def test_code_compiled_for_a_level_is_found_again_by_that_level_only(tmp_path: P
 
 
 def test_what_the_image_is_built_from_reaches_the_builder_and_nothing_else() -> None:
-    lines = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
     sent = {line[1:].rstrip("/") for line in lines if line.startswith("!")}
     copies = [text for stage in STAGES.values() for text in stage.arguments("COPY") if not text.startswith("--from")]
     copied = {name for text in copies for name in text.split()[:-1]}

@@ -44,7 +44,7 @@ _OPERATORS = (
 @cache
 def _documented() -> dict[str, set[int]]:
     """The statuses of each operator's answers in the OpenAPI file, which a test holds to what is served."""
-    paths = json.loads((ROOT / "clients" / "openapi" / "openapi.json").read_bytes())["paths"]
+    paths = json.loads((ROOT / "openapi" / "openapi.json").read_bytes())["paths"]
     return {path: set(map(int, paths[path]["post"]["responses"])) for path in _OPERATORS}
 
 

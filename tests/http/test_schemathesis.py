@@ -30,7 +30,7 @@ def _octets(_: SerializationContext, value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
-schema = schemathesis.openapi.from_path(ROOT / "clients" / "openapi" / "openapi.json")
+schema = schemathesis.openapi.from_path(ROOT / "openapi" / "openapi.json")
 pytestmark = pytest.mark.slow
 DOCUMENTED_5XX = {501, 503, 507}
 CONCRETE = {path for path in schema.raw_schema["paths"] if "{" not in path}

@@ -89,7 +89,7 @@ _LAST_FIELDS: Final = ["Expect: 200-ok", "Expect: 100-continue", "Connection: cl
 
 def _templates() -> list[str]:
     """Every path of the service's own description, with places for names."""
-    paths = json.loads((ROOT / "clients" / "openapi" / "openapi.json").read_text())["paths"]
+    paths = json.loads((ROOT / "openapi" / "openapi.json").read_text())["paths"]
     return [
         path.split("{")[0] + "".join("{}" + rest.partition("}")[2] for rest in path.split("{")[1:]) for path in paths
     ]

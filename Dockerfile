@@ -1,6 +1,6 @@
-# The image, from the root of the checkout: `docker build -f deploy/Dockerfile -t gathernd:0.1.0 .`. Python 3.11 is what
-# `make test` runs on. For NVIDIA GPUs add `--target gpu -t gathernd:0.1.0-gpu`. BuildKit leaves out the stages that a
-# target does not need, and reads Dockerfile.dockerignore beside this file.
+# The image: `docker build -t gathernd:0.1.0 .`, or `docker compose up`. Python 3.11 is what `make test` runs on.
+# For NVIDIA GPUs: `docker build --target gpu -t gathernd:0.1.0-gpu .`. BuildKit leaves out the stages that a target
+# does not need.
 
 # The base is named by the digest of its index, which stands for all its platforms: what is built today is built again
 # tomorrow. A newer one: `docker buildx imagetools inspect python:3.11-slim-bookworm` shows what the tag means now.
