@@ -42,7 +42,7 @@ def renderer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     skip_without(go="golang-go")
     folder = tmp_path_factory.mktemp("helm")
     own = {"HOME": str(folder), "GOCACHE": str(folder / "cache"), "GOPROXY": "off", "GO111MODULE": "off"}
-    command = ["go", "build", "-o", folder / "render", ROOT / "tests/deploy/helm/render.go"]
+    command = ["go", "build", "-o", str(folder / "render"), str(ROOT / "tests/deploy/helm/render.go")]
     subprocess.run(command, check=True, cwd=folder, env={**os.environ, **own}, timeout=300)
     return folder / "render"
 
