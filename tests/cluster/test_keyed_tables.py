@@ -177,6 +177,18 @@ def test_what_is_by_position_is_refused_and_the_hint_says_what_to_send(client: h
     assert "keys" in answers[0].json()["hint"]
 
 
+def test_an_explanation_says_how_many_keys_each_range_has(cluster: Clustered, client: httpx.Client) -> None:
+    table = keyed("string")
+    assert table.send(client, "explained").is_success
+    keys = {"dtype": "string", "shape": [len(table.keys)], "values": table.keys}
+    gather = {"data": {"tensor": "explained"}, "keys": keys}
+    lookup = {"features": [{"tensor": "explained", "keys": keys}]}
+    in_gather = client.post("/gather?explain=true", json=gather).json()["explanation"]["shards"]
+    in_lookup = client.post("/lookup?explain=true", json=lookup).json()["explanation"]["features"][0]["shards"]
+    assert in_gather == in_lookup
+    assert [one["tuples"] for one in in_gather] == [one.row_count for one in cluster.segments("explained")]
+
+
 def test_a_shard_that_is_drained_gives_its_rows_and_keys_to_others(cluster: Clustered, client: httpx.Client) -> None:
     table = keyed("string")
     assert table.send(client, "moved").is_success

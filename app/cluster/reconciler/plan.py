@@ -303,7 +303,7 @@ def _pull(move: Move, copy: Copy, others: Collection[str], view: ClusterView) ->
             view.fence,
             one.version.dtype,
             part.shape(one.version.shape),
-            part.size if keys is None and (is_all or part.sha256 or item_size) else 0,
+            part.size if is_all or part.sha256 or item_size else 0,
             part.sha256,
             tuple(sources),
             one.version.origin,

@@ -83,7 +83,7 @@ class KeyedVersionWriter(VersionWriter):
             counts += np.bincount(numbers, minlength=len(starts))
             if part.dtype == "string":
                 begin, end = part.bounds()
-                np.add.at(octets, numbers, end - begin)
+                octets += np.bincount(numbers, end - begin, len(starts)).astype(np.int64)
         pairs = zip(counts.tolist(), octets.tolist(), strict=True)
         return [KeysSpec(self._column.dtype, count, size) for count, size in pairs]
 
@@ -91,7 +91,7 @@ class KeyedVersionWriter(VersionWriter):
         spec = self._spec_of(segment)
         size = len(self._head(segment)) + spec.size + spec.count * self._row
         path = f"{path_of('putTensor', name=self._tensor(segment))}?keep=1"
-        return SegmentBody(path, SAFETENSORS_FILE.media_type, size, segment.size)
+        return SegmentBody(path, SAFETENSORS_FILE.media_type, size, segment.size, spec.count)
 
     def _spec_of(self, segment: Segment) -> KeysSpec:
         return self._specs[next(n for n, one in enumerate(self._cut) if one.start == segment.start)]

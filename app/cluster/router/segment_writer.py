@@ -26,6 +26,8 @@ ANSWER_S: Final = 30.0
 """Seconds that a shard may be silent while it takes rows."""
 SLOWEST: Final = 10_000_000
 """Bytes a second: a shard that makes rows durable, or pulls them, more slowly is given up."""
+SLOWEST_INDEX: Final = 1_000_000
+"""Keys a second: a shard that indexes keys more slowly is given up."""
 SLOWEST_ORIGIN: Final = 1 << 14
 """Bytes a second: a shard that pulls rows from their origin gives up by itself if they come more slowly."""
 ROOM_S: Final = 15.0
@@ -57,13 +59,14 @@ class ShardAccess(NamedTuple):
 class SegmentBody(NamedTuple):
     """What a shard is sent of a segment: to where, of which media type, and how many bytes.
 
-    `room` is how many bytes the shard must have room for.
+    `room` is how many bytes the shard must have room for, `keys` how many keys it indexes before it takes the rows.
     """
 
     path: str
     media_type: str
     size: int
     room: int
+    keys: int = 0
 
 
 class SegmentWriter:
@@ -156,11 +159,12 @@ class SegmentWriter:
                 return
 
     def _send(self) -> None:
-        path, media_type, size, _ = self._body
+        path, media_type, size, _, keys = self._body
         self._connection.putrequest("PUT", path)
         for name, value in {**self._fields, "Content-Type": media_type, "Content-Length": str(size)}.items():
             self._connection.putheader(name, value)
         self._connection.endheaders()
+        self._connection.sock.settimeout(ANSWER_S + keys / SLOWEST_INDEX)
         try:
             while piece := self._pieces.get():
                 self._connection.send(piece)

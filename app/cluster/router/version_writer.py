@@ -317,7 +317,7 @@ class VersionWriter:
             None,
             self._dtype,
             segment.shape(self._shape),
-            segment.size if self.keys is None else 0,
+            segment.size,
             segment.sha256,
             tuple(PullSource(nodes[one].address, tensor, node=one) for one in whole),
             origin,

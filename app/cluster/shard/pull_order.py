@@ -31,10 +31,10 @@ class PullSource:
 class PullOrder:
     """A segment of `shape`, `size` bytes (0: not known) with the digest `sha256` ("": any will do).
 
-    With `keys`, their type, each row has a key, which the sources give before the rows. The digest is that of
-    `shard_map.digest_of`. The sources are tried in order; rows `origin_rows` of the file at `origin`, URL or
-    URL#TENSOR, come after them. `fence` is the reconciler's; None for a segment of a router's own upload, whose record
-    in the catalogue keeps reconcilers from dropping it.
+    With `keys`, their type, each row has a key, which the sources give before the rows; `size` counts keys and their
+    index, too. The digest is that of `shard_map.digest_of`. The sources are tried in order; rows `origin_rows` of the
+    file at `origin`, URL or URL#TENSOR, come after them. `fence` is the reconciler's; None for a segment of a router's
+    own upload, whose record in the catalogue keeps reconcilers from dropping it.
     """
 
     fence: Count | None

@@ -189,7 +189,8 @@ class Pull:
         if answer.status != 200:
             raise SourceFailed(f"status {answer.status}: {answer.read(300).decode(errors='replace')}")
         found = tuple(answer.headers[name] for name in ("X-Gathernd-Dtype", "X-Gathernd-Shape", "Content-Length"))
-        wanted = order.dtype.name, ",".join(map(str, order.shape)), str(order.size) if order.size else found[2]
+        size = str(order.size) if order.size and order.keys is None else found[2]
+        wanted = order.dtype.name, ",".join(map(str, order.shape)), size
         if found != wanted or found[2] is None:
             raise SourceFailed(f"it has {found}, and not {wanted} (dtype, shape, bytes)")
         return answer

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from app.cluster.catalogue.records import Catalogue, Mark, Node, Options, Segment, Table, UploadRecord, Version
+from app.cluster.key_placement import KeyPlacement
 from app.cluster.reconciler.cluster_status import status_of
 from app.cluster.reconciler.cluster_view import ClusterView, HeldSegment, Holding
 from app.cluster.reconciler.moves import flip
 from app.cluster.reconciler.plan import AGAIN_AFTER_S, DROP_AFTER_S, Drop, Plan, Planner
-from app.cluster.shard.pull_order import PullSource
+from app.cluster.shard.pull_order import PullOrder, PullSource
 from app.tensors.dtypes import DTYPES
 from tests.cluster.catalogue.applying import applied, stands
 
@@ -172,6 +173,21 @@ def test_a_large_segment_is_cut_in_two_where_both_halves_are_whole_everywhere() 
     both = [TENSOR, "x.0-5", "x.5-10"]
     done = planned(catalogue, planner, a=both, b=both, c=[])
     assert flipped(catalogue, done) == (Segment(0, 5, 40, ("a", "b"), "d"), Segment(5, 10, 40, ("a", "b"), "d"))
+
+
+def test_a_segment_of_keys_is_copied_with_them_and_not_cut() -> None:
+    hashed = "x.0-18446744073709551616"
+
+    def keyed(alive: str) -> Catalogue:
+        part = Segment(0, 1 << 64, 240, ("a", "b"), "d", 10)
+        made = catalogue_of(part, alive=alive, options=Options(segment_bytes=100))
+        version = replace(made.tables["items"].versions[0], keys=KeyPlacement("string", "00" * 16), origin="")
+        return replace(made, tables={"items": Table((version,), 1, 1)})
+
+    assert planned(keyed("abc"), a=[hashed], b=[hashed], c=[]) == Plan()
+    (pull,) = planned(keyed("bcd"), b=[hashed], c=[], d=[]).pulls
+    assert (pull.tensor, pull.order.shape, pull.order.size, pull.order.keys) == (hashed, (10,), 240, "string")
+    assert PullOrder.from_json(pull.order.to_json()) == pull.order
 
 
 def test_a_segment_without_room_for_its_halves_stays_whole() -> None:
