@@ -39,6 +39,7 @@ from app.cluster.router.table_etags import TableEtags
 from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
 from app.cluster.shard_map import ShardedVersion, ShardMap
+from app.errors import GatherError
 from app.keys.key_column import KeyColumn, KeyType
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import not_found
@@ -91,10 +92,17 @@ class PublishedTensors(ShardedTensors):
     def upload(self, spec: UploadSpec) -> Upload:
         """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
 
-        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, and element_count_mismatch
-        unless there is one key for each row.
+        Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, element_count_mismatch unless
+        there is one key for each row, and not_implemented for a capacity.
         """
         check_new_name(spec.name)
+        if spec.capacity is not None:
+            raise GatherError(
+                "not_implemented",
+                "capacity is for tables that grow, and those of a cluster get no rows by upsert",
+                pointer="/query/capacity",
+                hint="Leave out 'capacity', and upload the next version with all rows.",
+            )
         check_new_version(self._client.catalogue.record_of(spec.name))
 
         def begin(bytes_before: BytesBefore) -> VersionWriter:
