@@ -91,6 +91,19 @@ class KeyColumn:
         sources = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes)
         return KeyColumn.strings(offsets, self.keys[sources])
 
+    def packed(self) -> KeyColumn:
+        """Return the column of the same keys, with strings one behind the other from the first byte on.
+
+        Copied if it has strings that lie elsewhere.
+        """
+        if self.dtype != "string" or not self.count:
+            return self.take(np.arange(self.count))
+        starts, stops = self.bounds()
+        if not np.array_equal(starts[1:], stops[:-1]):
+            return self.take(np.arange(self.count))
+        offsets = np.append(starts, stops[-1]) - starts[0]
+        return KeyColumn.strings(offsets, self.keys[int(starts[0]) : int(stops[-1])])
+
     def tolist(self) -> list[int] | list[bytes]:
         """Return the keys as Python's integers or bytes."""
         if self.dtype != "string":

@@ -32,11 +32,12 @@ def fill_gaps(count: int, removed: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     The rows behind the new end that stay move into the gaps before it, both ascending. Raises ValueError if a row is
     repeated, or is not one of the table.
     """
-    is_removed = np.zeros(count, np.bool_)
     if len(removed) and not 0 <= removed.min() <= removed.max() < count:
         raise ValueError(f"removed rows are not within a table of {count}")
-    is_removed[removed] = True
-    end = count - len(removed)
-    if np.count_nonzero(is_removed) != len(removed):
+    gone = np.unique(removed)
+    if len(gone) != len(removed):
         raise ValueError("a row is removed twice")
-    return end + np.flatnonzero(~is_removed[end:]), np.flatnonzero(is_removed[:end])
+    end = count - len(gone)
+    stays = np.ones(len(gone), np.bool_)  # of the rows behind the new end
+    stays[gone[gone >= end] - end] = False
+    return end + np.flatnonzero(stays), gone[gone < end]

@@ -133,7 +133,7 @@ class IdempotencyKeys:
                 hint="Send a new Idempotency-Key with each other request, such as a UUID.",
                 pointer="/idempotency-key",
             )
-        return Scattered(found.etag, found.version, repeated=True)
+        return Scattered(found.etag, found.version, repeated=True, counts=found.counts)
 
     def all_of(self, scope: str, logged: Iterable[AnsweredKey]) -> list[AnsweredKey]:
         """All keys of a scope that have not expired, with those that a log has. Raises OSError."""

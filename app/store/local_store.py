@@ -39,20 +39,20 @@ from typing import Final
 from app.catalogue.aliases import AliasMove
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias
-from app.errors import GatherError
+from app.errors import GatherError, invalid_field
 from app.store import import_records
 from app.store.aliases import Aliases
 from app.store.catalogue import store_format
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_database import FILE, Catalogue
-from app.store.catalogue.catalogue_rows import AnsweredKey, Row
+from app.store.catalogue.catalogue_rows import INDEX, KEYS, AnsweredKey, Row
 from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_folder, check_processor
 from app.store.files.folder_layout import check_layout
 from app.store.files.key_files import repair_index
-from app.store.files.keyed_upload import KeyedUpload
+from app.store.files.keyed_upload import CAPACITY_POINTER, KeyedUpload
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
-from app.store.files.tensor_file import HeaderWord
+from app.store.files.tensor_file import KEY_WORDS, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
@@ -248,6 +248,10 @@ class LocalStore(StoredTensors):
 
     def upload(self, spec: UploadSpec) -> Upload:
         check_new_name(spec.name)
+        if spec.keys is None and spec.capacity is not None:
+            raise invalid_field(
+                CAPACITY_POINTER, "a table without keys has room for its own rows alone", "Leave capacity out."
+            )
         of = Upload if spec.keys is None else KeyedUpload
         upload = of(self._upload_folder, spec, self.limits)
         self._version_changes.begin(upload)
@@ -375,7 +379,10 @@ class LocalStore(StoredTensors):
             if change.key is not None:
                 clock = self._keys.clock.now()
                 answers.append(AnsweredKey(scope, change.key, change.digest, etag, clock, row.number))
-            upload.seal(described, sequence, now)
+            if row.keys is not None:
+                upload.link_beside(self._tensor_folder, {row.key_file: KEYS, row.index_file: INDEX})
+            of_keys = {word: writable.words[word] for word in KEY_WORDS}
+            upload.seal(described, sequence, now, of_keys)
             with self._index.change() as transaction:
                 new = row_of(described, upload.id, row.created, now, row.number, row.note, row.keys)
                 self._version_changes.install(transaction, upload, new, [row], answers)

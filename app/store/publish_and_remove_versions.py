@@ -213,7 +213,7 @@ class VersionChanges:
             self._logs.remove(row.content)
         # What cannot be removed now is removed later: see `remove_leftovers`.
         with suppress(OSError):
-            for name in row.files if row.content != content else (row.file,):
+            for name in row.files:
                 disk_writes.unlink(self._logs.tensor_folder / name)
 
     def remove(self, reference: str, conditions: Conditions) -> None:

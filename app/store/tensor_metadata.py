@@ -10,7 +10,17 @@ from typing import Final
 
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import DAMAGED, PAGE, Description, decode_page, etag_of, page_modified, page_version
+from app.store.files.tensor_file import (
+    DAMAGED,
+    PAGE,
+    Description,
+    HeaderWord,
+    decode_page,
+    etag_of,
+    page_modified,
+    page_version,
+    page_word,
+)
 
 MOST_RANGES: Final = 1000
 """So many row ranges of a table are described, the first ones."""
@@ -81,10 +91,18 @@ def read_first_page(path: Path) -> tuple[Description, bytes]:
 def metadata_of(row: Row, versions: Sequence[int], page: bytes | None = None) -> Metadata:
     """The metadata of a version of a tensor, whose file has this first page; without it, as it was stored."""
     state, modified = (0, row.modified) if page is None else (page_version(page), page_modified(page))
-    return Metadata(
+    metadata = Metadata(
         row.name, row.dtype, row.shape, row.size, etag_of(row.content, (state & ~DAMAGED) >> 1), row.sha256,
         row.created, modified, row.prefault, row.lock, bool(state & DAMAGED), row.number, tuple(versions),
-        row.note, keys=None if row.keys is None else KeysMetadata(row.keys.dtype, row.keys.sha256),
+        row.note,
+    )  # fmt: skip
+    if row.keys is None:
+        return metadata
+    capacity = row.shape[0]
+    rows = row.keys.count if page is None else min(page_word(page, HeaderWord.ROWS), capacity)
+    return replace(
+        metadata, shape=(rows, *row.shape[1:]), size=row.size * rows // capacity if capacity else row.size,
+        keys=KeysMetadata(row.keys.dtype, row.keys.sha256), capacity=capacity,
     )  # fmt: skip
 
 

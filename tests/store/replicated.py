@@ -77,7 +77,7 @@ def content_after(records: Sequence[Made]) -> NDArray[np.float32]:
 
 def values_of(store: LocalStore) -> NDArray[Any]:
     """The content as it lies there."""
-    tensor = store.content(TENSOR).tensor
+    tensor = store.content(TENSOR).resident().tensor
     return tensor.array.reshape(ROWS, WIDTH).copy()
 
 

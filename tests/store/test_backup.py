@@ -382,7 +382,7 @@ def file_of(target: Path, name: str) -> Path:
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "no marker": lambda target: (target / MARKER).unlink(),
     "marker": lambda target: (target / MARKER).write_text("{}"),
-    "newer": lambda target: (target / MARKER).write_text('{"format": 3}'),
+    "newer": lambda target: (target / MARKER).write_text('{"format": 4}'),
     "no manifest": lambda target: (target / MANIFEST).unlink(),
     "manifest": lambda target: flip(target / MANIFEST, 300),
     "manifest's head": lambda target: flip(target / MANIFEST, 3),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,9 +18,10 @@ from app.errors import GatherError, invalid_field
 from app.formats.body_formats import RAW, SAFETENSORS_FILE, TENSORS, TensorCodec
 from app.formats.safetensors.upload import keys_head
 from app.formats.safetensors.write_answer import check_writable
-from app.keys.key_column import KeyColumn
+from app.keys.key_column import KeyType
 from app.store import LocalStore
-from app.store.files.key_files import check_bounds, key_pieces, string_bytes
+from app.store.files.download_snapshots import Snapshot
+from app.store.files.key_pieces import key_pieces, keys_spec
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.tensor_file import BadFile
 from app.store.store_errors import damaged
@@ -57,16 +57,16 @@ class ContentRoute:
         if await is_unchanged(context, etag, BY_ACCEPT):
             return
         codec = codec_of(context, content.description.dtype)
-        shape, begin, end = _rows(content, fields.get("rows"))
-        if content.keys is not None and codec is SAFETENSORS_FILE:
-            first, last = row_range(fields.get("rows"), content.description.shape)
-            await check_keys_sent(self.threads, name, content.keys.column, first, last)
-        head, before = _before_rows(codec, content, fields.get("rows"), shape, end - begin)
-        size = len(head) + before.size + end - begin
+        shape, begin, end = _rows(content, resident.tensor.shape, fields.get("rows"))
 
         def fields_of(etag: str) -> list[Field]:
             return content_fields(codec, content.description.dtype, shape, etag, content.data_version, size)
 
+        if resident.keys is not None:
+            await self._send_table(context, name, content, codec, etag)
+            return
+        head = codec.write_head(DTYPES[content.description.dtype], shape, end - begin)
+        size = len(head) + end - begin
         if context.method == "HEAD":
             await context.begin_answer(200, *fields_of(etag))
             await context.sender({"type": "http.response.body", "body": b""})
@@ -80,10 +80,6 @@ class ContentRoute:
                 return
             await context.begin_answer(200, *fields_of(read))
             assert body is not None
-            if before.size:
-                await context.sender({"type": "http.response.body", "body": head, "more_body": True})
-                await send_pieces(context, self.threads, name, before.pieces)
-                head = b""
             await context.sender({"type": "http.response.body", "body": head + body})
             return
         snapshot = await self.threads.change(lock, lambda: self.store.snapshot(content))
@@ -92,11 +88,51 @@ class ContentRoute:
                 return
             await context.begin_answer(200, *fields_of(snapshot.etag))
             await context.sender({"type": "http.response.body", "body": head, "more_body": True})
-            await send_pieces(context, self.threads, name, before.pieces)
-            for place in range(begin, end, _CHUNK):
-                last = min(place + _CHUNK, end)
-                piece = await self.threads.read(name, partial(snapshot.read, place, last))
-                await context.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
+            await self._send_rows(context, name, snapshot, begin, end)
+        finally:
+            self.threads.streams.submit(snapshot.close)
+
+    async def _send_rows(self, context: RequestContext, name: str, snapshot: Snapshot, begin: int, end: int) -> None:
+        """Send bytes of the items, which are the last ones of the body."""
+        for place in range(begin, end, _CHUNK):
+            last = min(place + _CHUNK, end)
+            piece = await self.threads.read(name, partial(snapshot.read, place, last))
+            await context.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
+        if begin == end:
+            await context.sender({"type": "http.response.body", "body": b""})
+
+    async def _send_table(
+        self, context: RequestContext, name: str, content: MappedContent, codec: TensorCodec, etag: str
+    ) -> None:
+        """Answer with rows of a table with keys, and before them the keys if the format carries both."""
+        dtype, text = DTYPES[content.description.dtype], context.query_fields().get("rows")
+        assert content.keys is not None
+        of_keys = content.keys.layout.dtype
+        snapshot = await self.threads.change(content.description.name, lambda: self.store.snapshot(content))
+        try:
+            if snapshot.etag != etag and await is_unchanged(context, snapshot.etag, BY_ACCEPT):
+                return
+            shape, begin, end = _rows(content, snapshot.shape, text)
+            pieces: Iterator[bytes] = iter(())
+            keys_size = 0
+            if codec is SAFETENSORS_FILE:
+                check_writable(dtype, "/accept")
+                first, last = row_range(text, snapshot.shape)
+                spec = await spec_sent(self.threads, name, snapshot, of_keys, first, last)
+                head, keys_size = keys_head(spec, (dtype, shape, end - begin)), spec.size
+                pieces = key_pieces(snapshot.keys, of_keys, first, last)
+            else:
+                head = codec.write_head(dtype, shape, end - begin)
+            size = len(head) + keys_size + end - begin
+            fields = content_fields(codec, dtype.name, shape, snapshot.etag, content.data_version, size)
+            await context.begin_answer(200, *fields)
+            if context.method == "HEAD":
+                await context.sender({"type": "http.response.body", "body": b""})
+                return
+            context.memory.charge(_CHUNK)
+            await context.sender({"type": "http.response.body", "body": head, "more_body": True})
+            await send_pieces(context, self.threads, name, pieces)
+            await self._send_rows(context, name, snapshot, begin, end)
         finally:
             self.threads.streams.submit(snapshot.close)
 
@@ -107,35 +143,14 @@ async def send_pieces(context: RequestContext, threads: DiskThreads, name: str, 
         await context.sender({"type": "http.response.body", "body": piece, "more_body": True})
 
 
-async def check_keys_sent(threads: DiskThreads, name: str, column: KeyColumn, first: int, last: int) -> None:
-    """Check the keys of rows `first` to `last` - 1 of tensor `name` before they are sent. Raises tensor_damaged."""
-    if column.dtype == "string":
-        try:
-            await threads.read(name, lambda: check_bounds(column, first, last))
-        except BadFile as problem:
-            raise damaged(name, str(problem)) from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """The keys that come before the rows of a download, and their bytes."""
-
-    pieces: Iterator[bytes]
-    size: int
-
-
-def _before_rows(
-    codec: TensorCodec, content: MappedContent, rows: str | None, shape: tuple[int, ...], size: int
-) -> tuple[bytes, _Keys]:
-    """What comes before `size` bytes of rows of this shape: the head of the format, and keys if it carries them."""
-    dtype = DTYPES[content.description.dtype]
-    if content.keys is None or codec is not SAFETENSORS_FILE:
-        return codec.write_head(dtype, shape, size), _Keys(iter(()), 0)
-    check_writable(dtype, "/accept")
-    first, last = row_range(rows, content.description.shape)
-    column = content.keys.column
-    spec = KeysSpec(column.dtype, last - first, string_bytes(column, first, last))
-    return keys_head(spec, (dtype, shape, size)), _Keys(key_pieces(column, first, last), spec.size)
+async def spec_sent(
+    threads: DiskThreads, name: str, snapshot: Snapshot, dtype: KeyType, first: int, last: int
+) -> KeysSpec:
+    """What the keys of rows `first` to `last` - 1 of tensor `name` are, before they are sent. Raises tensor_damaged."""
+    try:
+        return await threads.read(name, lambda: keys_spec(snapshot.keys, dtype, first, last))
+    except BadFile as problem:
+        raise damaged(name, str(problem)) from None
 
 
 def content_fields(
@@ -165,14 +180,16 @@ def admitted_codecs(context: RequestContext) -> list[TensorCodec]:
     return [_FORMATS[name] for name in admitted(context.headers.get(b"accept", b""), _FORMATS, _RAW)]
 
 
-def _rows(content: MappedContent, text: str | None) -> tuple[tuple[int, ...], int, int]:
-    """The shape of the rows asked for, and where their bytes begin and end. Raises range_not_satisfiable."""
-    about = content.description
-    if text is None:
-        return about.shape, 0, about.size
-    first, last = row_range(text, about.shape)
+def _rows(content: MappedContent, shape: tuple[int, ...], text: str | None) -> tuple[tuple[int, ...], int, int]:
+    """The shape of the rows asked for, and where their bytes begin and end, of a tensor that has this shape now.
+
+    Raises range_not_satisfiable.
+    """
+    if text is None and content.keys is None:
+        return shape, 0, content.description.size
+    first, last = row_range(text, shape)
     begin, end = content.row_span(first, last)
-    return (last - first, *about.shape[1:]), begin, end
+    return (last - first, *shape[1:]), begin, end
 
 
 def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -32,6 +32,7 @@ from app.store.catalogue.catalogue_rows import (
     Change,
     LastVersion,
     Row,
+    answered_key_of,
     row_of,
 )
 from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables
@@ -234,12 +235,12 @@ class Catalogue:
     def find_key(self, scope: str, key: str) -> AnsweredKey | None:
         """The stored Idempotency-Key, None if there is none."""
         found = self._fetch("SELECT * FROM keys WHERE scope = ? AND key = ?", scope, key)
-        return AnsweredKey(*found[0]) if found else None
+        return answered_key_of(found[0]) if found else None
 
     def keys_of(self, scope: str, expired: int) -> list[AnsweredKey]:
         """The stored Idempotency-Keys of a scope, but for those answered at `expired` or before."""
         found = self._fetch("SELECT * FROM keys WHERE scope = ? AND clock > ?", scope, expired)
-        return [AnsweredKey(*one) for one in found]
+        return [answered_key_of(one) for one in found]
 
     def find_import(self, number: str) -> str | None:
         """The record of the import with this id, None if there is none."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from app.catalogue.records import Alias
+from app.store.row_counts import RowCounts
 
 KEYS: Final = ".keys"
 INDEX: Final = ".index"
@@ -18,18 +19,23 @@ INDEX: Final = ".index"
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """The keys of a version: their type and SHA-256, and the bytes of the key file and the index together."""
+    """The keys of a version: their type and SHA-256, and the bytes of the key file and the index together.
+
+    `count` is how many there were when the files were stored.
+    """
 
     dtype: str
     sha256: str
     size: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A version of a tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
 
-    `size` is the bytes of the items, `file_size` those of the file of rows; `created` is when the name came into being,
+    With keys, `shape` and `size` are those of all rows for which the files have room. Otherwise they are those of the
+    items. `file_size` is the bytes of the file of rows; `created` is when the name came into being,
     `modified` when this file was stored. `dtype` is empty where the file could not be read when it was entered. `note`
     is what the caller who uploaded it said of it. `keys` are the keys of its rows, None if it has none.
     """
@@ -58,12 +64,12 @@ class Row:
     @property
     def key_file(self) -> str:
         """The file of its keys, if it has keys."""
-        return self.content + KEYS
+        return self.file + KEYS
 
     @property
     def index_file(self) -> str:
         """The file of the index of its keys, if it has keys."""
-        return self.content + INDEX
+        return self.file + INDEX
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -81,7 +87,7 @@ class AnsweredKey:
     """An Idempotency-Key: the digest of its request, and what was answered, an ETag and the number of the version.
 
     `scope` is the name in the path of the request, as it was written: of a tensor, of one version, or an alias.
-    `clock` is when, by the store's clock (see `idempotency`).
+    `clock` is when, by the store's clock (see `idempotency`). `counts` were answered to an upsert or a removal.
     """
 
     scope: str
@@ -90,6 +96,7 @@ class AnsweredKey:
     etag: str
     clock: int
     version: int = 1
+    counts: RowCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +137,20 @@ class Change:
 EMPTY: Final = CatalogueContents()
 
 
+def answered_key_of(found: Sequence[Any]) -> AnsweredKey:
+    """The Idempotency-Key of these columns of the table `keys`."""
+    scope, key, digest, etag, clock, version, counts = found
+    told = None if counts is None else RowCounts(*orjson.loads(counts))
+    return AnsweredKey(scope, key, digest, etag, clock, version, told)
+
+
 def row_of(found: Sequence[Any]) -> Row:
     """The row of these columns of the table `tensors`."""
     (
         name, version, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock, note,
-        keys_dtype, keys_sha256, keys_size,
+        keys_dtype, keys_sha256, keys_size, keys_count,
     ) = found  # fmt: skip
-    keys = None if keys_dtype is None else StoredKeys(sys.intern(keys_dtype), keys_sha256, keys_size)
+    keys = None if keys_dtype is None else StoredKeys(sys.intern(keys_dtype), keys_sha256, keys_size, keys_count)
     # Shared where they can be, since there may be a hundred thousand rows.
     return Row(
         sys.intern(name), content, content if file == content else file, sys.intern(dtype), tuple(orjson.loads(shape)),

@@ -6,13 +6,14 @@ import sqlite3
 from typing import Final
 
 APPLICATION: Final = 1195463752
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 _SCHEMA: Final = """
 CREATE TABLE tensors (
     name TEXT NOT NULL, version INTEGER NOT NULL, content TEXT NOT NULL, file TEXT NOT NULL, dtype TEXT NOT NULL,
     shape TEXT NOT NULL, size INTEGER NOT NULL, file_size INTEGER NOT NULL, sha256 TEXT NOT NULL,
     created INTEGER NOT NULL, modified INTEGER NOT NULL, prefault INTEGER NOT NULL, lock INTEGER NOT NULL,
-    note TEXT NOT NULL, keys_dtype TEXT, keys_sha256 TEXT, keys_size INTEGER, PRIMARY KEY (name, version)
+    note TEXT NOT NULL, keys_dtype TEXT, keys_sha256 TEXT, keys_size INTEGER, keys_count INTEGER,
+    PRIMARY KEY (name, version)
 ) WITHOUT ROWID;
 CREATE TABLE last_versions (name TEXT PRIMARY KEY, version INTEGER NOT NULL, removed INTEGER) WITHOUT ROWID;
 CREATE INDEX last_versions_by_removal ON last_versions (removed) WHERE removed IS NOT NULL;
@@ -23,7 +24,7 @@ CREATE TABLE aliases (
 CREATE TABLE changes (sequence INTEGER PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL);
 CREATE TABLE keys (
     scope TEXT NOT NULL, key TEXT NOT NULL, digest TEXT NOT NULL, etag TEXT NOT NULL, clock INTEGER NOT NULL,
-    version INTEGER NOT NULL, PRIMARY KEY (scope, key)
+    version INTEGER NOT NULL, counts TEXT, PRIMARY KEY (scope, key)
 ) WITHOUT ROWID;
 CREATE INDEX keys_by_clock ON keys (clock);
 CREATE TABLE imports (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
@@ -33,6 +34,7 @@ INSERT INTO facts VALUES
     ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0), ('version_floor', 0);
 """
 """`tensors` has a row for each version; what it says of keys is NULL if the version has none.
+In `keys`, the Idempotency-Keys, `counts` is NULL but for upserts and removals by key.
 
 `last_versions` has the highest number that each name ever had; `removed` is the number of the change by which the last
 version of a name went, NULL while there is one. `version_floor` is the highest number of the names that were forgotten.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, Final
 
 import orjson
@@ -12,6 +13,7 @@ from app.catalogue.records import Alias
 from app.store import last_versions
 from app.store.catalogue.catalogue_rows import AnsweredKey, LastVersion, Row
 from app.store.files import disk_writes
+from app.store.row_counts import RowCounts
 
 _KEPT_CHANGES: Final = 1024
 """Changes kept for other processes to catch up by; one that is further behind reads all rows."""
@@ -35,9 +37,9 @@ class Transaction:
 
     def put(self, row: Row) -> None:
         """Enter a version of a tensor, replacing the row of its number."""
-        keys = (None, None, None) if row.keys is None else (row.keys.dtype, row.keys.sha256, row.keys.size)
+        keys = (None,) * 4 if row.keys is None else astuple(row.keys)
         self._connection.execute(
-            "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row.name, row.number, row.content, row.file, row.dtype, orjson.dumps(row.shape).decode(), row.size,
                 row.file_size, row.sha256, row.created, row.modified, row.prefault, row.lock, row.note,
@@ -76,8 +78,8 @@ class Transaction:
         for one in answers:
             gone += run("DELETE FROM keys WHERE scope = ? AND key = ?", (one.scope, one.key)).rowcount
         self._connection.executemany(
-            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?)",
-            [(one.scope, one.key, one.digest, one.etag, one.clock, one.version) for one in answers],
+            "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(one.scope, one.key, one.digest, one.etag, one.clock, one.version, _text(one.counts)) for one in answers],
         )
         if gone != len(answers):
             run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
@@ -132,6 +134,10 @@ class Transaction:
     def key_count(self) -> int:
         """How many Idempotency-Keys there are."""
         return int(fact(self._connection, "keys"))
+
+
+def _text(counts: RowCounts | None) -> str | None:
+    return None if counts is None else orjson.dumps([*counts]).decode()
 
 
 def last_change(connection: sqlite3.Connection) -> int:

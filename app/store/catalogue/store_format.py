@@ -12,7 +12,7 @@ from app.store.files.regular_file import NotRegular, read_regular
 from app.store.files.whole_file import write_whole_file
 from app.store.processes.directory_lock import StoreRefused
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 RESTORING: Final = "restoring"
 """What `restore` names the file `format` until everything else is there."""
 ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "shard", "format.new", "lost+found", *FILES)

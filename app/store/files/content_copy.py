@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +16,17 @@ from app.store.files import disk_writes
 from app.store.files.regular_file import open_regular, read_at
 from app.store.files.tensor_file import (
     BLOCK,
+    KEY_WORDS,
     PAGE,
     BadFile,
     Description,
+    HeaderWord,
     decode_page,
     encode_page,
     is_sound,
     page_modified,
     page_version,
+    page_word,
 )
 from app.tensors.buffer_type import Buffer
 
@@ -34,7 +37,10 @@ Read = Callable[[int, int], Buffer]
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A content to be copied. `read` gives its blocks; `checksums` are theirs, but for the blocks `changed` since."""
+    """A content to be copied. `read` gives its blocks; `checksums` are theirs, but for the blocks `changed` since.
+
+    `words` go to the first page beside the sequence and the time.
+    """
 
     description: Description
     sequence: int
@@ -42,6 +48,7 @@ class CopySource:
     checksums: bytes
     read: Read
     changed: Collection[int] = ()
+    words: Mapping[HeaderWord, int] = field(default_factory=dict)
 
 
 def copy_content(source: CopySource, target: int) -> None:
@@ -60,7 +67,7 @@ def copy_content(source: CopySource, target: int) -> None:
         piece = source.read(begin, begin + size)
         _check_blocks(piece, size, begin // BLOCK, table, source.changed)
         disk_writes.write(target, piece)
-    disk_writes.write_at(target, encode_page(description, 2 * source.sequence, source.modified), 0)
+    disk_writes.write_at(target, encode_page(description, 2 * source.sequence, source.modified, source.words), 0)
     disk_writes.write_at(target, table.tobytes(), description.checksums_at)
     disk_writes.truncate(target, description.file_size)
     disk_writes.fsync(target)
@@ -103,6 +110,7 @@ class SealedFile:
             if changing:
                 raise BadFile("its first page was changed")
             self.modified = page_modified(page)
+            self.words = {word: page_word(page, word) for word in KEY_WORDS}
         except BaseException:
             self.close()
             raise

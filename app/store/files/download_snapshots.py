@@ -4,9 +4,11 @@ A snapshot is a file beside the content: before a scatter changes a page it copi
 takes copied pages from the snapshot and all others from the content itself. A snapshot never shares blocks with the
 content (reflink): a store to a shared block of a mapping needs room, and a full disk then ends the process (SIGBUS).
 
-    <content id>.<random>   one byte for each page of the items, 1 where the page was copied; then the pages, each in
-                            its own place. The file is sparse, and has its full length from the start. It is truncated
-                            to nothing where the disk had no room for a page: the scatter goes on, the download ends.
+    <content id>.<random>   one byte for each page, 1 where the page was copied; then the pages, each in its own place.
+                            The pages are those of the items, and then those of the key file but for the heap of
+                            strings, of which no byte in use ever changes. The file is sparse, and has its full length
+                            from the start. It is truncated to nothing where the disk had no room for a page: the
+                            scatter goes on, the download ends.
 
 The reader holds a lock (flock) on the file as long as it reads, so that files of dead readers are recognized. The word
 SNAPSHOTS of the content says whether such files may exist; if not, a scatter does not look for any.
@@ -16,25 +18,28 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import GatherError
+from app.keys.key_column import KeyColumn
 from app.store.files import disk_writes
+from app.store.files.key_layout import KeyLayout
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.regular_file import NotRegular, open_regular, read_at
 from app.store.files.tensor_file import PAGE, Description, HeaderWord, decode_page, is_settled
-from app.store.scatters.log_frames import Record, changed_parts
 from app.store.store_errors import unreadable, unsettled
 
 FOLDER: Final = "snapshots"
+Changed: TypeAlias = tuple[mmap, NDArray[np.int64]]
+"""A mapped file, and the numbers of its pages behind the first one that will change, ascending."""
 
 
 class Snapshot:
@@ -48,10 +53,12 @@ class Snapshot:
         if not resident.is_consistent:
             raise GatherError("overloaded", "a change that was cut short could not be finished yet", retry_after=1)
         self.etag = resident.etag
+        self.shape = resident.tensor.shape
+        """The shape of the tensor at that version."""
         self._content = content
         self._fd = -1
         self._path: Path | None = None
-        self._size = 0
+        self._places = Pages(content.description, None if content.keys is None else content.keys.layout)
         try:
             source = open_regular(content.path, os.O_RDWR)
         except FileNotFoundError:
@@ -71,29 +78,49 @@ class Snapshot:
     def _make(self, source: int, folder: Path) -> None:
         self._path = folder / f"{self._content.description.id}.{uuid4().hex}"
         self._fd = _create_locked(self._path)
-        pages = _pages_at(self._content.description)
-        self._size = pages + self._content.description.size
-        disk_writes.truncate(self._fd, self._size)
+        disk_writes.truncate(self._fd, self._places.file_size)
         disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * HeaderWord.SNAPSHOTS)
 
     def read(self, begin: int, end: int) -> bytes:
         """Bytes `begin` to `end` of the items. Raises tensor_damaged, and insufficient_storage for a lost page."""
+        return self._read(self._content.read, 0, begin, end)
+
+    def row_span(self, first: int, last: int) -> tuple[int, int]:
+        """Where the bytes of rows `first` to `last` begin and end."""
+        return self._content.row_span(first, last)
+
+    def keys(self, first: int, last: int) -> KeyColumn:
+        """The keys of rows `first` to `last` of a table that has keys. Raises what `read` raises."""
+        keys = self._content.keys
+        assert keys is not None
+        width = keys.layout.width
+        return keys.column_of(self._read(keys.read, self._places.of_items, width * first, width * last))
+
+    def read_keys(self, begin: int, end: int) -> bytes:
+        """Bytes of the key file, behind its first page; what is in use of the heap. Raises what `read` raises."""
+        keys = self._content.keys
+        assert keys is not None
+        cut = min(max(keys.layout.heap_at, begin), end)
+        return self._read(keys.read, self._places.of_items, begin, cut) + keys.read(cut, end)
+
+    def _read(self, read: Callable[[int, int], bytes], page: int, begin: int, end: int) -> bytes:
+        """Bytes `begin` to `end` of what `read` reads as it is now, whose first page has this number."""
         self._content.resident()  # raises for a file that was cut, before anything is read
-        piece = self._content.read(begin, end)
+        piece = read(begin, end)
         if self._fd < 0:
             return piece
         # A scatter copies and flags a page before it changes it, so the flags are read after the content.
         first = begin // PAGE
-        flags = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, first), np.uint8)
+        flags = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, page + first), np.uint8)
         if flags.any():
             whole = bytearray(piece)
-            pages_at = _pages_at(self._content.description)
+            pages_at = self._places.begin + page * PAGE
             for start, stop in _runs(first + np.flatnonzero(flags)):
                 low, high = max(start * PAGE, begin), min(stop * PAGE, end)
                 whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
             piece = bytes(whole)
         # Last, since flags and pages may be lost at any time.
-        if os.fstat(self._fd).st_size != self._size:
+        if os.fstat(self._fd).st_size != self._places.file_size:
             raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
         return piece
 
@@ -107,6 +134,20 @@ class Snapshot:
             self._fd = -1
 
 
+class Pages:
+    """What stands where in the file of a snapshot."""
+
+    def __init__(self, description: Description, keys: KeyLayout | None) -> None:
+        self.of_items = -(-description.size // PAGE)
+        """How many pages the items have; those of the key file follow."""
+        self.sizes = description.size, 0 if keys is None else keys.heap_at
+        flags = self.of_items + -(-self.sizes[1] // PAGE)
+        self.begin = flags + -flags % PAGE
+        """Where the pages begin, behind one byte for each."""
+        last = self.of_items * PAGE + self.sizes[1] if self.sizes[1] else description.size
+        self.file_size = self.begin + last
+
+
 def _create_locked(path: Path) -> int:
     """A new file that this process has locked; its descriptor."""
     while True:
@@ -117,18 +158,23 @@ def _create_locked(path: Path) -> int:
         os.close(fd)  # `remove_abandoned` found it before it was locked
 
 
-def save_pages(mapping: mmap, description: Description, folder: Path, records: Sequence[Record]) -> bool:
-    """Copy the pages that `records` will change into the snapshots of the content; False where there are none.
+def save_pages(
+    places: Pages, folder: Path, content: str, items: Changed, keys: Callable[[], Changed] | None = None
+) -> bool:
+    """Copy pages that will change into the snapshots of the content with this id; False where there are none.
 
-    Within the lock of the tensor.
+    `keys` gives those of the key file, if any of them change. Within the lock of the tensor.
     """
-    living = list(_open_snapshots(folder, description.id))
+    living = list(_open_snapshots(folder, content))
     if not living:
         return False
-    pages = changed_parts(records, PAGE)
+    of_keys = None if keys is None else keys()
     for fd in living:
         try:
-            _save_into(mapping, description, fd, pages)
+            if os.fstat(fd).st_size:
+                _save_into(fd, places, 0, places.sizes[0], *items)
+                if of_keys is not None:
+                    _save_into(fd, places, places.of_items, places.sizes[1], *of_keys)
         except OSError:
             # The scatter goes on, and the reader sees the empty file. To truncate needs no room.
             disk_writes.truncate(fd, 0)
@@ -137,17 +183,18 @@ def save_pages(mapping: mmap, description: Description, folder: Path, records: S
     return True
 
 
-def _save_into(mapping: mmap, description: Description, fd: int, pages: NDArray[np.int64]) -> None:
-    pages_at = _pages_at(description)
-    if not len(pages) or not os.fstat(fd).st_size:
+def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, pages: NDArray[np.int64]) -> None:
+    """Save pages of a mapping whose first one has the number `page`."""
+    if not len(pages):
         return
     first, last = int(pages[0]), int(pages[-1]) + 1
-    flags = np.frombuffer(_read(fd, first, last - first), np.uint8)
+    flags = np.frombuffer(_read(fd, page + first, last - first), np.uint8)
+    pages_at = places.begin + page * PAGE
     for start, stop in _runs(pages[flags[pages - first] == 0]):
-        begin, end = start * PAGE, min(stop * PAGE, description.size)
+        begin, end = start * PAGE, min(stop * PAGE, size)
         with memoryview(mapping) as view:
             disk_writes.write_at(fd, view[PAGE + begin : PAGE + end], pages_at + begin)
-        disk_writes.write_at(fd, b"\1" * (stop - start), start)
+        disk_writes.write_at(fd, b"\1" * (stop - start), page + start)
 
 
 def _open_snapshots(folder: Path, content: str) -> Iterator[int]:
@@ -192,12 +239,6 @@ def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         starts = pages[np.concatenate(([0], breaks + 1))]
         ends = pages[np.concatenate((breaks, [len(pages) - 1]))] + 1
         yield from zip(starts.tolist(), ends.tolist(), strict=True)
-
-
-def _pages_at(description: Description) -> int:
-    """Where the pages begin: behind one byte for each, from a multiple of the page size."""
-    flags = -(-description.size // PAGE)
-    return flags + -flags % PAGE
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:

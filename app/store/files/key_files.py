@@ -1,9 +1,10 @@
-"""The keys of a table on the disk: two files beside that of its rows, named after its content.
+"""The keys of a table on the disk: two files beside that of its rows, named after it.
 
-tensors/CONTENT.keys    a tensor file (see `tensor_file`): int64[n] or uint64[n]; of strings uint8, the offsets as
-                        int64[n + 1] and then all UTF-8
-tensors/CONTENT.index   the index from key to row (see `app.keys.index_layout`). It is made of the keys, so it has
-                        no checksums; a start makes one that is missing or cut.
+tensors/FILE.keys    a tensor file (see `tensor_file`) of the keys: see `key_layout`
+tensors/FILE.index   the index from key to row (see `app.keys.index_layout`). It is made of the keys, so it has no
+                     checksums; a start makes one that is missing or cut.
+
+How many rows there are says the word ROWS of the file of rows.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,46 +24,25 @@ from app.keys.key_column import KeyColumn, KeyType
 from app.keys.key_index import Duplicates, IndexDamaged, KeyIndex, new_seed
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
+from app.store.files.key_layout import KeyLayout
 from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import PAGE, BadFile, Description, decode_page
-from app.tensors.keys_spec import KeysSpec
-from app.tensors.string_frames import HEAD, frames_of
+from app.store.files.tensor_file import PAGE, BadFile, Description, HeaderWord, decode_page, page_word
+from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 
 logger = logging.getLogger("gathernd")
 ROWS_AT_ONCE: Final = 1 << 20
 """Rows that are indexed, checked or compared in one step."""
-PIECE_BYTES: Final = 1 << 20
-"""Bytes of keys that are read at once, but for a longer string."""
-_STRINGS_AT_ONCE: Final = 1 << 12
-
-
-def column_over(keys: Any, dtype: KeyType, count: int) -> KeyColumn:
-    """The column whose key file is `keys`, a mapping of it. Copies nothing."""
-    items = np.frombuffer(keys, np.uint8, offset=PAGE)
-    if dtype != "string":
-        return KeyColumn.integers(items[: 8 * count].view(np.int64 if dtype == "int64" else np.uint64))
-    offsets = items[: 8 * (count + 1)].view(np.int64)
-    end = int(offsets[-1])
-    return KeyColumn.strings(offsets, items[8 * (count + 1) :][: max(end, 0)])
 
 
 class ResidentKeys:
-    """The keys of a table, mapped: what requests find rows with (see `store_interface.TableKeys`)."""
+    """The keys of the rows that a table has at one version: see `store_interface.TableKeys`."""
 
-    __slots__ = ("_index_file", "_keys_file", "_sizes", "column", "index")
+    __slots__ = ("column", "index")
 
-    def __init__(self, keys: mmap.mmap, index: mmap.mmap, dtype: KeyType, count: int) -> None:
-        """Raises BadFile for an index that is none of these keys."""
-        self._keys_file, self._index_file = keys, index
-        self._sizes = keys.size(), index.size()
-        self.column = column_over(keys, dtype, count)
-        try:
-            self.index = KeyIndex.open(np.frombuffer(index, np.uint8))
-        except IndexDamaged as problem:
-            raise BadFile(f"the index of its keys is unsound: {problem}") from None
-        if self.index.dtype != dtype or self.index.capacity < count:
-            raise BadFile("the index of its keys is one of other keys")
+    def __init__(self, column: KeyColumn, index: KeyIndex) -> None:
+        self.column = column
+        self.index = index
 
     @property
     def dtype(self) -> KeyType:
@@ -75,15 +54,9 @@ class ResidentKeys:
         """See `store_interface.TableKeys`."""
         return self.column.count
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the files are as long as when they were mapped: to read beyond their ends ends the process."""
-        return (self._keys_file.size(), self._index_file.size()) == self._sizes
-
     def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
         """See `store_interface.TableKeys`."""
-        of = unframed(wanted) if isinstance(wanted, PackedStrings) else KeyColumn.integers(wanted)
-        self.index.find(self.column, of, out)
+        self.index.find(self.column, wanted_column(wanted), out)
 
     def first_lost(self, start: int, stop: int) -> int:
         """The first of rows `start` to `stop` that its key does not find, or -1."""
@@ -93,79 +66,84 @@ class ResidentKeys:
         return start + int(lost.argmax()) if lost.any() else -1
 
 
-def unframed(strings: PackedStrings) -> KeyColumn:
-    """The column of these strings, over the same octets."""
-    bounds = np.empty((strings.array.size, 2), np.int64)
-    bounds[:, 0] = strings.array + HEAD
+class MappedKeys:
+    """The key file of a table and its index, mapped for reading."""
+
+    def __init__(self, folder: Path, row: Row) -> None:
+        """Raises BadFile and OSError."""
+        self._keys, self.layout = map_key_file(folder, row)
+        self._index_file = map_index(folder, row)
+        self._sizes = self._keys.size(), self._index_file.size()
+        self._index = open_index(self._index_file, self.layout)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the files are as long as when they were mapped: to read beyond their ends ends the process."""
+        return (self._keys.size(), self._index_file.size()) == self._sizes
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Bytes of the key file, behind its first page: see `KeyLayout`."""
+        return self._keys[PAGE + begin : PAGE + end]
+
+    def column_of(self, entries: bytes) -> KeyColumn:
+        """The keys of rows that have these bytes before the heap."""
+        if self.layout.dtype != "string":
+            return KeyColumn.integers(np.frombuffer(entries, np.int64 if self.layout.dtype == "int64" else np.uint64))
+        heap = self.layout.column(self._keys, 0).keys
+        return KeyColumn.strings(np.frombuffer(entries, np.int64).reshape(-1, 2), heap)
+
+    def of(self, count: int) -> ResidentKeys:
+        """The keys of the first `count` rows."""
+        return ResidentKeys(self.layout.column(self._keys, count), self._index)
+
+
+def wanted_column(wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings) -> KeyColumn:
+    """Keys as a request has them, of one dimension, as a column over the same memory."""
+    if not isinstance(wanted, PackedStrings):
+        return KeyColumn.integers(wanted)
+    bounds = np.empty((wanted.array.size, 2), np.int64)
+    bounds[:, 0] = wanted.array + HEAD
     bounds[:, 1] = bounds[:, 0]
     for place in range(HEAD):  # the length, little endian
-        bounds[:, 1] += strings.octets[strings.array + place].astype(np.int64) << 8 * place
-    return KeyColumn.strings(bounds, strings.octets)
+        bounds[:, 1] += wanted.octets[wanted.array + place].astype(np.int64) << 8 * place
+    return KeyColumn.strings(bounds, wanted.octets)
 
 
-def key_pieces(column: KeyColumn, first: int, last: int) -> Iterator[bytes]:
-    """The keys of rows `first` to `last` - 1 as an upload has them: integers, or offsets from 0 and then UTF-8."""
-    step = PIECE_BYTES // 8
-    if column.dtype != "string":
-        for start in range(first, last, step):
-            yield column.keys[start : min(start + step, last)].tobytes()
-        return
-    begin, end = int(column.offsets[first]), int(column.offsets[last])
-    for start in range(first, last + 1, step):
-        yield (column.offsets[start : min(start + step, last + 1)] - begin).tobytes()
-    for start in range(begin, end, PIECE_BYTES):
-        yield column.keys[start : min(start + PIECE_BYTES, end)].tobytes()
+def map_key_file(folder: Path, row: Row, *, writable: bool = False) -> tuple[mmap.mmap, KeyLayout]:
+    """Map the key file of a version that has keys. Raises BadFile and OSError."""
+    fd = open_regular(folder / row.key_file, os.O_RDWR if writable else os.O_RDONLY)
+    try:
+        description, layout = describe_keys(fd, row)
+        return _map(fd, description.file_size, writable=writable), layout
+    finally:
+        os.close(fd)
 
 
-def framed_pieces(column: KeyColumn) -> Iterator[NDArray[np.uint8]]:
-    """All keys, which are strings, in BYTES framing (see `app.tensors.string_frames`), some whole ones at a time."""
-    stop = 0
-    while stop < column.count:
-        start = stop
-        full = int(column.offsets.searchsorted(column.offsets[start] + PIECE_BYTES, side="right")) - 1
-        stop = min(max(full, start + 1), start + _STRINGS_AT_ONCE, column.count)
-        frames, _ = frames_of(column.offsets[start : stop + 1], column.keys)
-        yield frames
-
-
-def check_bounds(column: KeyColumn, first: int, last: int) -> None:
-    """Look at where the strings of rows `first` to `last` - 1 begin and end, which a damaged file may have wrong.
-
-    Raises BadFile.
-    """
-    for start in range(first, last, ROWS_AT_ONCE):
-        if column.dtype == "string" and column.rows(start, min(start + ROWS_AT_ONCE, last)).first_bad_offset() >= 0:
-            raise BadFile("its key file has keys that do not lie one behind the other")
-
-
-def string_bytes(column: KeyColumn, first: int, last: int) -> int:
-    """Bytes of the strings of rows `first` to `last` - 1; 0 for integers."""
-    return int(column.offsets[last] - column.offsets[first]) if column.dtype == "string" else 0
-
-
-def map_keys(folder: Path, row: Row) -> ResidentKeys | None:
-    """The keys of a version, None if it has none. Raises BadFile and OSError."""
-    if row.keys is None:
-        return None
-    keys = _mapped_keys(folder, row)
-    fd = open_regular(folder / row.index_file)
+def map_index(folder: Path, row: Row, *, writable: bool = False) -> mmap.mmap:
+    """Map the index of a version that has keys. Raises BadFile and OSError."""
+    fd = open_regular(folder / row.index_file, os.O_RDWR if writable else os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
         if size != index_bytes(row.shape[0]):
             raise BadFile("the index of its keys was cut or has grown")
-        index = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        return _map(fd, size, writable=writable)
     finally:
         os.close(fd)
-    return ResidentKeys(keys, index, key_type(row), row.shape[0])
 
 
-def _mapped_keys(folder: Path, row: Row) -> mmap.mmap:
-    fd = open_regular(folder / row.key_file)
+def _map(fd: int, size: int, *, writable: bool) -> mmap.mmap:
+    return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ)
+
+
+def open_index(mapping: mmap.mmap, layout: KeyLayout) -> KeyIndex:
+    """The index in a mapping. Raises BadFile for one of other keys."""
     try:
-        size = describe_keys(fd, row).file_size
-        return mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-    finally:
-        os.close(fd)
+        index = KeyIndex.open(np.frombuffer(mapping, np.uint8))
+    except IndexDamaged as problem:
+        raise BadFile(f"the index of its keys is unsound: {problem}") from None
+    if index.dtype != layout.dtype or index.capacity < layout.capacity:
+        raise BadFile("the index of its keys is one of other keys")
+    return index
 
 
 def repair_index(folder: Path, aside: Path, row: Row) -> None:
@@ -176,7 +154,7 @@ def repair_index(folder: Path, aside: Path, row: Row) -> None:
     if row.keys is None:
         return
     with suppress(BadFile, OSError):
-        map_keys(folder, row)
+        MappedKeys(folder, row)
         return
     try:
         build_index(folder, aside, row)
@@ -187,11 +165,16 @@ def repair_index(folder: Path, aside: Path, row: Row) -> None:
 
 def build_index(folder: Path, aside: Path, row: Row) -> None:
     """Make the index of a version's keys, in the folder `aside` first. Raises BadFile and OSError."""
-    column = column_over(_mapped_keys(folder, row), key_type(row), row.shape[0])
+    mapping, layout = map_key_file(folder, row)
+    fd = open_regular(folder / row.file)
+    try:
+        count = min(page_word(os.pread(fd, PAGE, 0), HeaderWord.ROWS), layout.capacity)
+    finally:
+        os.close(fd)
     disk_writes.unlink(aside / row.index_file)
     fd = disk_writes.create(aside / row.index_file)
     try:
-        make_index(fd, column)
+        make_index(fd, layout.column(mapping, count), layout.capacity)
     finally:
         os.close(fd)
     disk_writes.rename(aside / row.index_file, folder / row.index_file)
@@ -208,20 +191,21 @@ def check_key_file(folder: Path, row: Row) -> None:
             os.close(fd)
 
 
-def describe_keys(fd: int, row: Row) -> Description:
+def describe_keys(fd: int, row: Row) -> tuple[Description, KeyLayout]:
     """The description in an open key file, which must be that of the row. Raises BadFile and OSError."""
     assert row.keys is not None
     try:
         description = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
     except BadFile as problem:
         raise BadFile(f"its key file is damaged: {problem}") from None
-    least, (items,) = KeysSpec(key_type(row), row.shape[0]).stored
     if (description.id, description.name, description.sha256) != (row.content, row.name, row.keys.sha256):
         raise BadFile("its key file is that of another tensor")
-    is_long_enough = items <= description.item_count if row.keys.dtype == "string" else description.shape == (items,)
-    if description.dtype != least.name or not is_long_enough:
+    bare = KeyLayout(key_type(row), row.shape[0])
+    layout = KeyLayout(bare.dtype, bare.capacity, description.size - bare.size) if bare.dtype == "string" else bare
+    dtype, shape = layout.stored
+    if (description.dtype, description.shape) != (dtype.name, shape) or layout.heap < 0:
         raise BadFile("its key file has other keys than the catalogue says")
-    return description
+    return description, layout
 
 
 def key_type(row: Row) -> KeyType:
@@ -232,9 +216,12 @@ def key_type(row: Row) -> KeyType:
     return known[row.keys.dtype]
 
 
-def make_index(fd: int, column: KeyColumn) -> Duplicates:
-    """Write the index of a column into an empty file, durably; the rows that repeat a key. Raises OSError."""
-    size = index_bytes(column.count)
+def make_index(fd: int, column: KeyColumn, capacity: int) -> Duplicates:
+    """Write the index of a column into an empty file, durably; the rows that repeat a key. Raises OSError.
+
+    `capacity` is for how many keys it has room.
+    """
+    size = index_bytes(capacity)
     # A store to a mapped page for which the disk has no room would end the process.
     disk_writes.allocate(fd, size)
     index = KeyIndex.create(np.frombuffer(mmap.mmap(fd, size), np.uint8), column.dtype, new_seed())

@@ -17,9 +17,11 @@ from app.keys.key_index import Duplicates
 from app.near_name import shorten
 from app.store.catalogue.catalogue_rows import INDEX, KEYS, StoredKeys
 from app.store.files import disk_writes
-from app.store.files.key_files import ROWS_AT_ONCE, column_over, framed_pieces, make_index
+from app.store.files.key_files import ROWS_AT_ONCE, make_index
+from app.store.files.key_layout import KeyLayout
+from app.store.files.key_pieces import framed_pieces
 from app.store.files.tensor_file import PAGE, Description, HeaderWord
-from app.store.files.write_uploaded_tensor import Upload, UploadSpec
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shape
 from app.tensors.buffer_type import Buffer
 from app.tensors.keys_spec import KeysSpec
 from app.tensors.little_endian_items import UTF8_HINT
@@ -29,7 +31,10 @@ from app.tensors.string_frames import read_frames
 KEYS_POINTER: Final = "/keys"
 OFFSETS_POINTER: Final = "/keys.offsets"
 BYTES_POINTER: Final = "/keys.bytes"
+CAPACITY_POINTER: Final = "/query/capacity"
 _NO_STARTS: Final = np.empty(0, np.int64)
+_KEY_BYTES: Final = 16
+"""Room in the heap for each string key of a table that comes without keys."""
 
 
 class KeyedUpload(Upload):
@@ -42,16 +47,22 @@ class KeyedUpload(Upload):
     def __init__(
         self, folder: Path, spec: UploadSpec, limits: Limits, rows: Callable[[], Iterable[Buffer]] | None = None
     ) -> None:
-        """Raises limit_exceeded, and element_count_mismatch unless there is one key for each row."""
+        """Raises limit_exceeded, invalid_field, and element_count_mismatch unless there is one key for each row."""
         super().__init__(folder, spec, limits)
         assert spec.keys is not None
         self._spec = spec.keys
         check_key_count(spec.keys, spec.shape)
+        capacity = spec.keys.count if spec.capacity is None else spec.capacity
+        check_capacity(spec, capacity, limits)
+        if self.expected is not None:
+            self.stored = spec.dtype, (capacity, *spec.shape[1:])
+            self.padding = self.room - self.expected
         self._limits = limits
         self._rows = rows
-        self._keys = _KeyFile(folder, spec, spec.keys, limits, self.id)
+        self._keys = _KeyFile(folder, spec, spec.keys, capacity, limits, self.id)
         self._index_path = folder / (self.id + INDEX)
         self._index_fd = -1
+        self._index_size = index_bytes(capacity)
         self._left = spec.keys.size
         """Bytes of keys that are still to come; -1 once they are indexed."""
         self.column: KeyColumn | None = None
@@ -60,14 +71,14 @@ class KeyedUpload(Upload):
     @property
     def reserved(self) -> int:
         """See `Upload`."""
-        return super().reserved + self._keys.reserved + index_bytes(self._spec.count)
+        return super().reserved + self._keys.reserved + self._index_size
 
     def open(self, on_growth: Callable[[], None] | None = None) -> None:
         """See `Upload`."""
         super().open(on_growth)
         self._keys.open()
         self._index_fd = disk_writes.create(self._index_path)
-        disk_writes.truncate(self._index_fd, index_bytes(self._spec.count))
+        disk_writes.truncate(self._index_fd, self._index_size)
 
     def write(self, piece: Buffer) -> None:
         """Take the next bytes.
@@ -90,8 +101,9 @@ class KeyedUpload(Upload):
         self._left = -1
         column = self._keys.column()
         if column.dtype == "string":
-            _check_strings(column, self._keys.string_bytes, self._limits.string_bytes)
-        found = make_index(self._index_fd, column)
+            self._keys.check_ends()
+            _check_strings(column, self._spec.string_bytes, self._limits.string_bytes)
+        found = make_index(self._index_fd, column, self._keys.layout.capacity)
         if found.total:
             raise _not_unique(found, column)
         self.column = column
@@ -108,7 +120,7 @@ class KeyedUpload(Upload):
     def describe(self) -> Description:
         """See `Upload`."""
         keys = self._keys.describe()
-        self.keys = StoredKeys(self._spec.dtype, keys.sha256, keys.file_size + index_bytes(self._spec.count))
+        self.keys = StoredKeys(self._spec.dtype, keys.sha256, keys.file_size + self._index_size, self._spec.count)
         return super().describe()
 
     def seal(
@@ -116,11 +128,16 @@ class KeyedUpload(Upload):
     ) -> None:
         """See `Upload`."""
         self._keys.seal(self._keys.describe(), 0, modified)
-        super().seal(description, sequence, modified, words)
+        of_keys = {
+            HeaderWord.ROWS: self._spec.count,
+            HeaderWord.HEAP_END: self._spec.string_bytes,
+            HeaderWord.HEAP_CHECKED: self._spec.string_bytes,
+        }
+        super().seal(description, sequence, modified, {**of_keys, **(words or {})})
 
     def places(self, file: str) -> list[tuple[Path, str]]:
         """See `Upload`."""
-        of_keys = [(self._index_path, self.id + INDEX), *self._keys.places(self.id + KEYS)]
+        of_keys = [(self._index_path, file + INDEX), *self._keys.places(file + KEYS)]
         return [*of_keys, *super().places(file)]
 
     def close(self) -> None:
@@ -139,20 +156,75 @@ class KeyedUpload(Upload):
 
 
 class _KeyFile(Upload):
-    """The key file of the upload with this id."""
+    """The key file of the upload with this id. The offsets of strings become the places of each: see `key_layout`."""
 
-    def __init__(self, folder: Path, table: UploadSpec, spec: KeysSpec, limits: Limits, id_: str) -> None:
+    def __init__(
+        self, folder: Path, table: UploadSpec, spec: KeysSpec, capacity: int, limits: Limits, id_: str
+    ) -> None:
         dtype, shape = spec.stored
         super().__init__(folder, UploadSpec(table.name, dtype, shape, spec.swap), limits)
         self.id = id_
         self.path = folder / (id_ + KEYS)
-        self.string_bytes = spec.string_bytes
+        self.layout = KeyLayout(spec.dtype, capacity, heap_room(spec.string_bytes, spec.count, capacity))
+        self.stored = self.layout.stored
+        self.padding = self.layout.size - (
+            self.layout.heap_at + spec.string_bytes if spec.dtype == "string" else spec.size
+        )
         self._of = spec
+        self._left = 8 * (spec.count + 1) if spec.dtype == "string" else 0
+        """Bytes of offsets that are still to come."""
+        self._part = b""
+        """Of offsets: the last one, and what is there of the next one."""
+        self._first: int | None = None
+        self._last = 0
+
+    def write_out(self, piece: Buffer) -> None:
+        """See `Upload`."""
+        with memoryview(piece) as view:
+            of_offsets = min(self._left, len(view))
+            if of_offsets:
+                self._left -= of_offsets
+                self._write_offsets(view[:of_offsets])
+                if not self._left:
+                    self.skip(16 * (self.layout.capacity - self._of.count))
+            if of_offsets < len(view):
+                super().write_out(view[of_offsets:])
+
+    def _write_offsets(self, piece: Buffer) -> None:
+        raw = self._part + bytes(piece)
+        whole = len(raw) // 8
+        if not whole:
+            self._part = raw
+            return
+        offsets = np.frombuffer(raw, np.int64, whole)
+        if self._first is None:
+            self._first = int(offsets[0])
+        self._last = int(offsets[-1])
+        self._part = raw[8 * (whole - 1) :]
+        if whole > 1:
+            super().write_out(np.stack((offsets[:-1], offsets[1:]), axis=1).tobytes())
+
+    def check_ends(self) -> None:
+        """Raises invalid_field unless the offsets begin with 0 and end with the bytes of all strings."""
+        size = self._of.string_bytes
+        if self._first != 0 or self._last != size:
+            raise invalid_field(
+                OFFSETS_POINTER,
+                f"keys.offsets begins with {self._first} and ends with {self._last}, not with 0 and {size}",
+            )
 
     def column(self) -> KeyColumn:
         """The keys, once they are all there."""
-        mapping = mmap.mmap(self._fd, PAGE + self._of.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        return column_over(mapping, self._of.dtype, self._of.count)
+        size = PAGE + self.layout.size
+        mapping = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        return self.layout.column(mapping, self._of.count)
+
+
+def heap_room(string_bytes: int, count: int, capacity: int) -> int:
+    """Bytes for the strings of `capacity` keys of which `count` take so many: as many for each."""
+    if capacity <= count:
+        return string_bytes
+    return -(-string_bytes * capacity // count) if count else _KEY_BYTES * capacity
 
 
 def check_key_count(keys: KeysSpec, shape: tuple[int, ...]) -> None:
@@ -164,24 +236,34 @@ def check_key_count(keys: KeysSpec, shape: tuple[int, ...]) -> None:
         )
 
 
-def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
-    """Raises invalid_field for offsets that are none, limit_exceeded, and value_not_representable for no UTF-8."""
-    offsets = column.offsets
-    if offsets[0] != 0 or offsets[-1] != size:
+def check_capacity(spec: UploadSpec, capacity: int, limits: Limits) -> None:
+    """Raises invalid_field and limit_exceeded for a capacity that a table with keys cannot have."""
+    if capacity < spec.shape[0]:
         raise invalid_field(
-            OFFSETS_POINTER, f"keys.offsets begins with {offsets[0]} and ends with {offsets[-1]}, not with 0 and {size}"
+            CAPACITY_POINTER,
+            f"the capacity is {capacity}, and the table has {spec.shape[0]} rows",
+            "Leave capacity out, or give at least the number of rows.",
         )
+    if capacity > spec.shape[0] and spec.dtype.kind == "string":
+        raise invalid_field(
+            CAPACITY_POINTER, "a table of strings has room for its own rows alone", "Leave capacity out."
+        )
+    check_shape(spec.dtype, (capacity, *spec.shape[1:]), limits, CAPACITY_POINTER)
+
+
+def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
+    """Raises invalid_field for offsets that fall, limit_exceeded, and value_not_representable for no UTF-8."""
     for start in range(0, column.count, ROWS_AT_ONCE):
-        part = column.rows(start, min(start + ROWS_AT_ONCE, column.count))
-        bad = part.first_bad_offset()
-        if bad >= 0:
-            at = start + bad
+        starts, stops = column.rows(start, min(start + ROWS_AT_ONCE, column.count)).bounds()
+        bad = (stops < starts) | (stops > size)
+        if bad.any():
+            at = start + int(bad.argmax()) + 1
             raise GatherError(
                 "invalid_field",
                 f"keys.offsets is less than the one before, or over {size}",
-                places=[Place(OFFSETS_POINTER, (at,), int(offsets[at]))],
+                places=[Place(OFFSETS_POINTER, (at,), int(stops[at - 1 - start]))],
             )
-        long = np.diff(part.offsets) > longest
+        long = stops - starts > longest
         if long.any():
             raise GatherError(
                 "limit_exceeded",
@@ -189,16 +271,16 @@ def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
                 places=[Place(KEYS_POINTER, (start + int(long.argmax()),))],
                 facts={"limit": "string_bytes", "maximum": longest},
             )
-    bad = _first_not_utf8(column)
-    if bad >= 0:
-        places = [Place(KEYS_POINTER, (bad,))]
+    bad_key = _first_not_utf8(column)
+    if bad_key >= 0:
+        places = [Place(KEYS_POINTER, (bad_key,))]
         raise GatherError("value_not_representable", "a key is not UTF-8", places=places, hint=UTF8_HINT)
 
 
 def _first_not_utf8(column: KeyColumn) -> int:
     """The first key that is not UTF-8, or -1."""
     before = 0
-    for frames in framed_pieces(column):
+    for frames in framed_pieces(column.rows, 0, column.count):
         count, _, wrong = read_frames.run(frames, column.count, _NO_STARTS)
         if wrong >= 0:
             return before + wrong

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from app.store.catalogue.catalogue_rows import Row
-from app.store.files.key_files import map_keys
+from app.store.files.key_files import MappedKeys, ResidentKeys
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, HeaderWord, decode_page
 from app.store.store_errors import damaged
@@ -27,6 +27,8 @@ from app.tensors.tensor import Tensor
 
 logger = logging.getLogger("gathernd")
 ExcludeWriters = Callable[[], AbstractContextManager[object]]
+_SPINS: Final = 100
+"""Looks at a table that is being changed by key before it is given up as one of no single state."""
 _POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
 
 
@@ -36,13 +38,13 @@ class MappedContent:
     __slots__ = (
         "_exclude_writers",
         "_size",
+        "_tensor",
         "cold",
         "data_version",
         "description",
         "keys",
         "mapping",
         "path",
-        "tensor",
         "words",
     )
 
@@ -72,13 +74,16 @@ class MappedContent:
         self.words = memoryview(self.mapping)[:PAGE].cast("Q")
         self._exclude_writers = hold
         self._size = self.description.file_size
-        self.tensor = self._make_tensor()
-        try:
-            self.keys = map_keys(path.parent, row)
-        except BadFile as problem:
-            raise damaged(row.name, str(problem)) from None
+        self._tensor = self._make_tensor()
+        self.keys: MappedKeys | None = None
+        if row.keys is not None:
+            try:
+                self.keys = MappedKeys(path.parent, row)
+            except BadFile as problem:
+                raise damaged(row.name, str(problem)) from None
 
     def _make_tensor(self) -> Tensor:
+        """The rows, all for which there is room."""
         description, mapping = self.description, self.mapping
         dtype = DTYPES[description.dtype]
         if dtype.kind == "string":
@@ -108,7 +113,25 @@ class MappedContent:
             return last
         if version & DAMAGED:
             raise damaged(self.description.name, "its checksums or its log do not match")
-        return _MappedResident(self, version)
+        if self.keys is None:
+            return _MappedResident(self, version, self._tensor)
+        for _ in range(_SPINS):
+            rows = min(self.words[HeaderWord.ROWS], self.keys.layout.capacity)
+            if not version & 1 and self.words[HeaderWord.VERSION] == version:
+                break
+            version = self.words[HeaderWord.VERSION]
+        else:
+            version |= 1  # of no one state: nothing that is read is consistent
+        return _MappedResident(self, version, self._first_rows(rows), self.keys.of(rows))
+
+    def _first_rows(self, rows: int) -> Tensor:
+        """The tensor of so many rows of a table with keys."""
+        whole = self._tensor
+        if rows == whole.shape[0]:
+            return whole
+        assert not isinstance(whole, PackedStrings)
+        width = prod(whole.shape[1:])
+        return Tensor(whole.dtype, (rows, *whole.shape[1:]), whole.array[: rows * width])
 
     def exclude_writers(self) -> AbstractContextManager[object]:
         """A context in which no scatter changes the content; entering it blocks."""
@@ -131,14 +154,14 @@ class MappedContent:
         """Where the bytes of rows `first` to `last` begin and end."""
         description = self.description
         width = prod(description.shape[1:])
-        if isinstance(self.tensor, PackedStrings):
-            starts = self.tensor.array
+        if isinstance(self._tensor, PackedStrings):
+            starts = self._tensor.array
             begin, end = (
                 int(starts[row * width]) if row * width < description.item_count else description.size
                 for row in (first, last)
             )
             return begin, end
-        width *= self.tensor.dtype.item_size
+        width *= self._tensor.dtype.item_size
         return first * width, last * width
 
     def read(self, begin: int, end: int) -> bytes:
@@ -151,9 +174,9 @@ class _MappedResident(Resident):
 
     __slots__ = ("_content",)
 
-    def __init__(self, content: MappedContent, version: int) -> None:
+    def __init__(self, content: MappedContent, version: int, tensor: Tensor, keys: ResidentKeys | None = None) -> None:
         etag = content.description.etag(version >> 1)
-        super().__init__(content.tensor, etag, version, content.words, content.cold, content.data_version, content.keys)
+        super().__init__(tensor, etag, version, content.words, content.cold, content.data_version, keys)
         self._content = content
 
     def refreshed(self) -> Resident:

@@ -77,6 +77,8 @@ class HeaderWord(IntEnum):
     HEAP_CHECKED = 509
 
 
+KEY_WORDS: Final = (HeaderWord.ROWS, HeaderWord.HEAP_END, HeaderWord.HEAP_CHECKED)
+"""The words of a table with keys; 0 in the file of another one."""
 DAMAGED: Final = 1 << 63
 
 
@@ -206,14 +208,19 @@ def decode_page(page: bytes, file_size: int) -> Description:
     return description
 
 
+def page_word(page: bytes, word: HeaderWord) -> int:
+    """A word of a file's first page."""
+    return int.from_bytes(page[8 * word : 8 * word + 8], "little")
+
+
 def page_version(page: bytes) -> int:
     """The VERSION word of a file's first page."""
-    return int.from_bytes(page[:8], "little")
+    return page_word(page, HeaderWord.VERSION)
 
 
 def page_modified(page: bytes) -> int:
     """The MODIFIED word of a file's first page."""
-    return int.from_bytes(page[8:16], "little")
+    return page_word(page, HeaderWord.MODIFIED)
 
 
 def is_sound(fd: int, description: Description, block: int) -> bool:
@@ -221,6 +228,9 @@ def is_sound(fd: int, description: Description, block: int) -> bool:
     begin, end = description.block_span(block)
     checksum = int.from_bytes(os.pread(fd, 4, description.checksums_at + 4 * block), "little")
     return zlib.crc32(os.pread(fd, end - begin, begin)) == checksum
+
+
+_ZERO_BLOCK: Final = zlib.crc32(bytes(BLOCK)).to_bytes(4, "little")
 
 
 class BlockChecksums:
@@ -246,6 +256,17 @@ class BlockChecksums:
     def _end_block(self) -> None:
         self._checksums += self._crc.to_bytes(4, "little")
         self._crc = self._in_block = 0
+
+    def skip(self, size: int) -> None:
+        """Take `size` zeros as the next bytes."""
+        while size:
+            if not self._in_block and size >= BLOCK:
+                self._checksums += _ZERO_BLOCK * (size // BLOCK)
+                size %= BLOCK
+            else:
+                part = min(size, BLOCK - self._in_block)
+                self.update(bytes(part))
+                size -= part
 
     def finish(self) -> bytes:
         """All checksums, uint32 little endian."""

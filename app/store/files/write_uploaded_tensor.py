@@ -87,7 +87,12 @@ class Upload:
         self.items = prod(shape)
         self.expected = None if dtype.kind == "string" else self.items * dtype.item_size
         self.path = folder / self.id
+        self.stored = dtype, shape
+        """Type and shape of all for which the file has room."""
+        self.padding = 0
+        """Bytes of zeros behind what is uploaded."""
         self._scratch_path = folder / f"{self.id}.side"
+        self._beside: list[str] = []
         # A column-major content is first written as it comes to a scratch file, and then read in row-major order.
         self._fortran = spec.fortran and self.items > 1 and len(shape) > 1
         self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if spec.swap else 1
@@ -109,8 +114,13 @@ class Upload:
         """Bytes that its files take from the start; those of strings grow as they come."""
         if self.expected is None:
             return PAGE
-        items = self.expected
-        return PAGE + items + 4 * -(-items // BLOCK) + (items if self._fortran else 0)
+        return PAGE + self.room + 4 * -(-self.room // BLOCK) + (self.expected if self._fortran else 0)
+
+    @property
+    def room(self) -> int:
+        """Bytes of all items for which the file has room."""
+        dtype, shape = self.stored
+        return self._size if dtype.kind == "string" else prod(shape) * dtype.item_size
 
     def open(self, on_growth: Callable[[], None] | None = None) -> None:
         """Make the files at their full length, so that the quota counts them. Raises OSError.
@@ -199,7 +209,15 @@ class Upload:
             self._strings.finish()
             self._append_starts()
         self._remove_scratch()
+        self.skip(self.padding)
         disk_writes.write(self._fd, self._checksums.finish())
+
+    def skip(self, size: int) -> None:
+        """Leave `size` zeros where the next bytes belong, for which the disk keeps room. Raises OSError."""
+        if size:
+            disk_writes.allocate(self._fd, os.lseek(self._fd, size, os.SEEK_CUR))
+            self._checksums.skip(size)
+            self._unflushed += size
 
     def check_count(self) -> None:
         """Raises element_count_mismatch where too few bytes were given."""
@@ -232,9 +250,8 @@ class Upload:
     def describe(self) -> Description:
         """The file's description; `finish` comes first."""
         spec, digest = self.spec, self._digest.hexdigest()
-        return Description(
-            self.id, spec.name, spec.dtype.name, spec.shape, self._size, digest, spec.prefault, spec.lock
-        )
+        dtype, shape = self.stored
+        return Description(self.id, spec.name, dtype.name, shape, self.room, digest, spec.prefault, spec.lock)
 
     def seal(
         self, description: Description, sequence: int, modified: int, words: Mapping[HeaderWord, int] | None = None
@@ -247,9 +264,16 @@ class Upload:
         disk_writes.truncate(self._fd, description.file_size)
         disk_writes.fsync(self._fd)
 
+    def link_beside(self, folder: Path, files: Mapping[str, str]) -> None:
+        """Take over files of a folder as they are, to have this suffix each. Raises OSError."""
+        for name, suffix in files.items():
+            self._beside.append(suffix)
+            disk_writes.link(folder / name, self.path.with_name(self.id + suffix))
+
     def places(self, file: str) -> list[tuple[Path, str]]:
         """Its files, and the names that they get beside `file`, that of the rows, which is the last one."""
-        return [(self.path, file)]
+        beside = [(self.path.with_name(self.id + suffix), file + suffix) for suffix in self._beside]
+        return [*beside, (self.path, file)]
 
     def close(self) -> None:
         """Close and unlock the file, once it has been renamed or removed."""
@@ -260,6 +284,8 @@ class Upload:
     def abandon(self) -> None:
         """Remove the files. Does nothing to a file that has been renamed."""
         self._remove_scratch()
+        for suffix in self._beside:
+            disk_writes.unlink(self.path.with_name(self.id + suffix))
         disk_writes.unlink(self.path)
         self.close()
 

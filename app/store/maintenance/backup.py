@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -26,28 +26,14 @@ from typing import Final
 from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import KEYS, CatalogueContents, Row
 from app.store.files import disk_writes
-from app.store.files.content_copy import CopySource, Read, copy_content
-from app.store.files.download_snapshots import Snapshot
-from app.store.files.key_files import describe_keys
-from app.store.files.mapped_tensor import MappedContent
-from app.store.files.regular_file import is_regular, open_regular, read_at
+from app.store.files.content_copy import CopySource, copy_content
+from app.store.files.regular_file import is_regular, open_regular
 from app.store.files.remove_leftovers import file_names
-from app.store.files.tensor_file import (
-    DAMAGED,
-    PAGE,
-    BadFile,
-    HeaderWord,
-    decode_page,
-    is_settled,
-    page_modified,
-    page_version,
-)
+from app.store.files.tensor_file import BadFile, is_settled
 from app.store.maintenance import backup_manifest
 from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of, files_of
+from app.store.maintenance.backup_sources import present_sources, removed_sources
 from app.store.maintenance.unclaimed_store import UnclaimedStore
-from app.store.scatters.log_frames import BrokenLog
-from app.store.scatters.scatter_log import all_records
-from app.store.scatters.writable_tensor import WritableTensor, dirty_blocks
 from app.store.store_errors import unsettled
 
 _ROUNDS: Final = 20
@@ -205,11 +191,9 @@ class _Backup:
         try:
             with ExitStack() as stack:
                 with self._store.locks.tensor(row.name):
-                    if row.keys is not None and keys < 0:
-                        keys = self._opened_keys(row, stack)
-                    source = self._source(row, opened, stack)
-                if source is not None:
-                    self._write(row, source, keys)
+                    sources = self._sources(row, opened, keys, stack)
+                if sources:
+                    self._write(row, sources)
         except (GatherError, BadFile) as problem:
             if isinstance(problem, GatherError) and problem.code == "overloaded":
                 self._unsettled[row.file] = problem.detail
@@ -219,58 +203,22 @@ class _Backup:
             if self._store.catalogue.row(row.name, row.number) == row:
                 self._damaged[row.file] = problem.detail if isinstance(problem, GatherError) else str(problem)
 
-    def _opened_keys(self, row: Row, stack: ExitStack) -> int:
-        """A descriptor of the key file. Raises BadFile."""
-        try:
-            fd = open_regular(self._store.tensor_folder / row.key_file)
-        except OSError as problem:
-            raise BadFile(f"its key file cannot be read: {problem.strerror}") from None
-        stack.callback(os.close, fd)
-        return fd
-
-    def _source(self, row: Row, opened: int, stack: ExitStack) -> CopySource | None:
+    def _sources(self, row: Row, opened: int, keys: int, stack: ExitStack) -> list[CopySource] | None:
         """What is to be copied of a content; None if the backup has it, or it is gone. Within the tensor's lock."""
         path = self._store.tensor_folder / row.file
         if not path.exists():
             if opened >= 0:
-                return self._source_of_removed(row, opened)
+                sources = removed_sources(row, opened, keys)
+                return None if sources is None or self._has(row, sources[0].sequence) else sources
             if self._store.catalogue.row(row.name, row.number) == row:
                 raise BadFile("its file is missing")
             return None
         with self._store.logs.open(row) as writable:
             if not is_settled(writable.words):
                 raise unsettled()
-            sequence = writable.applied
-            if self._has(row, sequence):
+            if self._has(row, writable.applied):
                 return None
-            description, modified = writable.description, writable.words[HeaderWord.MODIFIED]
-            changed = _changed_blocks(writable)
-            fd = open_regular(path)
-            stack.callback(os.close, fd)
-            checksums = read_at(fd, description.checksums_at, 4 * description.block_count)
-            source = CopySource(description, sequence, modified, checksums, _reader(fd), changed)
-            if description.dtype == "string":  # no scatter changes its file
-                return source
-            snapshot = Snapshot(MappedContent(path, replace(row, keys=None), nullcontext), self._store.snapshot_folder)
-            stack.callback(snapshot.close)
-            return replace(source, read=snapshot.read)
-
-    def _source_of_removed(self, row: Row, opened: int) -> CopySource | None:
-        """The same for a content that has been replaced or removed since its file was opened: nothing changes it."""
-        page = os.pread(opened, PAGE, 0)
-        description = decode_page(page, os.fstat(opened).st_size)
-        version = page_version(page)
-        if version & 1 or version & DAMAGED or not is_settled(memoryview(page).cast("Q")):
-            return None
-        if (description.id, description.name) != (row.content, row.name):
-            raise BadFile("its file describes another tensor")
-        if self._has(row, version >> 1):
-            return None
-        modified = page_modified(page)
-        checksums = read_at(opened, description.checksums_at, 4 * description.block_count)
-        # Its log, which told the blocks that scatters have changed, is gone: it may be any of them.
-        changed = range(description.block_count) if version else ()
-        return CopySource(description, version >> 1, modified, checksums, _reader(opened), changed)
+            return present_sources(writable, self._store.tensor_folder, self._store.snapshot_folder, stack)
 
     def _has(self, row: Row, sequence: int) -> bool:
         """Whether the backup has this content at this sequence, which is then that of the file of `row`."""
@@ -289,14 +237,11 @@ class _Backup:
         found = [int(file.rpartition("-")[2]) for file in saved]
         return bool(found) and self._has(row, max(found))
 
-    def _write(self, row: Row, source: CopySource, keys: int) -> None:
-        """Copy a content; `keys` is a descriptor of its key file, if it has keys. Raises BadFile and OSError."""
-        file = file_of(row, source.sequence)
-        if row.keys is not None:
-            description = describe_keys(keys, row)
-            checksums = read_at(keys, description.checksums_at, 4 * description.block_count)
-            self._copy_file(CopySource(description, 0, source.modified, checksums, _reader(keys)), file + KEYS)
-        self._copy_file(source, file)
+    def _write(self, row: Row, sources: Sequence[CopySource]) -> None:
+        """Copy the files of a content. Raises BadFile and OSError."""
+        file = file_of(row, sources[0].sequence)
+        for source, suffix in reversed([*zip(sources, ("", KEYS), strict=False)]):
+            self._copy_file(source, file + suffix)
         self._saved[row.file] = file
         self._copied += 1
 
@@ -308,15 +253,3 @@ class _Backup:
         finally:
             os.close(target)
         self._copied_bytes += source.description.file_size
-
-
-def _reader(fd: int) -> Read:
-    return lambda begin, end: read_at(fd, PAGE + begin, end - begin)
-
-
-def _changed_blocks(writable: WritableTensor) -> set[int]:
-    """The blocks that scatters have changed since the last checkpoint, by the log. Raises BadFile and OSError."""
-    try:
-        return dirty_blocks(all_records(writable.log.path))
-    except BrokenLog:
-        raise BadFile("its log is damaged") from None

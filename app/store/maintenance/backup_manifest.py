@@ -1,7 +1,8 @@
 """The folder of a backup: what it holds, and the manifest, with which it is one.
 
     gathernd-backup     says that the folder is a backup's; whoever works on it holds a lock (flock) on it
-    contents/           one file for each content at one sequence, as `content_copy` writes it, named `ID-SEQUENCE`;
+    contents/           one file for each content at one sequence, as `content_copy` writes it, named `ID-SEQUENCE`
+                        or `ID-FILE-SEQUENCE`;
                         beside it `ID-SEQUENCE.keys`, the same of its keys, if it has keys
     manifest.json       one line with the format and the SHA-256 of the rest; then the `Manifest` as JSON
 
@@ -35,11 +36,11 @@ from app.tensors.tensor_name import TENSOR_NAME
 MARKER: Final = "gathernd-backup"
 CONTENTS: Final = "contents"
 MANIFEST: Final = "manifest.json"
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _READ: Final = (1, _FORMAT)
 """The formats that are read. Format 1 had no keys."""
 _ALLOWED_IN_NEW: Final = (f"{MARKER}.new", "lost+found")
-_FILE: Final = re.compile(r"[0-9a-f]{1,64}-[0-9]{1,19}")
+_FILE: Final = re.compile(r"[0-9a-f]{1,64}(-[0-9a-f]{1,64})?-[0-9]{1,19}")
 
 
 class BackupRefused(StoreRefused):
@@ -145,4 +146,6 @@ def _files(row: Row) -> tuple[str, ...]:
 
 def file_of(row: Row, sequence: int) -> str:
     """The name in a backup of the content of `row` after `sequence` scatters."""
-    return f"{row.content}-{sequence}"
+    # A table with keys that has grown has its content in another file, at a sequence that the smaller one has too.
+    grown = row.keys is not None and row.file != row.content
+    return f"{row.content}-{row.file}-{sequence}" if grown else f"{row.content}-{sequence}"

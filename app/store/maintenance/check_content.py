@@ -1,10 +1,10 @@
-"""Finding damage in the file of one content and in its log."""
+"""Finding damage in the files of one content and in its log."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -12,124 +12,176 @@ from typing import Final
 
 from app.store.catalogue.catalogue_database import Catalogue
 from app.store.catalogue.catalogue_rows import Row
+from app.store.files.key_files import describe_keys
 from app.store.files.regular_file import NotRegular, open_regular
-from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, decode_page, is_sound, page_version
-from app.store.maintenance.check_keys import check_keys
+from app.store.files.tensor_file import (
+    DAMAGED,
+    PAGE,
+    BadFile,
+    Description,
+    HeaderWord,
+    decode_page,
+    is_sound,
+    page_version,
+    page_word,
+)
+from app.store.maintenance.check_keys import lost_rows
 from app.store.processes.store_locks import StoreLocks
+from app.store.scatters.dirty_blocks import dirty_blocks, dirty_key_blocks
 from app.store.scatters.log_frames import BrokenLog, Entry
 from app.store.scatters.scatter_log import all_records, full_path
-from app.store.scatters.writable_tensor import dirty_blocks
 
 _FILE_NAME: Final = re.compile(r"[^/\0]+")
 _BLOCKS_PER_PAUSE: Final = 16
+_OF: Final = "", "of its keys "
+"""How the blocks are named of the file of rows, and of the key file."""
+Pause = Callable[[float], bool]
 
 
 class UnreadableFile(BadFile):
     """The system does not give the file, which may be its own fault."""
 
 
+class _Ended(Exception):
+    """The check is to end."""
+
+
 def check_content(
-    folder: Path, locks: StoreLocks, catalogue: Catalogue, row: Row, pause: Callable[[float], bool] = lambda _: False
+    folder: Path, locks: StoreLocks, catalogue: Catalogue, row: Row, pause: Pause = lambda _: False
 ) -> None:
     """Raises BadFile unless a version of the store in `folder` is sound, or is there no more. Raises OSError.
 
-    Its blocks are compared with their checksums without a lock, so that scatters go on; between them `pause` is given
-    the seconds of work, and its True ends the check. What looks wrong then may have been changed since the last
-    checkpoint, and so it is looked at once more within the lock, as is the log.
+    Its blocks are compared with their checksums, and its keys looked up, without a lock, so that changes go on; in
+    between `pause` is given the seconds of work, and its True ends the check. What looks wrong then may have been
+    changed since the last checkpoint, and so it is looked at once more within the lock, as is the log.
     """
     if {row.file, row.content} & {"", ".", ".."} or not _FILE_NAME.fullmatch(row.file + row.content):
         raise BadFile("the catalogue names no file of the store for it")
-    if _ends_in_keys(folder / "tensors", locks, catalogue, row, pause):
-        return
     log = folder / "logs" / row.content
-    suspects: list[int] = []
-    version = DAMAGED
+    suspects: list[list[int]] = [[], []]
+    is_index_sound = True
     try:
         fd = open_regular(folder / "tensors" / row.file)
         try:
-            description = _description(fd, row)
-            for first in range(0, description.block_count, _BLOCKS_PER_PAUSE):
-                began = perf_counter()
-                blocks = range(first, min(first + _BLOCKS_PER_PAUSE, description.block_count))
-                suspects += [block for block in blocks if not is_sound(fd, description, block)]
-                if pause(perf_counter() - began):
-                    return
-            version = page_version(os.pread(fd, PAGE, 0))
+            suspects[0] = _wrong_blocks(fd, _description(fd, row), pause)
+            page = os.pread(fd, PAGE, 0)
         finally:
             os.close(fd)
+        if row.keys is not None:
+            suspects[1] = _wrong_key_blocks(folder, row, pause)
+        is_index_sound = row.keys is None or _finds_all(folder, row, page_word(page, HeaderWord.ROWS), pause)
+    except _Ended:
+        return
     except (BadFile, OSError):
         pass  # looked at again below
     else:
-        if not suspects and not version & (DAMAGED | 1) and not any(map(os.path.lexists, (log, full_path(log)))):
+        is_clean = is_index_sound and not any(suspects) and not page_version(page) & (DAMAGED | 1)
+        if is_clean and not any(map(os.path.lexists, (log, full_path(log)))):
             return
     with locks.tensor(row.name):
         if catalogue.row(row.name, row.number) != row:
             return
         try:
             _check_within_lock(folder, row, suspects)
-        except FileNotFoundError:
-            raise UnreadableFile("its file is missing") from None
+        except FileNotFoundError as error:
+            is_rows = error.filename is None or Path(error.filename).name == row.file
+            raise UnreadableFile("its file is missing" if is_rows else "a file of its keys is missing") from None
         except OSError as error:
             raise UnreadableFile(f"its file cannot be read: {error.strerror}") from None
 
 
-def _ends_in_keys(
-    folder: Path, locks: StoreLocks, catalogue: Catalogue, row: Row, pause: Callable[[float], bool]
-) -> bool:
-    """Check the keys of a version; whether the check ends with them, since `pause` says so or the version is gone.
+def _wrong_blocks(fd: int, description: Description, pause: Pause) -> list[int]:
+    """The blocks that do not match their checksums. Raises _Ended."""
+    wrong: list[int] = []
+    for first in range(0, description.block_count, _BLOCKS_PER_PAUSE):
+        began = perf_counter()
+        blocks = range(first, min(first + _BLOCKS_PER_PAUSE, description.block_count))
+        wrong += [block for block in blocks if not is_sound(fd, description, block)]
+        if pause(perf_counter() - began):
+            raise _Ended
+    return wrong
 
-    Raises BadFile.
-    """
-    steps = check_keys(folder, row)
-    began = perf_counter()
+
+def _wrong_key_blocks(folder: Path, row: Row, pause: Pause) -> list[int]:
+    """The same of the key file. Raises _Ended, BadFile and OSError."""
+    fd = open_regular(folder / "tensors" / row.key_file)
     try:
-        for _ in steps:
-            if pause(perf_counter() - began):
-                return True
-            began = perf_counter()
-    except (BadFile, OSError) as problem:
-        with locks.tensor(row.name):
-            if catalogue.row(row.name, row.number) != row:
-                return True
-        if isinstance(problem, FileNotFoundError):
-            raise UnreadableFile("a file of its keys is missing") from None
-        if isinstance(problem, OSError):
-            raise UnreadableFile(f"a file of its keys cannot be read: {problem.strerror}") from None
-        raise
-    return False
-
-
-def _check_within_lock(folder: Path, row: Row, suspects: list[int]) -> None:
-    """Raises BadFile and OSError."""
-    fd = open_regular(folder / "tensors" / row.file)
-    try:
-        description = _description(fd, row)
-        version = page_version(os.pread(fd, PAGE, 0))
-        if version & DAMAGED:
-            raise BadFile("the service has found it damaged and does not serve it")
-        changed: set[int] = set()
-        entries: list[Entry] = []
-        try:
-            for record in all_records(folder / "logs" / row.content):
-                changed |= dirty_blocks([record])
-                entries.append(record.entry)
-        except BrokenLog:
-            raise BadFile("its log is damaged before its end: acknowledged changes are lost") from None
-        except NotRegular as problem:
-            raise BadFile(f"its log cannot be read: {problem.strerror}") from None
-        sequences = [entry.sequence for entry in entries]
-        if sequences and min(sequences) > (version >> 1) + 1:
-            raise BadFile(f"its log begins with change {min(sequences)}, and the file has {version >> 1} changes")
-        for one, following in pairwise(entries):
-            if one.epoch and following.sequence != one.sequence + 1:
-                raise BadFile(f"its log lacks change {one.sequence + 1}")
-        if version & 1 and max(sequences, default=0) <= version >> 1:
-            raise BadFile("a change was cut short, and the log does not have it")
-        wrong = [block for block in suspects if block not in changed and not is_sound(fd, description, block)]
-        if wrong:
-            raise BadFile(f"block {wrong[0]} ({len(wrong)} in all) does not match its checksum")
+        return _wrong_blocks(fd, describe_keys(fd, row)[0], pause)
     finally:
         os.close(fd)
+
+
+def _finds_all(folder: Path, row: Row, rows: int, pause: Pause) -> bool:
+    """Whether the index leads to each of so many rows. Raises _Ended, BadFile and OSError."""
+    began = perf_counter()
+    for lost in lost_rows(folder / "tensors", row, rows):
+        if lost >= 0:
+            return False
+        if pause(perf_counter() - began):
+            raise _Ended
+        began = perf_counter()
+    return True
+
+
+def _check_within_lock(folder: Path, row: Row, suspects: list[list[int]]) -> None:
+    """Raises BadFile and OSError."""
+    tensors, log = folder / "tensors", folder / "logs" / row.content
+    fd = open_regular(tensors / row.file)
+    try:
+        description, page = _description(fd, row), os.pread(fd, PAGE, 0)
+        entries = _entries(log, page_version(page))
+        try:
+            _check_suspects(fd, description, suspects[0], dirty_blocks(all_records(log)), _OF[0])
+            if row.keys is not None:
+                _check_keys_within_lock(tensors, row, log, page, suspects[1])
+        except BrokenLog:
+            raise BadFile("its log was damaged meanwhile") from None
+    finally:
+        os.close(fd)
+    if row.keys is not None and all(entry.size is None for entry in entries):
+        # Otherwise a start after a crash makes the index anew.
+        for lost in lost_rows(tensors, row, page_word(page, HeaderWord.ROWS)):
+            if lost >= 0:
+                raise BadFile(f"the index of its keys does not lead to row {lost}")
+
+
+def _check_keys_within_lock(tensors: Path, row: Row, log: Path, page: bytes, suspects: list[int]) -> None:
+    fd = open_regular(tensors / row.key_file)
+    try:
+        description, layout = describe_keys(fd, row)
+        if page_word(page, HeaderWord.ROWS) > layout.capacity:
+            raise BadFile("its file says that it has more rows than there is room for")
+        changed = dirty_key_blocks(all_records(log), layout, page_word(page, HeaderWord.HEAP_CHECKED))
+        _check_suspects(fd, description, suspects, changed, _OF[1])
+    finally:
+        os.close(fd)
+
+
+def _check_suspects(fd: int, description: Description, suspects: list[int], changed: Collection[int], of: str) -> None:
+    wrong = [block for block in suspects if block not in changed and not is_sound(fd, description, block)]
+    if wrong:
+        raise BadFile(f"block {wrong[0]} {of}({len(wrong)} in all) does not match its checksum")
+
+
+def _entries(log: Path, version: int) -> list[Entry]:
+    """The entries of a log, which must fit the version. Raises BadFile."""
+    if version & DAMAGED:
+        raise BadFile("the service has found it damaged and does not serve it")
+    try:
+        entries = [record.entry for record in all_records(log)]
+    except BrokenLog:
+        raise BadFile("its log is damaged before its end: acknowledged changes are lost") from None
+    except NotRegular as problem:
+        raise BadFile(f"its log cannot be read: {problem.strerror}") from None
+    sequences = [entry.sequence for entry in entries]
+    if sequences and min(sequences) > (version >> 1) + 1:
+        raise BadFile(f"its log begins with change {min(sequences)}, and the file has {version >> 1} changes")
+    for one, following in pairwise(entries):
+        if one.epoch and following.sequence != one.sequence + 1:
+            raise BadFile(f"its log lacks change {one.sequence + 1}")
+    if version & 1 and max(sequences, default=0) <= version >> 1:
+        raise BadFile("a change was cut short, and the log does not have it")
+    return entries
 
 
 def _description(fd: int, row: Row) -> Description:

@@ -34,7 +34,7 @@ from app.store.files.remove_leftovers import file_names
 from app.store.files.tensor_file import BadFile
 from app.store.files.whole_file import write_whole_file
 from app.store.maintenance import backup_manifest
-from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of
+from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest
 from app.store.processes.directory_lock import ProcessGroup, StoreRefused
 
 _ALLOWED: Final = (*ALLOWED_WITHOUT_FORMAT, f"{RESTORING}.new")
@@ -135,7 +135,8 @@ class _Restore:
         target = disk_writes.create(self._tensors / name)
         try:
             description = replace(source.description, id=content)
-            copy_content(CopySource(description, 0, source.modified, source.checksums, source.read), target)
+            restored = CopySource(description, 0, source.modified, source.checksums, source.read, words=source.words)
+            copy_content(restored, target)
         finally:
             os.close(target)
 
@@ -147,8 +148,9 @@ def open_saved(contents: Path, row: Row) -> Iterator[SealedFile]:
     """
     rows = _sealed(contents / row.file)
     about = rows.description
-    found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, file_of(row, rows.sequence)
-    if found != (row.content, row.name, row.dtype, row.shape, row.size, row.sha256, row.file):
+    sequence = row.file.rpartition("-")[2]
+    found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, str(rows.sequence)
+    if found != (row.content, row.name, row.dtype, row.shape, row.size, row.sha256, sequence):
         rows.close()
         raise BadFile("its file is not the one that the manifest names")
     yield rows

@@ -1,7 +1,8 @@
 """Redo records, and the frames in which they stand in a log or go to another machine.
 
 frame: magic, CRC-32 of what follows, length of the JSON, length of the rows; JSON, a list of entries; then for each
-    of them its row numbers (uint64) and its rows
+    of them its row numbers (uint64) and its rows, the numbers of rows that get other keys (uint64), and these keys:
+    integers of 8 bytes, or the lengths of strings (uint64) and then their UTF-8
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from struct import Struct
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from app.keys.key_column import KeyColumn, KeyType
 from app.store.files.regular_file import read_at
 from app.tensors.buffer_type import Buffer
 
@@ -37,6 +39,9 @@ class Entry:
     `clock` is the time by the store's clock (see `idempotency`). `scope` is the name by which the request named the
     tensor; `version` is the number of the version. `epoch` is that of the primary that made the record, 0 if the
     content is not replicated.
+
+    The others are of upserts and removals by key: `size` is the number of rows after it, `key_count` how many rows get
+    other keys, of type `key_type` and of so many bytes, and `counts` what was answered (see `RowCounts`).
     """
 
     sequence: int
@@ -50,29 +55,53 @@ class Entry:
     scope: str = ""
     version: int = 1
     epoch: int = 0
+    size: int | None = None
+    key_count: int = 0
+    key_type: KeyType = "int64"
+    key_bytes: int = 0
+    counts: tuple[int, ...] | None = None
+
+
+NO_ROWS: Final = np.empty(0, np.uint64)
+_NO_VALUES: Final = np.empty((0, 0), np.uint8)
+NO_KEYS: Final = KeyColumn.integers(np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry and its rows: row `rows[i]` of the content becomes the bytes `values[i]`."""
+    """An entry and its rows: row `rows[i]` of the content becomes the bytes `values[i]`.
+
+    Of a table with keys, row `key_rows[i]` gets the key `keys[i]`, and the table has `entry.size` rows then.
+    """
 
     entry: Entry
     rows: NDArray[np.uint64]
     values: NDArray[np.uint8]
+    key_rows: NDArray[np.uint64] = field(default_factory=lambda: NO_ROWS)
+    keys: KeyColumn = NO_KEYS
 
-
-_NO_ROWS: Final = np.empty(0, np.uint64)
-_NO_VALUES: Final = np.empty((0, 0), np.uint8)
+    @property
+    def changes_keys(self) -> bool:
+        """Whether rows come, go or get other keys."""
+        return self.entry.size is not None
 
 
 def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
     """The numbers of the parts of the content, of `size` bytes each, that records change: each once, in order."""
+    return _parts(((record.rows, record.entry.width) for record in records), size)
+
+
+def changed_key_parts(records: Iterable[Record], width: int, size: int) -> NDArray[np.int64]:
+    """The same of the keys in a key file, of `width` bytes each."""
+    return _parts(((record.key_rows, width) for record in records), size)
+
+
+def _parts(changed: Iterable[tuple[NDArray[np.uint64], int]], size: int) -> NDArray[np.int64]:
     found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    for record in records:
-        width = record.entry.width
-        if not len(record.rows) or not width:
+    for rows, width in changed:
+        if not len(rows) or not width:
             continue
-        begin = record.rows.astype(np.int64) * width
+        begin = rows.astype(np.int64) * width
         first, last = begin // size, (begin + width - 1) // size
         found.append(first)
         if (last > first).any():
@@ -84,10 +113,43 @@ def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
 
 def encode(records: Sequence[Record]) -> bytes:
     """The bytes of a frame with these records."""
-    text = orjson.dumps([asdict(record.entry) for record in records])
-    rows = [part.tobytes() for record in records for part in (record.rows, record.values)]
+    text = orjson.dumps([_told(record.entry) for record in records])
+    arrays: list[NDArray[Any]] = []
+    for record in records:
+        arrays += (record.rows, record.values, *_key_arrays(record))
+    rows = [array.tobytes() for array in arrays]
     rest = b"".join((Struct("<IQ").pack(len(text), sum(map(len, rows))), text, *rows))
     return FRAME_MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    members = asdict(entry)
+    if entry.size is None:
+        for name in _OF_KEYS:
+            del members[name]
+    return members
+
+
+def _key_arrays(record: Record) -> tuple[NDArray[Any], ...]:
+    if not len(record.key_rows):
+        return ()
+    keys = record.keys.packed()
+    if keys.dtype != "string":
+        return record.key_rows, keys.keys
+    return record.key_rows, np.diff(keys.offsets), keys.keys
+
+
+def key_bytes(keys: KeyColumn) -> int:
+    """The bytes of keys in a record."""
+    return 8 * len(keys) + string_bytes(keys)
+
+
+def string_bytes(keys: KeyColumn) -> int:
+    """The bytes of all strings of a column; 0 for integers."""
+    if keys.dtype != "string":
+        return 0
+    starts, stops = keys.bounds()
+    return int((stops - starts).sum())
 
 
 def frame_size(content: Buffer, place: int = 0) -> int:
@@ -143,17 +205,43 @@ def decode(frame: bytes) -> Iterator[Record]:
     except (ValueError, TypeError, AttributeError):
         raise BrokenLog from None
     place += text_size
-    if place + sum(entry.count * (8 + entry.width) for entry in known) > len(frame):
+    sizes = (entry.count * (8 + entry.width) + 8 * entry.key_count + entry.key_bytes for entry in known)
+    if place + sum(sizes) > len(frame):
         raise BrokenLog
     for entry in known:
-        if not entry.count:
-            yield Record(entry, _NO_ROWS, _NO_VALUES)
+        rows, values = NO_ROWS, _NO_VALUES
+        if entry.count:
+            rows = np.frombuffer(frame, np.uint64, entry.count, place)
+            place += rows.nbytes
+            values = np.frombuffer(frame, np.uint8, entry.count * entry.width, place)
+            place += values.nbytes
+            values = values.reshape(entry.count, entry.width)
+        if not entry.key_count:
+            yield Record(entry, rows, values)
             continue
-        rows = np.frombuffer(frame, np.uint64, entry.count, place)
-        place += rows.nbytes
-        values = np.frombuffer(frame, np.uint8, entry.count * entry.width, place)
-        place += values.nbytes
-        yield Record(entry, rows, values.reshape(entry.count, entry.width))
+        key_rows = np.frombuffer(frame, np.uint64, entry.key_count, place)
+        place += key_rows.nbytes
+        yield Record(
+            entry, rows, values, key_rows, _keys_in(entry, np.frombuffer(frame, np.uint8, entry.key_bytes, place))
+        )
+        place += entry.key_bytes
 
 
-_MEMBERS: Final = frozenset(field.name for field in fields(Entry))
+def _keys_in(entry: Entry, octets: NDArray[np.uint8]) -> KeyColumn:
+    """The keys of a record. Raises BrokenLog."""
+    heads = octets[: 8 * entry.key_count].copy()
+    if len(heads) != 8 * entry.key_count:
+        raise BrokenLog
+    if entry.key_type != "string":
+        return KeyColumn.integers(heads.view(np.int64 if entry.key_type == "int64" else np.uint64))
+    offsets = np.zeros(entry.key_count + 1, np.int64)
+    np.cumsum(heads.view(np.int64), out=offsets[1:])
+    keys = KeyColumn.strings(offsets, octets[8 * entry.key_count :])
+    if keys.first_bad_offset() >= 0:
+        raise BrokenLog
+    return keys
+
+
+_MEMBERS: Final = frozenset(one.name for one in fields(Entry))
+_OF_KEYS: Final = ("size", "key_count", "key_type", "key_bytes", "counts")
+"""Members that only entries of upserts and removals have."""

@@ -97,7 +97,7 @@ class ReplayedLogs:
 def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTensor:
     """A tensor's file for writing, as it lies on the disk. Raises tensor_damaged and OSError."""
     try:
-        writable = WritableTensor(tensor_folder / row.file, log, row.number)
+        writable = WritableTensor(tensor_folder, row, log)
     except BadFile as problem:
         raise damaged(row.name, str(problem)) from None
     except FileNotFoundError:

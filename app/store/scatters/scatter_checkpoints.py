@@ -128,7 +128,7 @@ class Checkpoints:
         """Checkpoint the log that was set aside; needs no lock, since it does not change."""
         log = ScatterLog(self._logs.log_folder / row.content)
         with (
-            closing(WritableTensor(self._logs.tensor_folder / row.file, log)) as writable,
+            closing(WritableTensor(self._logs.tensor_folder, row, log)) as writable,
             writable.checkpoint_lock(wait=False),
         ):
             if not writable.words[HeaderWord.UNWRITTEN]:

@@ -85,7 +85,7 @@ class ScatterExecutor:
         epoch = writable.words[HeaderWord.EPOCH]
         entry = Entry(
             sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows), values.shape[1],
-            self._keys.logged_at(change.key, replicated=epoch > 0), scope, writable.data_version, epoch,
+            self._keys.logged_at(change.key, replicated=epoch > 0), scope, writable.row.number, epoch,
         )  # fmt: skip
         records.append(Record(entry, rows, values))
         return Scattered(entry.etag, entry.version)

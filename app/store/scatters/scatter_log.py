@@ -31,6 +31,7 @@ from typing import Final
 from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes
 from app.store.files.regular_file import mode_of, open_regular, read_at
+from app.store.row_counts import RowCounts
 from app.store.scatters.log_frames import BrokenLog, Entry, Record, decode, encode, frame_at, frames_in, holds_record
 
 _LOG_MAGIC: Final = b"redolog1"
@@ -142,8 +143,9 @@ class ScatterLog:
     def _note_key(self, entry: Entry) -> None:
         assert entry.key is not None
         self.keys[entry.scope, entry.key] = AnsweredKey(
-            entry.scope, entry.key, entry.digest, entry.etag, entry.clock, entry.version
-        )
+            entry.scope, entry.key, entry.digest, entry.etag, entry.clock, entry.version,
+            None if entry.counts is None else RowCounts(*entry.counts),
+        )  # fmt: skip
 
     def settle(self, applied: int) -> None:
         """Take the entries up to `applied`, the sequence of the last record that is applied, from the tail."""

@@ -20,10 +20,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes, download_snapshots
+from app.store.files.key_files import key_type
+from app.store.files.key_layout import KeyLayout
 from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import BLOCK, DAMAGED, PAGE, Description, HeaderWord, decode_page
+from app.store.files.tensor_file import DAMAGED, PAGE, Description, HeaderWord, decode_page
 from app.store.processes import memory_barrier
+from app.store.scatters.dirty_blocks import dirty_blocks
 from app.store.scatters.log_frames import Record, changed_parts
 from app.store.scatters.scatter_log import ScatterLog
 from app.tensors.dtypes import DTYPES
@@ -37,12 +41,13 @@ class WritableTensor:
     Used within the tensor's lock only, but for `checkpoint_lock` and `make_durable`.
     """
 
-    def __init__(self, path: Path, log: ScatterLog, data_version: int = 1) -> None:
-        """`data_version` is the number of the tensor's version that the content is. Raises BadFile and OSError."""
+    def __init__(self, folder: Path, row: Row, log: ScatterLog) -> None:
+        """`folder` is that of the tensors, `row` the version whose content it is. Raises BadFile and OSError."""
         self.log = log
-        self.data_version = data_version
-        self._snapshots = path.parent.with_name(download_snapshots.FOLDER)
-        self._fd = open_regular(path, os.O_RDWR)
+        self.row = row
+        self._snapshots = folder.with_name(download_snapshots.FOLDER)
+        self._bare = None if row.keys is None else KeyLayout(key_type(row), row.shape[0])
+        self._fd = open_regular(folder / row.file, os.O_RDWR)
         try:
             size = os.fstat(self._fd).st_size
             self.description: Description = decode_page(os.pread(self._fd, PAGE, 0), size)
@@ -73,8 +78,11 @@ class WritableTensor:
 
     def save_snapshots(self, records: Sequence[Record]) -> None:
         """Copy the pages that `records` will change into the snapshots that are being read. Raises OSError."""
-        asked = self.words[HeaderWord.SNAPSHOTS]
-        if asked and not download_snapshots.save_pages(self.mapping, self.description, self._snapshots, records):
+        if not self.words[HeaderWord.SNAPSHOTS]:
+            return
+        places = download_snapshots.Pages(self.description, self._bare)
+        items = self.mapping, changed_parts(records, PAGE)
+        if not download_snapshots.save_pages(places, self._snapshots, self.description.id, items):
             self._set_word(HeaderWord.SNAPSHOTS, 0)
 
     def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
@@ -198,11 +206,3 @@ class WritableTensor:
             raise
         if self.words[HeaderWord.UNWRITTEN]:
             self._set_word(HeaderWord.UNWRITTEN, 0)
-
-
-def dirty_blocks(records: Iterable[Record]) -> set[int]:
-    """The numbers of the 64 KiB blocks that records change."""
-    blocks: set[int] = set()
-    for record in records:  # one by one: they may be those of a long log
-        blocks.update(changed_parts([record], BLOCK).tolist())
-    return blocks
