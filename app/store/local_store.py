@@ -27,10 +27,8 @@ from __future__ import annotations
 import logging
 import resource
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -45,31 +43,30 @@ from app.store.aliases import Aliases
 from app.store.catalogue import store_format
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_database import FILE, Catalogue
-from app.store.catalogue.catalogue_rows import INDEX, KEYS, AnsweredKey, Row
+from app.store.catalogue.catalogue_rows import Row
 from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_folder, check_processor
 from app.store.files.folder_layout import check_layout
 from app.store.files.key_files import repair_index
 from app.store.files.keyed_upload import CAPACITY_POINTER, KeyedUpload
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
-from app.store.files.tensor_file import KEY_WORDS, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
 from app.store.maintenance.verify import verify
 from app.store.processes.directory_lock import ProcessGroup, StateWord
 from app.store.processes.session import session_of
-from app.store.publish_and_remove_versions import VersionChanges, row_of
+from app.store.publish_and_remove_versions import VersionChanges
 from app.store.quota import Quota, QuotaCheck
-from app.store.scatters.group_commit import MAX_BATCH, ScatterQueues, Take
+from app.store.scatters.content_changes import ContentChanges
+from app.store.scatters.group_commit import ScatterQueues, Take
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
 from app.store.scatters.replicated_contents import ReplicatedContents
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_execution import ScatterExecutor
 from app.store.scatters.scatter_log import FULL
-from app.store.scatters.scatter_strings import replaced_strings
-from app.store.scatters.writable_tensor import WritableTensor
+from app.store.scatters.table_growth import TableGrowth
 from app.store.store_errors import has_keys, not_found, storage_errors
 from app.store.stored_tensors import StoredTensors
 from app.store.tensor_metadata import Metadata, metadata_of
@@ -125,6 +122,7 @@ class LocalStore(StoredTensors):
         self.imports: ImportRecords
         self._alias_changes: Aliases
         self._version_changes: VersionChanges
+        self._content_changes: ContentChanges
 
     def open(self) -> None:
         """Claim the folder, and repair what a crash has left, or join the process group that owns it.
@@ -197,6 +195,15 @@ class LocalStore(StoredTensors):
             self._version_changes,
             self._run_later,
         )
+        growth = TableGrowth(
+            self._index, self._replayed_logs, self._keys, self._version_changes, self._upload_folder, self.limits,
+            self._checkpoints.empty_log,
+        )  # fmt: skip
+        self._checkpoints.renew = growth.renew
+        self._content_changes = ContentChanges(
+            self._found, self._index, self._replayed_logs, self._keys, self._checkpoints, self._scatter_executor,
+            self._version_changes, growth, self.replicated, self._upload_folder, self.limits,
+        )  # fmt: skip
         if group.owner:
             self._state[StateWord.GENERATION] |= 1  # left by an earlier group; `catch_up` sets it right
             self._keys.clock.start(self._catalogue.facts())
@@ -328,8 +335,6 @@ class LocalStore(StoredTensors):
         every reader, and shares its fsync with others.
         """
         check_reference(reference)
-        if isinstance(change, KeyedChange):
-            raise GatherError("not_implemented", "tables cannot be changed by key yet")
         pending = PendingScatter(change, conditions, wake)
         self._scatter_queues.enqueue(reference, pending)
         return pending
@@ -344,50 +349,12 @@ class LocalStore(StoredTensors):
             return self._scatter_queues.complete(reference, pending)
 
     def execute_scatters(self, reference: str, take: Take) -> Callable[[], None] | None:
-        """Carry out and finish the scatters by one reference that `take` gives; work left for after the answers.
+        """Carry out and finish the changes by one reference that `take` gives; work left for after the answers.
 
         Raises the errors that hold for all of them.
         """
-        with self._found(reference) as row, self._replayed_logs.open(row) as writable:
-            if not writable.words[HeaderWord.EPOCH]:
-                if row.dtype != "string":
-                    self._scatter_executor.execute(writable, reference, take(MAX_BATCH))
-                    checkpoint = self._checkpoints.begin_if_due(row, writable)
-                    return None if checkpoint is None else partial(self.run_in_background, checkpoint)
-                (pending,) = take(1)
-                assert isinstance(pending.change, ScatterChange)
-                answered = self._scatter_executor.check(writable, reference, pending)
-                pending.finish(answered or self._scatter_strings(row, writable, reference, pending.change))
-                return None
-        self.replicated.execute(row.name, take(MAX_BATCH))
-        return None
-
-    def _scatter_strings(self, row: Row, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
-        """A scatter of strings, which differ in length: writes a new file of the content."""
-        sequence = writable.applied + 1
-        spec = UploadSpec(row.name, DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock)
-        upload = Upload(self._upload_folder, spec, self.limits)
-        self._version_changes.begin(upload, replaced=row)
-        with storage_errors(upload.abandon):
-            for piece in replaced_strings(writable, change):
-                upload.write(piece)
-            upload.finish()
-            now = time.time_ns()
-            described = replace(upload.describe(), id=row.content, sha256=row.sha256)
-            etag = described.etag(sequence)
-            answers = []
-            if change.key is not None:
-                clock = self._keys.clock.now()
-                answers.append(AnsweredKey(scope, change.key, change.digest, etag, clock, row.number))
-            if row.keys is not None:
-                upload.link_beside(self._tensor_folder, {row.key_file: KEYS, row.index_file: INDEX})
-            of_keys = {word: writable.words[word] for word in KEY_WORDS}
-            upload.seal(described, sequence, now, of_keys)
-            with self._index.change() as transaction:
-                new = row_of(described, upload.id, row.created, now, row.number, row.note, row.keys)
-                self._version_changes.install(transaction, upload, new, [row], answers)
-            self._version_changes.finish(upload, [row], row.content)
-        return Scattered(etag, row.number)
+        checkpoint = self._content_changes.execute(reference, take)
+        return None if checkpoint is None else partial(self.run_in_background, checkpoint)
 
     def _find_made(self, name: str, content: str) -> Metadata | None:
         """What was known of a content of tensor `name` when it was made, None where it is not there."""

@@ -34,11 +34,17 @@ def keys_spec(keys: Keys) -> KeysSpec:
 
 
 def put_keyed(
-    store: LocalStore, name: str, keys: Keys, rows: NDArray[Any], step: int = 1 << 16, keep: int | None = None
+    store: LocalStore,
+    name: str,
+    keys: Keys,
+    rows: NDArray[Any],
+    step: int = 1 << 16,
+    keep: int | None = None,
+    capacity: int | None = None,
 ) -> Metadata:
     """Upload a table with keys."""
     dtype = BY_NUMPY[rows.dtype]
-    spec = UploadSpec(name, dtype, rows.shape, keep=keep, keys=keys_spec(keys))
+    spec = UploadSpec(name, dtype, rows.shape, keep=keep, keys=keys_spec(keys), capacity=capacity)
     raw = packed(rows.ravel().tolist()) if dtype.kind == "string" else rows.tobytes()
     return store.put(uploaded(store, spec, raw_keys(keys) + raw, step))[0]
 

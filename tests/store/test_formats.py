@@ -20,7 +20,7 @@ def test_a_new_folder_has_the_current_format(store: LocalStore, folder: Path) ->
     assert store.names() == []
 
 
-@pytest.mark.parametrize("text", ['{"format": 8}', '{"format": 6}', '{"format": 0}', "{}", "", "[]", '{"format": "1"}'])
+@pytest.mark.parametrize("text", ['{"format": 9}', '{"format": 6}', '{"format": 0}', "{}", "", "[]", '{"format": "1"}'])
 def test_a_folder_of_another_format_is_left_alone(folder: Path, text: str) -> None:
     opened(folder).close()
     (folder / "format").write_text(text)

@@ -4,7 +4,7 @@ A snapshot is a file beside the content: before a scatter changes a page it copi
 takes copied pages from the snapshot and all others from the content itself. A snapshot never shares blocks with the
 content (reflink): a store to a shared block of a mapping needs room, and a full disk then ends the process (SIGBUS).
 
-    <content id>.<random>   one byte for each page, 1 where the page was copied; then the pages, each in its own place.
+    <file>.<random>         one byte for each page, 1 where the page was copied; then the pages, each in its own place.
                             The pages are those of the items, and then those of the key file but for the heap of
                             strings, of which no byte in use ever changes. The file is sparse, and has its full length
                             from the start. It is truncated to nothing where the disk had no room for a page: the
@@ -76,7 +76,7 @@ class Snapshot:
             os.close(source)
 
     def _make(self, source: int, folder: Path) -> None:
-        self._path = folder / f"{self._content.description.id}.{uuid4().hex}"
+        self._path = folder / f"{self._content.path.name}.{uuid4().hex}"
         self._fd = _create_locked(self._path)
         disk_writes.truncate(self._fd, self._places.file_size)
         disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * HeaderWord.SNAPSHOTS)
@@ -159,13 +159,13 @@ def _create_locked(path: Path) -> int:
 
 
 def save_pages(
-    places: Pages, folder: Path, content: str, items: Changed, keys: Callable[[], Changed] | None = None
+    places: Pages, folder: Path, file: str, items: Changed, keys: Callable[[], Changed] | None = None
 ) -> bool:
-    """Copy pages that will change into the snapshots of the content with this id; False where there are none.
+    """Copy pages that will change into the snapshots of the content in `file`; False where there are none.
 
     `keys` gives those of the key file, if any of them change. Within the lock of the tensor.
     """
-    living = list(_open_snapshots(folder, content))
+    living = list(_open_snapshots(folder, file))
     if not living:
         return False
     of_keys = None if keys is None else keys()
@@ -197,9 +197,9 @@ def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, page
         disk_writes.write_at(fd, b"\1" * (stop - start), page + start)
 
 
-def _open_snapshots(folder: Path, content: str) -> Iterator[int]:
+def _open_snapshots(folder: Path, file: str) -> Iterator[int]:
     """Descriptors of a content's snapshots that are being read; files of dead readers are removed."""
-    for path in folder.glob(f"{content}.*"):
+    for path in folder.glob(f"{file}.*"):
         fd = _open_if_read(path)
         if fd >= 0:
             yield fd

@@ -13,6 +13,7 @@ import logging
 import mmap
 import os
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,14 @@ from app.tensors.string_tensor import PackedStrings
 logger = logging.getLogger("gathernd")
 ROWS_AT_ONCE: Final = 1 << 20
 """Rows that are indexed, checked or compared in one step."""
+
+
+class Access(Enum):
+    """How a file is mapped: to be read, to be written, or to be written with nobody else seeing it."""
+
+    READ = auto()
+    WRITE = auto()
+    PRIVATE = auto()
 
 
 class ResidentKeys:
@@ -109,30 +118,31 @@ def wanted_column(wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings
     return KeyColumn.strings(bounds, wanted.octets)
 
 
-def map_key_file(folder: Path, row: Row, *, writable: bool = False) -> tuple[mmap.mmap, KeyLayout]:
+def map_key_file(folder: Path, row: Row, access: Access = Access.READ) -> tuple[mmap.mmap, KeyLayout]:
     """Map the key file of a version that has keys. Raises BadFile and OSError."""
-    fd = open_regular(folder / row.key_file, os.O_RDWR if writable else os.O_RDONLY)
+    fd = open_regular(folder / row.key_file, os.O_RDONLY if access is Access.READ else os.O_RDWR)
     try:
         description, layout = describe_keys(fd, row)
-        return _map(fd, description.file_size, writable=writable), layout
+        return _map(fd, description.file_size, access), layout
     finally:
         os.close(fd)
 
 
-def map_index(folder: Path, row: Row, *, writable: bool = False) -> mmap.mmap:
+def map_index(folder: Path, row: Row, access: Access = Access.READ) -> mmap.mmap:
     """Map the index of a version that has keys. Raises BadFile and OSError."""
-    fd = open_regular(folder / row.index_file, os.O_RDWR if writable else os.O_RDONLY)
+    fd = open_regular(folder / row.index_file, os.O_RDONLY if access is Access.READ else os.O_RDWR)
     try:
         size = os.fstat(fd).st_size
         if size != index_bytes(row.shape[0]):
             raise BadFile("the index of its keys was cut or has grown")
-        return _map(fd, size, writable=writable)
+        return _map(fd, size, access)
     finally:
         os.close(fd)
 
 
-def _map(fd: int, size: int, *, writable: bool) -> mmap.mmap:
-    return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ)
+def _map(fd: int, size: int, access: Access) -> mmap.mmap:
+    flags = mmap.MAP_PRIVATE if access is Access.PRIVATE else mmap.MAP_SHARED
+    return mmap.mmap(fd, size, flags, mmap.PROT_READ if access is Access.READ else mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def open_index(mapping: mmap.mmap, layout: KeyLayout) -> KeyIndex:

@@ -45,9 +45,16 @@ class KeyedUpload(Upload):
     """
 
     def __init__(
-        self, folder: Path, spec: UploadSpec, limits: Limits, rows: Callable[[], Iterable[Buffer]] | None = None
+        self,
+        folder: Path,
+        spec: UploadSpec,
+        limits: Limits,
+        rows: Callable[[], Iterable[Buffer]] | None = None,
+        heap: int | None = None,
     ) -> None:
-        """Raises limit_exceeded, invalid_field, and element_count_mismatch unless there is one key for each row."""
+        """`heap` is the room for string keys, as much for each of the capacity as these take without it.
+
+        Raises limit_exceeded, invalid_field, and element_count_mismatch unless there is one key for each row."""
         super().__init__(folder, spec, limits)
         assert spec.keys is not None
         self._spec = spec.keys
@@ -59,7 +66,9 @@ class KeyedUpload(Upload):
             self.padding = self.room - self.expected
         self._limits = limits
         self._rows = rows
-        self._keys = _KeyFile(folder, spec, spec.keys, capacity, limits, self.id)
+        if heap is None:
+            heap = heap_room(spec.keys.string_bytes, spec.keys.count, capacity)
+        self._keys = _KeyFile(folder, spec, KeyLayout(spec.keys.dtype, capacity, heap), limits, self.id)
         self._index_path = folder / (self.id + INDEX)
         self._index_fd = -1
         self._index_size = index_bytes(capacity)
@@ -117,6 +126,11 @@ class KeyedUpload(Upload):
                 super().write(piece)
         super().finish()
 
+    def take_identity(self, content: str, sha256: str, keys_sha256: str = "") -> None:
+        """See `Upload`; `keys_sha256` is the hash of the keys."""
+        super().take_identity(content, sha256)
+        self._keys.take_identity(content, keys_sha256)
+
     def describe(self) -> Description:
         """See `Upload`."""
         keys = self._keys.describe()
@@ -158,14 +172,13 @@ class KeyedUpload(Upload):
 class _KeyFile(Upload):
     """The key file of the upload with this id. The offsets of strings become the places of each: see `key_layout`."""
 
-    def __init__(
-        self, folder: Path, table: UploadSpec, spec: KeysSpec, capacity: int, limits: Limits, id_: str
-    ) -> None:
+    def __init__(self, folder: Path, table: UploadSpec, layout: KeyLayout, limits: Limits, id_: str) -> None:
+        assert table.keys is not None
+        spec, self.layout = table.keys, layout
         dtype, shape = spec.stored
         super().__init__(folder, UploadSpec(table.name, dtype, shape, spec.swap), limits)
-        self.id = id_
+        self.id = self._content = id_
         self.path = folder / (id_ + KEYS)
-        self.layout = KeyLayout(spec.dtype, capacity, heap_room(spec.string_bytes, spec.count, capacity))
         self.stored = self.layout.stored
         self.padding = self.layout.size - (
             self.layout.heap_at + spec.string_bytes if spec.dtype == "string" else spec.size

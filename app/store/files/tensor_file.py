@@ -58,7 +58,9 @@ class HeaderWord(IntEnum):
     CONFIRMED is the last session in which the content had all that its primary had applied.
 
     ROWS is the number of rows of a table with keys; its shape in the description is the room that it has. HEAP_END is
-    where the bytes of its string keys end, HEAP_CHECKED up to where they have had their checksums.
+    where the bytes of its string keys end, HEAP_CHECKED up to where they have had their checksums, and HEAP_BEFORE is
+    where they ended before the change that is under way. RENEWED is the sequence at which the file was written
+    with all changes up to then: they are not applied again, also if a log has them.
     """
 
     VERSION = 0
@@ -75,6 +77,8 @@ class HeaderWord(IntEnum):
     ROWS = 507
     HEAP_END = 508
     HEAP_CHECKED = 509
+    HEAP_BEFORE = 510
+    RENEWED = 511
 
 
 KEY_WORDS: Final = (HeaderWord.ROWS, HeaderWord.HEAP_END, HeaderWord.HEAP_CHECKED)

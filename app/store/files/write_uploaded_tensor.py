@@ -17,22 +17,19 @@ from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import GatherError, Place
 from app.store.catalogue.catalogue_rows import StoredKeys
 from app.store.files import disk_writes
+from app.store.files.framed_strings import BODY, FramedStrings
 from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description, HeaderWord, encode_page, new_hash
 from app.tensors.buffer_type import Buffer
-from app.tensors.dtypes import DTYPES, DType
+from app.tensors.dtypes import DType
 from app.tensors.keys_spec import KeysSpec
-from app.tensors.little_endian_items import BOOL_HINT, UTF8_HINT, first_no_bool
+from app.tensors.little_endian_items import BOOL_HINT, first_no_bool
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
-from app.tensors.string_frames import HEAD, read_frames
-from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import coordinates
 
-BODY: Final = "/body"
 _CHUNK_BYTES: Final = 1 << 22
 _FLUSH_BYTES: Final = 1 << 23
 """After so many bytes each, the disk begins to write them."""
@@ -91,6 +88,7 @@ class Upload:
         """Type and shape of all for which the file has room."""
         self.padding = 0
         """Bytes of zeros behind what is uploaded."""
+        self._content = self.id
         self._scratch_path = folder / f"{self.id}.side"
         self._beside: list[str] = []
         # A column-major content is first written as it comes to a scratch file, and then read in row-major order.
@@ -103,7 +101,7 @@ class Upload:
         """Where the bytes begin that the disk has not been told to write, and how many there are."""
         self._digest = new_hash(dtype, shape)
         self._checksums = BlockChecksums()
-        self._strings = _FramedStrings(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
+        self._strings = FramedStrings(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
         self._fd = -1
         self._scratch_fd = -1
         self._on_growth: Callable[[], None] | None = None
@@ -251,7 +249,12 @@ class Upload:
         """The file's description; `finish` comes first."""
         spec, digest = self.spec, self._digest.hexdigest()
         dtype, shape = self.stored
-        return Description(self.id, spec.name, dtype.name, shape, self.room, digest, spec.prefault, spec.lock)
+        return Description(self._content, spec.name, dtype.name, shape, self.room, digest, spec.prefault, spec.lock)
+
+    def take_identity(self, content: str, sha256: str) -> None:
+        """Be another file of the content with this id and hash. What is written is not hashed."""
+        self._content = content
+        self._digest = _KnownHash(sha256)
 
     def seal(
         self, description: Description, sequence: int, modified: int, words: Mapping[HeaderWord, int] | None = None
@@ -329,63 +332,15 @@ def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
             yield part[start : start + step]
 
 
-class _FramedStrings:
-    """Checks a stream of framed strings and finds where each starts. Holds at most one string and one piece."""
+class _KnownHash:
+    """In the place of a hash: one that is known."""
 
-    def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:
-        self._expected = wanted
-        self._max_bytes = longest
-        self._shape = shape
-        self._count = 0
-        self._incomplete = bytearray()
-        self._offset = 0
+    def __init__(self, digest: str) -> None:
+        self._digest = digest
 
-    def feed(self, piece: Buffer) -> NDArray[np.int64]:
-        """The starts of the strings that `piece` completes. Raises GatherError."""
-        buffer = self._incomplete
-        buffer += piece
-        left = self._expected - self._count
-        starts = np.empty(min(left, len(buffer) // HEAD), np.int64)
-        octets = np.frombuffer(buffer, np.uint8)
-        octets.flags.writeable = False
-        count, _, no_utf8 = read_frames.run(octets, left, starts)
-        whole = PackedStrings(DTYPES["string"], (count,), starts[:count], octets=octets)
-        place = int(whole.array[-1]) + len(whole.frame(-1)) if len(whole.array) else 0
-        head = buffer[place : place + HEAD]
-        too_many = left if len(head) == HEAD and len(whole.array) == left else -1
-        too_long = whole.first_longer(self._max_bytes)
-        if too_long < 0 and len(head) == HEAD and int.from_bytes(head, "little") > self._max_bytes:
-            too_long = len(whole.array)
-        wrong = min((item for item in (too_many, too_long, no_utf8) if item >= 0), default=-1)
-        if wrong >= 0:
-            raise self._refusal(self._count + wrong, wrong == too_many, wrong == too_long)
-        starts = self._offset + whole.array
-        del octets, whole  # which keep the buffer from changing its size
-        del buffer[:place]
-        self._count += len(starts)
-        self._offset += place
-        return starts
+    def update(self, piece: Buffer) -> None:
+        """Change nothing."""
 
-    def _refusal(self, item: int, too_many: bool, too_long: bool) -> GatherError:
-        """The error for string number `item`, which is not UTF-8 unless it is one of the other two."""
-        if too_many:
-            return self._mismatch(f"more than {self._expected} strings are given")
-        places = [Place(BODY, coordinates(item, self._shape))]
-        if too_long:
-            return GatherError(
-                "limit_exceeded",
-                f"a string is longer than {self._max_bytes} bytes",
-                places=places,
-                facts={"limit": "string_bytes", "maximum": self._max_bytes},
-            )
-        return GatherError("value_not_representable", "a string is not UTF-8", places=places, hint=UTF8_HINT)
-
-    def finish(self) -> None:
-        """The stream has ended. Raises element_count_mismatch."""
-        if self._incomplete:
-            raise self._mismatch(f"string {self._count} ends early")
-        if self._count != self._expected:
-            raise self._mismatch(f"{self._count} strings are given and {self._expected} are asked for")
-
-    def _mismatch(self, what: str) -> GatherError:
-        return GatherError("element_count_mismatch", what, pointer=BODY)
+    def hexdigest(self) -> str:
+        """The hash."""
+        return self._digest

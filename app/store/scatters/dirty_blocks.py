@@ -17,20 +17,27 @@ def dirty_blocks(records: Iterable[Record]) -> set[int]:
     return blocks
 
 
-def dirty_key_blocks(
-    records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int | None = None
-) -> set[int]:
-    """The numbers of the blocks of the key file that records change, and those of the heap between two places.
+def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked: int) -> set[int]:
+    """The numbers of the blocks of the key file that records change; `heap_checked` is the word HEAP_CHECKED."""
+    return dirty_table_blocks(records, layout, heap_checked, layout.heap)[1] or set()
 
-    `heap_checked` is the word HEAP_CHECKED; without `heap_end` it is the whole heap from there on. Empty if no record
-    changes keys.
+
+def dirty_table_blocks(
+    records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int
+) -> tuple[set[int], set[int] | None]:
+    """The blocks of the rows and of the key file that records change; None for the latter if they change no keys.
+
+    In the heap these are all between two places.
     """
-    blocks: set[int] = set()
+    blocks, key_blocks = set[int](), set[int]()
     changes = False
     for record in records:
         changes = changes or record.changes_keys
-        blocks.update(changed_key_parts([record], layout.width, BLOCK).tolist())
-    if changes and layout.dtype == "string":
-        first, last = layout.heap_at + heap_checked, layout.heap_at + (layout.heap if heap_end is None else heap_end)
-        blocks.update(range(first // BLOCK, -(-last // BLOCK)))
-    return blocks
+        blocks.update(changed_parts([record], BLOCK).tolist())
+        key_blocks.update(changed_key_parts([record], layout.width, BLOCK).tolist())
+    if not changes:
+        return blocks, None
+    if layout.dtype == "string":
+        first, last = layout.heap_at + heap_checked, layout.heap_at + heap_end
+        key_blocks.update(range(first // BLOCK, -(-last // BLOCK)))
+    return blocks, key_blocks

@@ -16,7 +16,7 @@ from app.store.catalogue.catalogue_rows import AnsweredKey, Row
 from app.store.files import disk_writes
 from app.store.files.regular_file import NotRegular
 from app.store.files.tensor_file import DAMAGED, BadFile, HeaderWord, page_version
-from app.store.scatters.log_frames import BrokenLog
+from app.store.scatters.log_frames import BrokenLog, Record
 from app.store.scatters.scatter_log import ScatterLog, full_path, new_path
 from app.store.scatters.session_replay import make_sure
 from app.store.scatters.writable_tensor import WritableTensor
@@ -118,8 +118,15 @@ def _apply_rest(writable: WritableTensor) -> None:
         if log.last_sequence is not None and log.last_sequence > applied:
             # Their writer may have died before its fsync, and readers see them once they are applied.
             log.make_durable()
-            records = ScatterLog(log.path).follow(repair=False)
-            writable.apply(record for record in records if record.entry.sequence > applied)
+
+            def left() -> Iterator[Record]:
+                records = ScatterLog(log.path).follow(repair=False)
+                return (record for record in records if record.entry.sequence > applied)
+
+            if writable.version & 1:
+                writable.repair(left)
+            else:
+                writable.apply(left())
     except BrokenLog:
         writable.mark_damaged()
         return

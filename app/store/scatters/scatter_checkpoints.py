@@ -58,6 +58,8 @@ class Checkpoints:
     checkpoint_bytes: int = CHECKPOINT_BYTES
     keeps_log: Callable[[str], bool] = lambda _: False
     """Says of a tensor whether other machines are to get records from its log; it then grows to KEPT_BYTES at most."""
+    renew: Callable[[WritableTensor], object] = lambda _: None
+    """Writes the files of a table with keys anew: see `TableGrowth`, which sets it."""
     _running: set[str] = field(default_factory=set)
     """Contents whose checkpoint this process runs in the background."""
 
@@ -95,7 +97,7 @@ class Checkpoints:
             pass  # the content has been replaced, or another process runs this checkpoint
         except OSError as error:
             # The scatters have been answered; a later one tries the checkpoint again.
-            _warn(row.name, error)
+            _warn(row.name, error.strerror)
         finally:
             self._running.discard(row.content)
 
@@ -131,23 +133,32 @@ class Checkpoints:
             closing(WritableTensor(self._logs.tensor_folder, row, log)) as writable,
             writable.checkpoint_lock(wait=False),
         ):
-            if not writable.words[HeaderWord.UNWRITTEN]:
+            if not writable.words[HeaderWord.UNWRITTEN] and self._index.find(row.reference) is row:
                 writable.make_durable(full_records(log.path))
                 remove_full(log.path)
 
     def _try_checkpoint(self, writable: WritableTensor) -> None:
-        """`checkpoint` after a scatter; where the disk refuses, a later scatter tries again."""
+        """`checkpoint` after a scatter; where the disk refuses, a later scatter tries again.
+
+        A table with keys gets new files if an fsync has failed: `writable` is not to be used any more.
+        """
         try:
-            self.checkpoint(writable)
+            if writable.words[HeaderWord.UNWRITTEN] and writable.row.keys is not None:
+                self.renew(writable)
+            else:
+                self.checkpoint(writable)
         except OSError as error:
-            _warn(writable.description.name, error)
+            _warn(writable.description.name, error.strerror)
+        except GatherError as problem:
+            _warn(writable.description.name, problem.detail)
 
     def append(self, writable: WritableTensor, records: Sequence[Record]) -> None:
         """Add records to the log as one frame, durably. Raises OSError, and the log is as it was then."""
         try:
             writable.log.append(records)
         except OSError as error:
-            if error.errno not in disk_writes.FULL:
+            is_renewed = writable.row.keys is not None and writable.words[HeaderWord.UNWRITTEN]
+            if error.errno not in disk_writes.FULL or is_renewed:
                 raise
             self.checkpoint(writable)  # the log itself may be what fills the disk
             writable.log.append(records)
@@ -162,16 +173,21 @@ class Checkpoints:
             records = all_records(log.path)
             writable.make_durable(one for one in records if one.entry.sequence <= writable.applied)
             self._keys.store_in_parts([*log.keys.values()])
-            try:
-                remove_full(log.path)  # first and for good: what came before a log is not to be replayed without it
-                if log.tail:
-                    leave_tail(log, aside=False)
-                else:
-                    disk_writes.unlink(log.path)
-                    disk_writes.fsync_folder(self._logs.log_folder)
-            finally:
-                log.read()
-                log.settle(writable.applied)
+            self.empty_log(writable)
+
+    def empty_log(self, writable: WritableTensor) -> None:
+        """Remove the log of a content that is durable, as its keys are; the tail stays. Raises OSError."""
+        log = writable.log
+        try:
+            remove_full(log.path)  # first and for good: what came before a log is not to be replayed without it
+            if log.tail:
+                leave_tail(log, aside=False)
+            else:
+                disk_writes.unlink(log.path)
+                disk_writes.fsync_folder(self._logs.log_folder)
+        finally:
+            log.read()
+            log.settle(writable.applied)
 
     def recover(self, row: Row) -> None:
         """At start-up: apply everything that a content's log holds, and remove the log.
@@ -185,17 +201,20 @@ class Checkpoints:
                 clocks = [key.clock for key in log.keys.values()] + [one.entry.clock for one in log.tail]
                 self._keys.clock.advance_to(max(clocks, default=0))
                 return
+
             try:
-                count = sum(1 for _ in all_records(log.path))  # all are sound before one is applied
+                count = sum(1 for _ in writable.logged())  # all are sound before one is applied
                 log.read()
+                if count:
+                    log.make_durable()
+                    writable.repair(writable.logged)
+                    if row.keys is not None:  # all that an fsync may have lost is stored once more
+                        writable.set_words({HeaderWord.UNWRITTEN: 0})
             except BrokenLog:
                 logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)
                 writable.mark_damaged()
                 return
             self._keys.clock.advance_to(max((entry.clock for entry in log.keys.values()), default=0))
-            if count:
-                log.make_durable()
-                writable.apply(all_records(log.path))
             if writable.version & 1:
                 logger.error("the log of %s lacks the change that was under way", row.name)
                 writable.mark_damaged()
@@ -203,5 +222,5 @@ class Checkpoints:
             self.checkpoint(writable)
 
 
-def _warn(name: str, error: OSError) -> None:
-    logger.warning("the log of %s could not be checkpointed: %s", name, error.strerror)
+def _warn(name: str, why: str | None) -> None:
+    logger.warning("the log of %s could not be checkpointed: %s", name, why)

@@ -8,20 +8,27 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.store.files.tensor_file import HeaderWord
 from app.store.idempotency import IdempotencyKeys
+from app.store.scatters.key_changes import PlannedChange, TableFull, plan_change, rows_after
 from app.store.scatters.log_frames import Entry, Record
-from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered
+from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, PendingScatter, ScatterChange, Scattered
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_reductions import new_rows
 from app.store.scatters.writable_tensor import WritableTensor
 
 
-def _can_join(change: ScatterChange, records: Sequence[Record]) -> bool:
+def _can_join(change: ScatterChange | KeyedChange, records: Sequence[Record]) -> bool:
     """Whether a change can be computed before `records` are applied, and its key is none of theirs."""
     if change.key is not None and any(record.entry.key == change.key for record in records):
+        return False
+    if change.updates is None:
         return False
     width = change.width * change.updates.array.itemsize
     return change.reduction == "none" or all(record.entry.width in (0, width) for record in records)
@@ -38,7 +45,8 @@ class ScatterExecutor:
         """Carry out scatters as if one after the other, with as few fsyncs as can be; finishes each of them.
 
         `scope` is the name by which all of them were asked for. Raises OSError if the disk refuses the log records; the
-        scatters that are not finished then have changed nothing.
+        scatters that are not finished then have changed nothing. Raises TableFull if a change by key needs a larger
+        table first; those before it are finished.
         """
         left = list(batch)
         while left:
@@ -56,39 +64,49 @@ class ScatterExecutor:
     ) -> tuple[list[Record], list[tuple[PendingScatter, Scattered | Exception]]]:
         """The first scatters of a batch that can go together: their records, and what they are answered after that.
 
-        Nothing is logged. The log has no tail. Raises OSError.
+        Nothing is logged. The log has no tail. Raises OSError, and TableFull if the first one needs a larger table.
         """
         records: list[Record] = []
         outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
         for pending in batch:
-            assert isinstance(pending.change, ScatterChange)
             if records and not _can_join(pending.change, records):
                 break
             try:
                 outcomes.append((pending, self._add(writable, scope, pending, records)))
             except (GatherError, ContentReplaced) as error:
                 outcomes.append((pending, error))
+            except TableFull:
+                if not outcomes:
+                    raise
+                break
+            if pending.change.updates is None and records:
+                break  # nothing can be computed before the removal is applied
         return records, outcomes
 
     def _add(self, writable: WritableTensor, scope: str, pending: PendingScatter, records: list[Record]) -> Scattered:
-        """Add to `records` what `pending` changes after them; its answer."""
+        """Add to `records` what `pending` changes after them; its answer. Raises TableFull."""
         last_sequence = records[-1].entry.sequence if records else None
         answered = self.check(writable, scope, pending, last_sequence)
         if answered is not None:
             return answered
         description, change = writable.description, pending.change
-        assert isinstance(change, ScatterChange)
-        rows, values = new_rows(
-            writable.items, change.rows, change.updates.array, change.width, change.reduction, records
-        )
+        if isinstance(change, KeyedChange):
+            planned = plan_change(writable, change, records)
+        else:
+            numbers, width = (
+                (change.rows, change.width) if writable.row.keys is None else _rows_of_table(writable, change, records)
+            )
+            rows, values = new_rows(writable.items, numbers, change.updates.array, width, change.reduction, records)
+            planned = PlannedChange(rows, values)
         sequence = (writable.applied if last_sequence is None else last_sequence) + 1
         epoch = writable.words[HeaderWord.EPOCH]
         entry = Entry(
-            sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(rows), values.shape[1],
-            self._keys.logged_at(change.key, replicated=epoch > 0), scope, writable.row.number, epoch,
+            sequence, time.time_ns(), change.key, change.digest, description.etag(sequence), len(planned.rows),
+            planned.values.shape[1], self._keys.logged_at(change.key, replicated=epoch > 0), scope, writable.row.number,
+            epoch, **planned.members(),
         )  # fmt: skip
-        records.append(Record(entry, rows, values))
-        return Scattered(entry.etag, entry.version)
+        records.append(Record(entry, planned.rows, planned.values, planned.key_rows, planned.keys))
+        return Scattered(entry.etag, entry.version, counts=planned.counts)
 
     def check(
         self, writable: WritableTensor, scope: str, pending: PendingScatter, last_sequence: int | None = None
@@ -108,3 +126,22 @@ class ScatterExecutor:
         if change.key is not None:
             self._keys.check_limit(log)
         return None
+
+
+def _rows_of_table(
+    writable: WritableTensor, change: ScatterChange, records: Sequence[Record]
+) -> tuple[NDArray[np.int64], int]:
+    """The rows of a scatter by position to a table with keys, and their width: never wider than a row of the table.
+
+    Raises ContentReplaced for rows that it has no more, or that may be others since the scatter was validated.
+    """
+    present, row_items = rows_after(writable, records), prod(writable.description.shape[1:])
+    if change.of_rows not in (None, present):
+        raise ContentReplaced
+    if change.width <= row_items:
+        if (int(change.rows.max(initial=-1)) + 1) * change.width > present * row_items:
+            raise ContentReplaced
+        return change.rows, change.width
+    if change.width != present * row_items:
+        raise ContentReplaced
+    return np.tile(np.arange(present), len(change.rows)), row_items

@@ -26,11 +26,13 @@ def new_rows(
     width: int,
     reduction: Reduction,
     unapplied: Sequence[Record] = (),
+    present: int | None = None,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
     """The rows that a scatter changes, each once and in order, and the bytes of their new values.
 
     `items` gives all items of the content, flat; `width` is the items of a row. `unapplied` are earlier records that
-    are not applied yet; with a reduction, their rows are as wide. Updates of one row count in their order: the last one
+    are not applied yet; with a reduction, their rows are as wide. Rows from number `present` on are new and start from
+    zeros. Updates of one row count in their order: the last one
     wins, or they are reduced one after the other, each result rounded to the type, as NumPy does it (integers wrap).
     Minimum and maximum are those of IEEE 754-2019: NaN wins, and -0 is less than 0.
     """
@@ -43,6 +45,8 @@ def new_rows(
     else:
         unique, place = np.unique(rows, return_inverse=True)
         new = items().reshape(-1, width)[unique]
+        if present is not None:
+            new[unique >= present] = 0
         for record in unapplied:
             _overlay(new, unique, record)
         compares_floats = reduction in ("min", "max") and new.dtype.kind not in "iu"

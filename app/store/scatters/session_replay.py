@@ -49,7 +49,7 @@ def make_sure(writable: WritableTensor, session: int) -> None:
             following = tail_records(log, writable.applied + 1)
             if not following:
                 raise BrokenLog
-            writable.apply(following)
+            writable.repair(lambda: following)
             log.settle(writable.applied)
     except BrokenLog:
         logger.error("the log of %s is damaged: acknowledged changes are lost", writable.description.name)
@@ -78,4 +78,4 @@ def _replay(writable: WritableTensor) -> None:
     writable.set_applied(applied)
     writable.set_words({HeaderWord.SESSION: 0})
     if applied in sequences:
-        writable.apply(record for record in all_records(log.path) if record.entry.sequence <= applied)
+        writable.repair(lambda: (record for record in all_records(log.path) if record.entry.sequence <= applied))

@@ -12,8 +12,10 @@ import fcntl
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,11 +27,13 @@ from app.store.files import disk_writes, download_snapshots
 from app.store.files.key_files import key_type
 from app.store.files.key_layout import KeyLayout
 from app.store.files.regular_file import open_regular
-from app.store.files.tensor_file import DAMAGED, PAGE, Description, HeaderWord, decode_page
+from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, HeaderWord, decode_page
 from app.store.processes import memory_barrier
-from app.store.scatters.dirty_blocks import dirty_blocks
-from app.store.scatters.log_frames import Record, changed_parts
-from app.store.scatters.scatter_log import ScatterLog
+from app.store.scatters.dirty_blocks import dirty_blocks, dirty_table_blocks
+from app.store.scatters.log_frames import Record, changed_key_parts, changed_parts
+from app.store.scatters.scatter_log import ScatterLog, all_records
+from app.store.scatters.writable_keys import WritableKeys
+from app.store.store_errors import damaged
 from app.tensors.dtypes import DTYPES
 
 _FLUSH_BYTES: Final = 1 << 21
@@ -41,25 +45,45 @@ class WritableTensor:
     Used within the tensor's lock only, but for `checkpoint_lock` and `make_durable`.
     """
 
-    def __init__(self, folder: Path, row: Row, log: ScatterLog) -> None:
-        """`folder` is that of the tensors, `row` the version whose content it is. Raises BadFile and OSError."""
+    def __init__(self, folder: Path, row: Row, log: ScatterLog, *, private: bool = False) -> None:
+        """`folder` is that of the tensors, `row` the version whose content it is. Raises BadFile and OSError.
+
+        What is written to a `private` one is seen by nobody else, and never reaches the files.
+        """
         self.log = log
         self.row = row
+        self._folder = folder
         self._snapshots = folder.with_name(download_snapshots.FOLDER)
         self._bare = None if row.keys is None else KeyLayout(key_type(row), row.shape[0])
         self._fd = open_regular(folder / row.file, os.O_RDWR)
         try:
             size = os.fstat(self._fd).st_size
             self.description: Description = decode_page(os.pread(self._fd, PAGE, 0), size)
-            self.mapping = mmap.mmap(self._fd, size)
+            self.mapping = mmap.mmap(self._fd, size, mmap.MAP_PRIVATE if private else mmap.MAP_SHARED)
         except BaseException:
             os.close(self._fd)
             raise
         self.words = memoryview(self.mapping)[:PAGE].cast("Q")
+        self._keys: WritableKeys | None = None
+        self._private = private
+        if private:
+            self.words[HeaderWord.SNAPSHOTS] = 0
 
     def close(self) -> None:
-        """Close the file; the memory is unmapped with the last array that refers to it."""
+        """Close the files; the memory is unmapped with the last array that refers to it."""
         os.close(self._fd)
+        if self._keys is not None:
+            self._keys.close()
+
+    @property
+    def keys(self) -> WritableKeys:
+        """The keys of a table that has keys. Raises tensor_damaged and OSError."""
+        if self._keys is None:
+            try:
+                self._keys = WritableKeys(self._folder, self.row, private=self._private)
+            except BadFile as problem:
+                raise damaged(self.row.name, str(problem)) from None
+        return self._keys
 
     @property
     def applied(self) -> int:
@@ -71,10 +95,20 @@ class WritableTensor:
         """The version without the bit that marks damage."""
         return self.words[HeaderWord.VERSION] & ~DAMAGED
 
+    def logged(self) -> Iterator[Record]:
+        """The records of its log, one by one, but for those that were in the file when it was written."""
+        renewed = self.words[HeaderWord.RENEWED]
+        return (record for record in all_records(self.log.path) if record.entry.sequence > renewed)
+
     def items(self) -> NDArray[Any]:
         """All items of the content, flat."""
         description = self.description
         return np.frombuffer(self.mapping, DTYPES[description.dtype].numpy, description.item_count, PAGE)
+
+    def rows(self) -> NDArray[Any]:
+        """The items by rows, all for which there is room."""
+        capacity, *rest = self.description.shape
+        return self.items().reshape(capacity, prod(rest))
 
     def save_snapshots(self, records: Sequence[Record]) -> None:
         """Copy the pages that `records` will change into the snapshots that are being read. Raises OSError."""
@@ -82,22 +116,62 @@ class WritableTensor:
             return
         places = download_snapshots.Pages(self.description, self._bare)
         items = self.mapping, changed_parts(records, PAGE)
-        if not download_snapshots.save_pages(places, self._snapshots, self.description.id, items):
+        keys = self._changed_key_pages if any(len(record.key_rows) for record in records) else None
+        if not download_snapshots.save_pages(
+            places, self._snapshots, self.row.file, items, None if keys is None else partial(keys, records)
+        ):
             self._set_word(HeaderWord.SNAPSHOTS, 0)
 
+    def _changed_key_pages(self, records: Sequence[Record]) -> download_snapshots.Changed:
+        return self.keys.mapping, changed_key_parts(records, self.keys.layout.width, PAGE)
+
     def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
-        """Write the rows of `records`, of which there is one at least, in their order, while the version is odd.
+        """Write what `records`, of which there is one at least, say of rows and keys, while the version is odd.
 
         Raises what reading `records` raises, and OSError where snapshots are not saved yet; the version stays odd then.
         """
+        self._apply(records, snapshots_saved=snapshots_saved)
+
+    def repair(self, records: Callable[[], Iterable[Record]]) -> None:
+        """Apply what `records` gives to a content that has all, some or none of it, or one of them by half.
+
+        Raises what `apply` does, and BrokenLog.
+        """
+        words, heap_end = self.words, None
+        if self.row.keys is not None and any(record.changes_keys for record in records()):
+            before = words[HeaderWord.HEAP_BEFORE if self.version & 1 else HeaderWord.HEAP_END]
+            heap_end = self.keys.heap_start(records(), words[HeaderWord.ROWS], before)
+        self._apply(records(), repaired_from=heap_end)
+
+    def _apply(
+        self, records: Iterable[Record], *, snapshots_saved: bool = False, repaired_from: int | None = None
+    ) -> None:
+        """`repaired_from` is where the heap begins to be written in a repair that makes the index anew."""
+        words = self.words
+        mark = words[HeaderWord.VERSION] & DAMAGED
+        rows, heap_end = words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]
+        if repaired_from is not None:
+            heap_end = repaired_from
+        if self.row.keys is not None:
+            self._set_word(HeaderWord.HEAP_BEFORE, heap_end)
         # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
-        self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | 1)
+        self._set_word(HeaderWord.VERSION, words[HeaderWord.VERSION] | 1)
         memory_barrier.fence()
         for record in records:
             if not snapshots_saved:
                 self.save_snapshots([record])
             if len(record.rows):
                 self._write_rows(record)
+            if record.entry.size is not None:
+                if repaired_from is None:
+                    heap_end = self.keys.change(record, rows, heap_end)
+                else:
+                    heap_end = self.keys.write(record, heap_end)
+                rows = record.entry.size
+        if repaired_from is not None:
+            self.keys.rebuild(rows)
+        if self.row.keys is not None:
+            self.set_words({HeaderWord.HEAP_END: heap_end, HeaderWord.ROWS: rows})
         last = record.entry
         self._set_word(HeaderWord.MODIFIED, last.time)
         if self.words[HeaderWord.EPOCH]:
@@ -190,13 +264,22 @@ class WritableTensor:
         set, `records` are all that have changed it since this last succeeded, and none may come.
         """
         description = self.description
-        blocks = sorted(self.rewrite(records) if self.words[HeaderWord.UNWRITTEN] else dirty_blocks(records))
+        heap_end, key_blocks = self.words[HeaderWord.HEAP_END], None
+        if self.words[HeaderWord.UNWRITTEN]:
+            blocks = sorted(self.rewrite(records))
+        elif self._bare is not None:
+            found, key_blocks = dirty_table_blocks(records, self._bare, self.words[HeaderWord.HEAP_CHECKED], heap_end)
+            blocks = sorted(found)
+        else:
+            blocks = sorted(dirty_blocks(records))
         with memoryview(self.mapping) as view:
             checksums = [zlib.crc32(view[slice(*description.block_span(block))]) for block in blocks]
         if blocks:
             table = np.frombuffer(self.mapping, np.uint32, description.block_count, description.checksums_at)
             disk_writes.store_words(self.mapping, lambda _: table.__setitem__(blocks, checksums))
         try:
+            if key_blocks is not None:
+                self.keys.make_durable(key_blocks)
             # In portions, so that the fsyncs of other logs get their turn between them.
             for begin in range(0, description.file_size, _FLUSH_BYTES):
                 disk_writes.flush_range(self._fd, begin, _FLUSH_BYTES)
@@ -204,5 +287,7 @@ class WritableTensor:
         except OSError:
             self._set_word(HeaderWord.UNWRITTEN, 1)
             raise
+        if key_blocks is not None:
+            self._set_word(HeaderWord.HEAP_CHECKED, heap_end)
         if self.words[HeaderWord.UNWRITTEN]:
             self._set_word(HeaderWord.UNWRITTEN, 0)

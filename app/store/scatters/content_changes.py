@@ -1,0 +1,118 @@
+"""Carrying out the changes of one tensor that wait at the same time: scatters, upserts and removals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.errors import GatherError
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import INDEX, KEYS, AnsweredKey, Row
+from app.store.files.tensor_file import KEY_WORDS, HeaderWord
+from app.store.files.write_uploaded_tensor import Upload, UploadSpec
+from app.store.idempotency import IdempotencyKeys
+from app.store.publish_and_remove_versions import VersionChanges, row_of
+from app.store.scatters.group_commit import MAX_BATCH, Take
+from app.store.scatters.key_changes import TableFull
+from app.store.scatters.log_replay import ReplayedLogs
+from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
+from app.store.scatters.replicated_contents import ReplicatedContents
+from app.store.scatters.scatter_checkpoints import Checkpoints
+from app.store.scatters.scatter_execution import ScatterExecutor
+from app.store.scatters.scatter_strings import replaced_strings
+from app.store.scatters.table_growth import TableGrowth
+from app.store.scatters.writable_tensor import WritableTensor
+from app.store.store_errors import storage_errors
+from app.tensors.dtypes import DTYPES
+from app.tensors.shape_limits import Limits
+
+
+@dataclass
+class ContentChanges:
+    """Changes the contents of a store. All methods block on the disk."""
+
+    _locked: Callable[[str], AbstractContextManager[Row]]
+    """Gives the version that a reference names within its tensor's lock."""
+    _index: CatalogueCache
+    _logs: ReplayedLogs
+    _keys: IdempotencyKeys
+    _checkpoints: Checkpoints
+    _executor: ScatterExecutor
+    _versions: VersionChanges
+    _growth: TableGrowth
+    _replicated: ReplicatedContents
+    _uploads: Path
+    _limits: Limits
+
+    def execute(self, reference: str, take: Take) -> Callable[[], None] | None:
+        """Carry out and finish the changes by one reference that `take` gives; a checkpoint left for after the answers.
+
+        Raises the errors that hold for all of them.
+        """
+        batch: list[PendingScatter] = []
+        with self._locked(reference) as found:
+            row = found
+            while True:
+                with self._logs.open(row) as writable:
+                    if writable.words[HeaderWord.EPOCH]:
+                        break
+                    if row.dtype == "string":
+                        self._change_strings(writable, reference, *take(1))
+                        return None
+                    batch = batch or take(MAX_BATCH)
+                    left = [one for one in batch if not one.done]
+                    try:
+                        self._executor.execute(writable, reference, left)
+                        return self._checkpoints.begin_if_due(row, writable)
+                    except TableFull as full:
+                        try:
+                            row = self._growth.grow(writable, full)
+                        except GatherError as problem:
+                            next(one for one in left if not one.done).finish(problem)
+        batch = take(MAX_BATCH)
+        _refuse_by_key(batch, f"{row.name!r} is replicated: it cannot be changed by key")
+        self._replicated.execute(row.name, [one for one in batch if not one.done])
+        return None
+
+    def _change_strings(self, writable: WritableTensor, reference: str, pending: PendingScatter) -> None:
+        _refuse_by_key([pending], f"{writable.row.name!r} has rows of strings, which cannot be changed by key")
+        if not pending.done:
+            assert isinstance(pending.change, ScatterChange)
+            answered = self._executor.check(writable, reference, pending)
+            pending.finish(answered or self._scatter_strings(writable, reference, pending.change))
+
+    def _scatter_strings(self, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
+        """A scatter of strings, which differ in length: writes a new file of the content."""
+        row, sequence = writable.row, writable.applied + 1
+        spec = UploadSpec(row.name, DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock)
+        upload = Upload(self._uploads, spec, self._limits)
+        self._versions.begin(upload, replaced=row)
+        with storage_errors(upload.abandon):
+            for piece in replaced_strings(writable, change):
+                upload.write(piece)
+            upload.finish()
+            now = time.time_ns()
+            described = replace(upload.describe(), id=row.content, sha256=row.sha256)
+            etag = described.etag(sequence)
+            answers = []
+            if change.key is not None:
+                clock = self._keys.clock.now()
+                answers.append(AnsweredKey(scope, change.key, change.digest, etag, clock, row.number))
+            if row.keys is not None:
+                upload.link_beside(self._logs.tensor_folder, {row.key_file: KEYS, row.index_file: INDEX})
+            upload.seal(described, sequence, now, {word: writable.words[word] for word in KEY_WORDS})
+            with self._index.change() as transaction:
+                new = row_of(described, upload.id, row.created, now, row.number, row.note, row.keys)
+                self._versions.install(transaction, upload, new, [row], answers)
+            self._versions.finish(upload, [row], row.content)
+        return Scattered(etag, row.number)
+
+
+def _refuse_by_key(batch: Sequence[PendingScatter], why: str) -> None:
+    """Finish the changes by key of a batch with not_implemented."""
+    for pending in batch:
+        if isinstance(pending.change, KeyedChange):
+            pending.finish(GatherError("not_implemented", why))

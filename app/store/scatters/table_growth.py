@@ -1,0 +1,121 @@
+"""Larger files for a table with keys whose rows, keys or index are full, or whose heap of string keys is.
+
+The rows and keys that there are go to new files, which take the place of the old ones in one transaction of the
+catalogue; content and sequence stay. Whoever has mapped the old files reads them on, at the version that they have. The
+new files are durable with all that was logged, so growth is a checkpoint, too. Whenever the process dies, the table has
+the old files with their log or the new ones, and `remove_leftovers` removes the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from app.errors import GatherError
+from app.store.catalogue.catalogue_cache import CatalogueCache
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files.key_pieces import key_pieces, keys_spec
+from app.store.files.keyed_upload import KeyedUpload, check_capacity
+from app.store.files.tensor_file import PAGE, HeaderWord
+from app.store.files.write_uploaded_tensor import UploadSpec
+from app.store.idempotency import IdempotencyKeys
+from app.store.publish_and_remove_versions import VersionChanges, row_of
+from app.store.scatters.key_changes import TableFull
+from app.store.scatters.log_replay import ReplayedLogs
+from app.store.scatters.writable_tensor import WritableTensor
+from app.store.store_errors import storage_errors
+from app.tensors.dtypes import DTYPES
+from app.tensors.shape_limits import Limits
+
+_PIECE_BYTES: Final = 1 << 22
+
+
+@dataclass
+class TableGrowth:
+    """Grows tables of a store. All methods are for the tensor's lock, and block on the disk."""
+
+    _index: CatalogueCache
+    _logs: ReplayedLogs
+    _keys: IdempotencyKeys
+    _versions: VersionChanges
+    _uploads: Path
+    _limits: Limits
+    _empty_log: Callable[[WritableTensor], None]
+    """Removes the log of a content that is durable, with its keys."""
+
+    def grow(self, writable: WritableTensor, full: TableFull) -> Row:
+        """Make room for so many rows and bytes of string keys, twice as much if it can be; the version's new row.
+
+        Raises insufficient_storage, limit_exceeded and tensor_damaged, and nothing is changed.
+        """
+        layout = writable.keys.layout
+        capacity = layout.capacity
+        if full.rows > capacity:
+            capacity = max(full.rows, 2 * capacity)
+            try:
+                check_capacity(self._spec(writable, full.rows), capacity, self._limits)
+            except GatherError:
+                capacity = full.rows
+        return self._replace(writable, capacity, full.heap)
+
+    def renew(self, writable: WritableTensor) -> Row:
+        """Write the files anew: the disk has refused to keep what was written to them. Raises what `grow` does."""
+        return self._replace(writable, writable.keys.layout.capacity, 0)
+
+    def _replace(self, writable: WritableTensor, capacity: int, more_heap: int) -> Row:
+        with writable.checkpoint_lock():
+            if not writable.words[HeaderWord.UNWRITTEN]:
+                return self._write(writable, writable, capacity, more_heap)
+            # What the memory shows may be older than what was applied: the log has it.
+            folder = self._logs.tensor_folder
+            with closing(WritableTensor(folder, writable.row, writable.log, private=True)) as copy:
+                if next(copy.logged(), None) is not None:
+                    copy.repair(copy.logged)
+                return self._write(writable, copy, capacity, more_heap)
+
+    def _write(self, writable: WritableTensor, source: WritableTensor, capacity: int, more_heap: int) -> Row:
+        row, rows = writable.row, source.words[HeaderWord.ROWS]
+        layout, sequence = source.keys.layout, writable.applied
+        spec = keys_spec(source.keys.column(rows).rows, layout.dtype, 0, rows)
+        heap = max(layout.heap, 2 * (spec.string_bytes + more_heap)) if layout.dtype == "string" else 0
+        about = UploadSpec(
+            row.name, DTYPES[row.dtype], (rows, *row.shape[1:]), prefault=row.prefault, lock=row.lock, keys=spec,
+            capacity=capacity,
+        )  # fmt: skip
+        assert row.keys is not None
+        upload = KeyedUpload(self._uploads, about, self._limits, heap=heap)
+        upload.take_identity(row.content, row.sha256, row.keys.sha256)
+        self._versions.begin(upload, replaced=row)
+        with storage_errors(upload.abandon):
+            for piece in key_pieces(source.keys.column(rows).rows, layout.dtype, 0, rows):
+                upload.write(piece)
+            for piece in _row_pieces(source, rows):
+                upload.write(piece)
+            upload.finish()
+            described = upload.describe()
+            now = time.time_ns()
+            upload.seal(described, sequence, writable.words[HeaderWord.MODIFIED], {HeaderWord.RENEWED: sequence})
+            self._keys.store_in_parts([*writable.log.keys.values()])
+            with self._index.change() as transaction:
+                new = row_of(described, upload.id, row.created, now, row.number, row.note, upload.keys)
+                self._versions.install(transaction, upload, new, [row], ())
+            self._versions.finish(upload, [row], row.content)
+            self._empty_log(writable)
+        found = self._index.find(row.reference)
+        assert found is not None
+        return found
+
+    @staticmethod
+    def _spec(writable: WritableTensor, rows: int) -> UploadSpec:
+        row = writable.row
+        return UploadSpec(row.name, DTYPES[row.dtype], (rows, *row.shape[1:]))
+
+
+def _row_pieces(source: WritableTensor, rows: int) -> Iterator[bytes]:
+    size = source.description.size * rows // max(source.description.shape[0], 1)
+    for begin in range(0, size, _PIECE_BYTES):
+        yield source.mapping[PAGE + begin : PAGE + min(begin + _PIECE_BYTES, size)]

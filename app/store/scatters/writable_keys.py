@@ -1,0 +1,155 @@
+"""The key file and the index of a table, mapped for writing: how upserts and removals by key change them.
+
+Within the tensor's lock, while the version is odd. A record says which rows get which keys, and how many rows there are
+then. The index follows from that and from the keys before. A process that finds a change cut short does not know how
+far the index is: it writes the keys of all records again, and builds the index anew, in place.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.keys.key_column import KeyColumn
+from app.keys.key_index import IndexFull, KeyIndex, new_seed
+from app.store.catalogue.catalogue_rows import Row
+from app.store.files import disk_writes
+from app.store.files.key_files import ROWS_AT_ONCE, Access, describe_keys, map_index, map_key_file, open_index
+from app.store.files.regular_file import open_regular
+from app.store.scatters.log_frames import BrokenLog, Record, string_bytes
+
+_FLUSH_BYTES: Final = 1 << 21
+
+
+class WritableKeys:
+    """The keys of a version that has keys."""
+
+    def __init__(self, folder: Path, row: Row, *, private: bool = False) -> None:
+        """See `WritableTensor`. Raises BadFile and OSError."""
+        self._fds: list[int] = []
+        access = Access.PRIVATE if private else Access.WRITE
+        self.mapping, self.layout = map_key_file(folder, row, access)
+        self._index_mapping = map_index(folder, row, access)
+        self.index = open_index(self._index_mapping, self.layout)
+        try:
+            self._fds += [open_regular(folder / name, os.O_RDWR) for name in row.files[1:]]
+            self._description = describe_keys(self._fds[0], row)[0]
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the files; the memory is unmapped with the last array that refers to it."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+
+    def column(self, count: int) -> KeyColumn:
+        """The keys of the first `count` rows."""
+        return self.layout.column(self.mapping, count)
+
+    def change(self, record: Record, before: int, heap_end: int) -> int:
+        """Make what a record says of keys and index, of a table of `before` rows; where the heap ends then."""
+        size = record.entry.size
+        assert size is not None
+        old, rows = self.column(before), record.key_rows.astype(np.int64)
+        sources = np.empty(len(rows), np.int64)
+        self.index.find(old, record.keys, sources)
+        moves = sources >= 0
+        # The keys go of the rows behind the new end, and of those that get another one; but not those that move.
+        gone = np.setdiff1d(np.concatenate((np.arange(size, before), rows[rows < before])), sources[moves])
+        self._store_index(lambda: self.index.remove(old, gone))
+        self._store_index(lambda: self.index.move(old, sources[moves], rows[moves]))
+        heap_end = self.write(record, heap_end)
+        if np.array_equal(rows[~moves], np.arange(before, size)):
+            try:
+                self._insert(self.column(size), min(before, size), size)
+                return heap_end
+            except IndexFull:  # an unlucky seed
+                pass
+        self.rebuild(size)
+        return heap_end
+
+    def write(self, record: Record, heap_end: int) -> int:
+        """Write the keys of a record, and nothing to the index; where the heap ends then. Raises BrokenLog."""
+        rows = record.key_rows.astype(np.int64)
+        if not len(rows):
+            return heap_end
+        if int(rows.max()) >= self.layout.capacity or heap_end + string_bytes(record.keys) > self.layout.heap:
+            raise BrokenLog
+        keys = record.keys.packed()
+        whole = self.column(self.layout.capacity)
+        if keys.dtype == "string":
+            end = heap_end + len(keys.keys)
+            self._store(lambda: whole.keys.__setitem__(slice(heap_end, end), keys.keys))
+            entries: NDArray[np.int64] = np.stack(keys.bounds(), axis=1) + heap_end
+            table = whole.offsets
+        else:
+            end, entries, table = heap_end, keys.keys, whole.keys
+        half = len(rows) // 2
+        # In two steps, so that a test can stop the process between them.
+        for part in (slice(0, half), slice(half, None)):
+            self._store(lambda part=part: table.__setitem__(rows[part], entries[part]))  # type: ignore[misc]
+        return end
+
+    def rebuild(self, count: int) -> None:
+        """Build the index of the first `count` rows anew."""
+        column = self.column(count)
+        buffer = np.frombuffer(self._index_mapping, np.uint8)
+        self._store_index(lambda: KeyIndex.create(buffer, self.layout.dtype, new_seed()))
+        for start in range(0, count, ROWS_AT_ONCE):
+            self._insert(column, start, min(start + ROWS_AT_ONCE, count))
+
+    def _insert(self, column: KeyColumn, start: int, stop: int) -> None:
+        self._store_index(lambda: self.index.insert(column, start, stop))
+
+    def _store(self, change: Callable[[], object]) -> None:
+        disk_writes.store_words(self.mapping, lambda _: _discard(change()))
+
+    def _store_index(self, change: Callable[[], object]) -> None:
+        disk_writes.store_words(self._index_mapping, lambda _: _discard(change()))
+
+    def heap_start(self, records: Iterable[Record], rows: int, heap_end: int) -> int:
+        """From where on the heap may be written when `records` are applied again to a table of `rows` rows.
+
+        That is at `heap_end`, where it ended before them. After a loss of power that may be older or newer than the
+        keys: so it is behind all keys that the records do not touch, and there if there is no room otherwise.
+        """
+        if self.layout.dtype != "string":
+            return heap_end
+        touched: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        total = 0
+        for record in records:
+            if record.entry.size is not None:
+                total += string_bytes(record.keys)
+                touched.append(record.key_rows.astype(np.int64))
+                rows = record.entry.size
+        others = np.ones(min(rows, self.layout.capacity), np.bool_)
+        changed = np.concatenate(touched)
+        others[changed[changed < len(others)]] = False
+        untouched = int(self.column(len(others)).bounds()[1][others].max(initial=0))
+        start = max(heap_end, untouched)
+        return start if start + total <= self.layout.heap else untouched
+
+    def make_durable(self, blocks: Collection[int]) -> None:
+        """Make keys and index durable, and the checksums of these blocks of the key file. Raises OSError."""
+        description, dirty = self._description, sorted(blocks)
+        with memoryview(self.mapping) as view:
+            checksums = [zlib.crc32(view[slice(*description.block_span(block))]) for block in dirty]
+        if dirty:
+            table = np.frombuffer(self.mapping, np.uint32, description.block_count, description.checksums_at)
+            self._store(lambda: table.__setitem__(dirty, checksums))
+        for fd in self._fds:
+            for begin in range(0, os.fstat(fd).st_size, _FLUSH_BYTES):
+                disk_writes.flush_range(fd, begin, _FLUSH_BYTES)
+            disk_writes.fsync(fd)
+
+
+def _discard(_: object) -> None:
+    pass
