@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.catalogue.conditions import ALWAYS, Conditions
-from app.store import LocalStore
+from app.store import LocalStore, Resident
 from app.store.row_counts import RowCounts
 from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, Scattered
 from app.tensors.dtypes import DTYPES
@@ -71,46 +72,91 @@ def pending(store: LocalStore, name: str, keys: Keys, *options: Any, **more: Any
     return PendingScatter(keyed_change(store, name, keys, *options, **more))
 
 
-def found_by_key(store: LocalStore, name: str) -> dict[Key, list[float]]:
-    """All keys with their rows; each key must lead to its row."""
+def table_of(resident: Resident) -> Table:
+    """All rows with their keys; each key must lead to its row. Of no one state unless the resident is consistent."""
+    keys = resident.keys
+    assert keys is not None
+    rows = resident.tensor.array.reshape(resident.tensor.shape[0], -1).copy()
+    column = keys.column  # type: ignore[attr-defined]
+    found: list[Key] = [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in column.tolist()]
+    wanted = packed([str(key) for key in found]) if keys.dtype == "string" else np.array(found, keys.dtype)
+    places = np.empty(len(found), np.int64)
+    keys.find(wanted, places)
+    if resident.is_consistent:
+        assert places.tolist() == [*range(len(found))]
+        assert keys.count == len(rows) == len(found)
+    return Table((*found,), rows)
+
+
+def found_by_key(store: LocalStore, name: str) -> Table:
+    """All rows with their keys as the store has them."""
     resident = store.get(name)
     assert resident is not None
-    assert resident.keys is not None
-    rows = resident.tensor.array.reshape(resident.tensor.shape[0], -1).tolist()
-    column = resident.keys.column  # type: ignore[attr-defined]
-    keys = [key.decode() if isinstance(key, bytes) else key for key in column.tolist()]
-    wanted = packed(keys) if resident.keys.dtype == "string" else np.array(keys, resident.keys.dtype)
-    places = np.empty(len(keys), np.int64)
-    resident.keys.find(wanted, places)
-    assert places.tolist() == list(range(len(keys)))
+    table = table_of(resident)
     assert resident.is_consistent
-    assert resident.keys.count == len(rows) == len(keys)
-    return dict(zip(keys, rows, strict=True))
+    return table
+
+
+def same(one: Table, other: Table) -> bool:
+    return one.tobytes() == other.tobytes()
+
+
+REDUCTIONS: dict[Reduction, Any] = {
+    "none": lambda old, new: new, "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of float32 and their keys, in the order that they have."""
+
+    keys: tuple[Key, ...]
+    rows: NDArray[np.float32]
+    dtype: str = "by key"
+
+    def tobytes(self) -> bytes:
+        return repr(self.keys).encode() + self.rows.tobytes()
+
+    def upserted(
+        self, keys: Sequence[Key], updates: NDArray[np.float32], reduction: Reduction
+    ) -> tuple[Table, RowCounts]:
+        places = {key: place for place, key in enumerate(self.keys)}
+        rows = [*self.rows]
+        for key, update in zip(keys, updates, strict=True):
+            if key not in places:
+                places[key] = len(rows)
+                rows.append(np.zeros(self.rows.shape[1], np.float32))
+            rows[places[key]] = REDUCTIONS[reduction](rows[places[key]], update)
+        count = len(rows)
+        made = np.array(rows, np.float32).reshape(count, self.rows.shape[1])
+        return Table((*places,), made), RowCounts(count, inserted=count - len(self.keys))
+
+    def without(self, keys: Sequence[Key]) -> tuple[Table, RowCounts]:
+        """The table after a removal: the last rows are in the gaps."""
+        places = {key: place for place, key in enumerate(self.keys)}
+        gone = {places[key] for key in keys if key in places}
+        count = len(self.keys) - len(gone)
+        order = [*range(count)]
+        last = [row for row in range(count, len(self.keys)) if row not in gone]
+        for gap, source in zip(sorted(row for row in gone if row < count), last, strict=True):
+            order[gap] = source
+        rest = Table(tuple(self.keys[row] for row in order), self.rows[order])
+        return rest, RowCounts(count, removed=len(gone), missing=len({*keys} - places.keys()))
 
 
 @dataclass
 class Model:
-    """A table of float32 rows by key."""
+    """A table of float32 rows that changes."""
 
-    width: int
-    rows: dict[Key, NDArray[np.float32]] = field(default_factory=dict)
+    table: Table
 
     def upsert(self, keys: list[Key], updates: NDArray[np.float32], reduction: Reduction = "none") -> RowCounts:
-        known = len(self.rows)
-        functions: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
-        for key, update in zip(keys, updates, strict=True):
-            old = self.rows.get(key, np.zeros(self.width, np.float32))
-            self.rows[key] = update.copy() if reduction == "none" else functions[reduction](old, update)
-        return RowCounts(len(self.rows), inserted=len(self.rows) - known)
+        self.table, counts = self.table.upserted(keys, updates, reduction)
+        return counts
 
     def remove(self, keys: list[Key]) -> RowCounts:
-        known = {key for key in keys if key in self.rows}
-        for key in known:
-            del self.rows[key]
-        return RowCounts(len(self.rows), removed=len(known), missing=len({*keys} - known))
-
-    def found(self) -> dict[Key, list[float]]:
-        return {key: row.tolist() for key, row in self.rows.items()}
+        self.table, counts = self.table.without(keys)
+        return counts
 
 
 def some_key(dtype: str, number: int) -> Key:
@@ -120,7 +166,7 @@ def some_key(dtype: str, number: int) -> Key:
     return number * 0x9E3779B97F4A7C15 % 2**64 if dtype == "uint64" else number * 7919 - 1000
 
 
-def as_keys(dtype: str, keys: list[Key]) -> Keys:
+def as_keys(dtype: str, keys: Sequence[Key]) -> Keys:
     return [str(key) for key in keys] if dtype == "string" else np.array(keys, dtype)
 
 
