@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.store import LocalStore, Resident
 from app.store.row_counts import RowCounts
-from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, Scattered
+from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Reduction
 from app.tensors.tensor import Tensor
@@ -47,7 +47,9 @@ def keyed_change(
     return KeyedChange(about.id, keys_tensor(keys), tensor, width, reduction, key, digest)
 
 
-def change_by_key(store: LocalStore, name: str, change: KeyedChange, conditions: Conditions = ALWAYS) -> Scattered:
+def change_by_key(
+    store: LocalStore, name: str, change: ScatterChange | KeyedChange, conditions: Conditions = ALWAYS
+) -> Scattered:
     """Carry out a change, as its caller's turn comes."""
     turn = Event()
     queued = store.queue_scatter(name, change, conditions, turn.set)

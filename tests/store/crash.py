@@ -14,7 +14,7 @@ given twice, and an alias names a version that is there. The record of an import
 until it is forgotten: because a request asks for that, or as the oldest of more than MOST_RECORDS.
 
 SEQUENCE is `contents` (uploads, scatters, removals), `versions` (of tensors, kept or not, and aliases of them),
-`imports` (whole, failed, ended and forgotten) or `keys` (tables with keys).
+`imports` (whole, failed, ended and forgotten), `keys` (tables with keys) or `upserts` (changes by key, and growth).
 
 MODE says what dying means. `kill`: the process ends, what it wrote stays. `half`: so, with the last write done by half.
 `lost`, `names`, `data` and `first` are a loss of power, of which `lost` keeps what fsync has made durable and nothing
@@ -61,11 +61,23 @@ from app.imports.source import Checksum, SourceFailed
 from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
 from app.store import Conditions, LocalStore, Resident, import_records
+from app.store.row_counts import RowCounts
 from app.store.scatters import log_replay
 from app.store.scatters.pending_scatter import PendingScatter
 from app.store.scatters.scatter_log import ScatterLog
+from app.tensors.operator_signature import Reduction
 from app.tensors.shape_limits import Limits
 from tests.http.tensors import npy
+from tests.store.changed_by_key import (
+    REDUCTIONS,
+    Key,
+    Table,
+    as_keys,
+    change_by_key,
+    keyed_change,
+    some_key,
+    table_of,
+)
 from tests.store.helpers import call_of, change_of, files, put, put_alias, scatter_together, strings
 from tests.store.keyed import put_keyed, rows_of
 from tests.store.power import LOSSES, Power
@@ -86,7 +98,12 @@ Records = list[tuple[str, str]]
 ALWAYS = Conditions()
 KEYS = 7 * np.arange(300) - 1000
 """The keys of each table named k; no other table has keys."""
+DTYPE_OF = {"i": "uint64", "j": "string"}
+"""Tables that are changed by key, and the types of their keys."""
 CHECKPOINT = 1200
+KEYED = ("k", *DTYPE_OF)
+COUNTS: dict[str, RowCounts] = {}
+"""What was answered to changes by key, by the ETag."""
 LOGS = 20 * CHECKPOINT
 """More than the logs of a few small tensors ever take together."""
 MOST_RECORDS = 4
@@ -218,8 +235,40 @@ def with_keys() -> list[Change]:
     ]
 
 
+def upserted() -> list[Change]:
+    """Upserts and removals by key, alone and together with others and with scatters by position; tables that grow."""
+    rng = random.Random(1)
+
+    def values(value: float, count: int) -> NDArray[np.float32]:
+        return np.arange(count * 8, dtype=np.float32).reshape(count, 8) + value
+
+    def some(*numbers: int, how: Reduction = "none") -> tuple[list[Key], NDArray[np.float32], Reduction]:
+        return [some_key(DTYPE_OF[name], number) for number in numbers], values(rng.randrange(100), len(numbers)), how
+
+    changes: list[Change] = []
+    for name in DTYPE_OF:
+        changes += [
+            ("table", name, (1, Table((*some(*range(20))[0],), values(0, 20)))),
+            ("upsert", name, some(3, 20, 21, 3)),
+            ("remove", name, some(0, 19, 77)[0]),
+            ("scatter", name, ([[0], [-1]], values(1000, 2), "add")),
+            ("upsert", name, some(*range(40, 60), 5, how="add")),
+            (
+                "by key", name,
+                [("upsert", some(60, 61)), ("upsert", some(61, 62, how="add")), ("remove", some(60, 5)[0]),
+                 ("scatter", ([[1]], values(7, 1), "max")), ("upsert", some(5, 63))],
+            ),
+            ("remove", name, some(*range(2, 30))[0]),
+            ("upsert", name, some(*range(100, 180), 1, how="max")),
+            ("remove", name, some(*range(200))[0]),
+            ("upsert", name, some(1, 2)),
+            ("remove", name, some(1)[0]),
+        ]  # fmt: skip
+    return [*changes, ("delete", "i", None), ("table", "j", (1, Table(("",), values(5, 1))))]
+
+
 SEQUENCES: dict[str, Callable[[], list[Change]]] = {
-    "contents": fixed, "versions": versioned, "imports": imported, "keys": with_keys,
+    "contents": fixed, "versions": versioned, "imports": imported, "keys": with_keys, "upserts": upserted,
 }  # fmt: skip
 
 
@@ -286,7 +335,7 @@ def expected(tables: Tables, change: Change) -> Tables:
         return after
     if kind in ("import failed", "import ended", "forget"):
         return after
-    if kind in ("put", "keep", "keyed", "import"):
+    if kind in ("put", "keep", "keyed", "table", "import"):
         keep, content = (1, what) if kind == "put" else what
         number = tables.get(f"#{name}", 0) + 1
         for old in numbers_of(tables, name)[: max(0, len(numbers_of(tables, name)) + 1 - keep)]:
@@ -305,23 +354,24 @@ def expected(tables: Tables, change: Change) -> Tables:
     if kind == "unalias":
         del after[f"={name}"]
         return after
-    if kind == "together":
-        for one in what:
-            after = expected(after, ("scatter", name, one))
+    if kind in ("together", "by key"):
+        for _, one in keyed(change, ""):
+            after = expected(after, one)
         return after
     name = resolved(tables, name)
-    data = tables[name].copy()
+    if kind == "upsert":
+        after[name] = tables[name].upserted(*what)[0]
+        return after
+    if kind == "remove":
+        after[name] = tables[name].without(what)[0]
+        return after
+    before = tables[name]
+    data = before.rows.copy() if isinstance(before, Table) else before.copy()
     rows, values, reduction = what
     for place, value in zip(rows, values, strict=True):
         at = tuple(place)
-        functions: dict[str, Callable[[Any, Any], Any]] = {
-            "none": lambda old, new: new,
-            "add": np.add,
-            "mul": np.multiply,
-            "max": np.maximum,
-        }
-        data[at] = functions[reduction](data[at], value)
-    after[name] = data
+        data[at] = REDUCTIONS[reduction](data[at], value)
+    after[name] = Table(before.keys, data) if isinstance(before, Table) else data
     return after
 
 
@@ -334,8 +384,12 @@ def expected_records(records: Records, change: Change) -> Records:
     return [*records, (name, ends[kind])][-MOST_RECORDS:] if kind in ends else records
 
 
-def fingerprint(content: NDArray[Any]) -> str:
-    raw = "\0".join(content.tolist()).encode() if content.dtype == object else content.tobytes()
+def fingerprint(content: NDArray[Any] | Table) -> str:
+    raw = (
+        "\0".join(content.tolist()).encode()
+        if not isinstance(content, Table) and content.dtype == object
+        else content.tobytes()
+    )
     return hashlib.md5(raw).hexdigest()[:12]
 
 
@@ -362,7 +416,7 @@ class Course:
             for one in [one for _, one in keyed(change, "")] or [change]:
                 tables = expected(tables, one)
                 self.tables.append(tables)
-                if change[0] in ("put", "keep", "keyed", "import", "scatter", "together"):
+                if change[0] in ("put", "keep", "keyed", "table", "import") or keyed(change, ""):
                     contents.append(fingerprint(tables[resolved(tables, change[1])]))
             self.at.append(len(self.tables) - 1)
             self.records.append(expected_records(self.records[-1], change))
@@ -392,6 +446,10 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
     if kind == "keyed":
         keep, content = what
         return [put_keyed(store, name, KEYS, content, step=30_000, keep=keep).etag]
+    if kind == "table":
+        keep, content = what
+        keys = as_keys(DTYPE_OF[name], content.keys)
+        return [put_keyed(store, name, keys, content.rows, step=30_000, keep=keep).etag]
     if kind.startswith("import"):
         return carry_out_import(store, kind, name, what)
     if kind == "forget":
@@ -409,13 +467,10 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
     if kind == "unalias":
         store.delete_alias(name)
         return []
-    if kind == "scatter":
+    if kind in ("scatter", "upsert", "remove"):
         return [request(store, change, key)]
-    if kind == "together":
-        batch = [
-            PendingScatter(change_of(store, name, one[0], one[1], one[2], f"{key}.{number}", digest(f"{key}.{number}")))
-            for number, one in enumerate(what)
-        ]
+    if kind in ("together", "by key"):
+        batch = [pending_of(store, one, each) for each, one in keyed(change, key)]
         outcomes = scatter_together(store, name, batch)
         for outcome in outcomes:
             if isinstance(outcome, GatherError):
@@ -518,14 +573,42 @@ def tried(store: LocalStore, change: Change, key: str) -> tuple[list[str], Gathe
 
 
 def request(store: LocalStore, change: Change, key: str) -> str:
-    """A scatter as it comes from a client; the ETag."""
-    _, name, (rows, values, reduction) = change
+    """A scatter or a change by key as it comes from a client; the ETag."""
+    kind, name, what = change
     turn = Event()
+    if kind != "scatter":
+        return request_by_key(store, change, key)
+    rows, values, reduction = what
     attempt = ScatterAttempt(store, name, call_of(rows, values, reduction), ALWAYS, key, digest(key), turn.set)
     while (scattered := attempt.advance()) is None:
         turn.wait()
         turn.clear()
     return scattered.etag
+
+
+def request_by_key(store: LocalStore, change: Change, key: str) -> str:
+    """A change by key; the ETag. Its counts are the same whenever it comes again."""
+    try:
+        answered = change_by_key(store, change[1], pending_of(store, change, key).change)
+    except GatherError:
+        known = store.find_answer(change[1], key, digest(key))
+        if known is None:
+            raise
+        answered = known
+    assert answered.counts is not None
+    assert COUNTS.setdefault(answered.etag, answered.counts) == answered.counts
+    return answered.etag
+
+
+def pending_of(store: LocalStore, change: Change, key: str) -> PendingScatter:
+    """A scatter or a change by key that waits to be carried out."""
+    kind, name, what = change
+    if kind == "scatter":
+        rows, values, reduction = what
+        return PendingScatter(change_of(store, name, rows, values, reduction, key, digest(key)))
+    keys, values, how = what if kind == "upsert" else (what, None, None)
+    of_type = as_keys(DTYPE_OF[name], keys)
+    return PendingScatter(keyed_change(store, name, of_type, values, how or "none", key, digest(key)))
 
 
 def digest(key: str) -> str:
@@ -535,10 +618,12 @@ def digest(key: str) -> str:
 def keyed(change: Change, key: str) -> list[tuple[str, Change]]:
     """The scatters of a change, one by one, with their keys."""
     kind, name, what = change
-    if kind == "scatter":
+    if kind in ("scatter", "upsert", "remove"):
         return [(key, change)]
     if kind == "together":
         return [(f"{key}.{number}", ("scatter", name, one)) for number, one in enumerate(what)]
+    if kind == "by key":
+        return [(f"{key}.{number}", (of, name, one)) for number, (of, one) in enumerate(what)]
     return []
 
 
@@ -550,7 +635,7 @@ def once(store: LocalStore, change: Change, key: str, *, made: bool) -> list[str
     return [] if made else carry_out(store, change, key)
 
 
-def look(store: LocalStore, name: str) -> tuple[NDArray[Any], str] | None:
+def look(store: LocalStore, name: str) -> tuple[Any, str] | None:
     """The content of a tensor and its ETag, read as the service answers a gather."""
     resident = store.get(name)
     if resident is None:
@@ -567,8 +652,10 @@ def look(store: LocalStore, name: str) -> tuple[NDArray[Any], str] | None:
     return values, resident.etag
 
 
-def values_of(resident: Resident) -> NDArray[Any]:
+def values_of(resident: Resident) -> Any:
     tensor = resident.tensor
+    if resident.keys is not None and resident.keys.dtype in DTYPE_OF.values():
+        return table_of(resident)
     return items(tensor).reshape(tensor.shape)
 
 
@@ -601,12 +688,12 @@ def found(store: LocalStore, etags: Etags) -> State:
             )
             if name == "k":
                 assert rows_of(store, reference, KEYS) == [*range(KEYS.size)], f"{reference}: a key is lost"
-            assert (metadata.keys is not None) == (name == "k"), f"{reference}: {metadata}"
+            assert (metadata.keys is not None) == (name in KEYED), f"{reference}: {metadata}"
             if reference != name:
                 state[reference] = content
                 assert reference == f"{name}@{metadata.version}"
         assert state[f"{name}@{numbers[-1]}"] == content, f"{name} is not its newest version"
-    for name in "kstuv":
+    for name in "ijkstuv":
         assert numbers_of(state, name) or look(store, name) is None, f"{name} is found and not listed"
     for alias in store.alias_names():
         target = store.alias(alias).reference
@@ -684,7 +771,7 @@ def judge(
         assert state in allowed, f"{case}: {state} is none of {allowed}"
         assert {path.split("/")[0] for path in files(folder)} <= {"tensors", "logs"}, (case, files(folder))
         versions = [key for key in state if key[0] != "="]
-        kept = len(versions) + 2 * len(numbers_of(state, "k"))
+        kept = len(versions) + sum(2 * len(numbers_of(state, name)) for name in KEYED)
         assert len([path for path in files(folder) if path.startswith("tensors/")]) == kept, case
         there = check_imports(store, folder, case)
         if records is not None:
