@@ -11,7 +11,6 @@ from app.api.routes.tensors_content import BY_ACCEPT, admitted_codecs, content_f
 from app.errors import GatherError
 from app.formats.body_formats import RAW, SAFETENSORS_FILE, TensorCodec
 from app.formats.safetensors.upload import keys_head
-from app.keys.key_column import KeyType
 from app.store import LocalStore
 from app.store.files.key_pieces import PIECE_BYTES, ReadKeys, framed_pieces, key_pieces
 from app.tensors.dtypes import DTYPES

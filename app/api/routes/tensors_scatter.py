@@ -254,7 +254,9 @@ class ScatterAttempt:
             keys = _widened(call.keys)
             return KeyedChange(about.id, keys, call.updates, width, call.reduction, self._key, self._digest)
         plan = plan_scatter(dtype, shape, call)
-        of_rows = None if resident.keys is None else shape[0]
+        indices = call.indices
+        from_end = resident.keys is not None and (not indices.shape[-1] or bool((indices.array < 0).any()))
+        of_rows = shape[0] if from_end else None
         return ScatterChange(
             about.id, plan.rows, call.updates, plan.slice_items, call.reduction, self._key, self._digest, of_rows
         )

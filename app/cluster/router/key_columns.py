@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.keys.key_column import KeyColumn, KeyType
-from app.store.files.key_files import unframed
+from app.store.files.key_files import wanted_column
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
-
-
-def as_column(keys: NDArray[Any] | PackedStrings) -> KeyColumn:
-    """Return the column of these keys, over the same memory."""
-    return unframed(keys) if isinstance(keys, PackedStrings) else KeyColumn.integers(keys)
 
 
 def column_of(given: Sequence[Tensor], dtype: KeyType) -> KeyColumn:
     """Return all keys as one column of this type, copied. int32 widens."""
     if dtype != "string":
         return KeyColumn.integers(np.concatenate([one.array.astype(dtype, copy=False) for one in given]))
-    columns = [unframed(one) for one in given if isinstance(one, PackedStrings)]
+    columns = [wanted_column(one) for one in given if isinstance(one, PackedStrings)]
     compact = [one.take(np.arange(len(one))) for one in columns]
     sizes = np.concatenate([stop - start for start, stop in (one.bounds() for one in compact)])
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.cluster.router.fetch_rows import LostRange, TableReads
-from app.cluster.router.key_columns import as_column, column_of
+from app.cluster.router.key_columns import column_of
 from app.cluster.router.range_requests import Output, key_requests
 from app.cluster.router.shard_resources import NeedingPlaces, ShardResources
 from app.cluster.router.sharded_tensors import ShardedResident, without_positions
@@ -25,6 +25,7 @@ from app.keys.key_index import KeyIndex, build, new_seed
 from app.memory.budget import Memory
 from app.services.find_rows import value_of
 from app.store import Resident
+from app.store.files.key_files import wanted_column
 from app.telemetry.served_request import ServedRequest
 from app.tensors.by_key import ByKey, NamedRow
 from app.tensors.dtypes import DTYPES
@@ -50,7 +51,7 @@ class FetchedKeys:
 
     def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
         """See `app.store.TableKeys`."""
-        self._index.find(self._column, as_column(wanted), out)
+        self._index.find(self._column, wanted_column(wanted), out)
         known = out >= 0
         out[known] = self._rows[out[known]]
 
