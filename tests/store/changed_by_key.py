@@ -78,7 +78,7 @@ def table_of(resident: Resident) -> Table:
     """All rows with their keys; each key must lead to its row. Of no one state unless the resident is consistent."""
     keys = resident.keys
     assert keys is not None
-    rows = resident.tensor.array.reshape(resident.tensor.shape[0], -1).copy()
+    rows = resident.tensor.array.reshape(resident.tensor.shape).copy()
     column = keys.column  # type: ignore[attr-defined]
     found: list[Key] = [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in column.tolist()]
     wanted = packed([str(key) for key in found]) if keys.dtype == "string" else np.array(found, keys.dtype)
