@@ -116,9 +116,9 @@ def change_of(
     digest: str = "digest",
 ) -> ScatterChange:
     """A scatter as the store takes it."""
-    about = store.content(name).description
-    call = call_of(indices, updates, reduction)
-    plan = plan_scatter(DTYPES[about.dtype], about.shape, call)
+    content = store.content(name)
+    about, call = content.description, call_of(indices, updates, reduction)
+    plan = plan_scatter(DTYPES[about.dtype], content.resident().tensor.shape, call)
     return ScatterChange(about.id, plan.rows, call.updates, plan.slice_items, reduction, key, digest)
 
 

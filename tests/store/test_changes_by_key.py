@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from app.store import LocalStore
+from app.errors import GatherError
+from app.store import LocalStore, Quota
+from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
+from app.store.maintenance.restore import restore
+from app.store.row_counts import RowCounts
+from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, PendingScatter
+from app.tensors.operator_signature import Reduction
 from tests.store.changed_by_key import (
     REDUCTIONS,
     Key,
     Model,
     Table,
     as_keys,
+    change_by_key,
     found_by_key,
+    keyed_change,
+    keys_tensor,
     random_keys,
     remove,
     same,
     some_key,
     upsert,
 )
-from tests.store.helpers import reopened
+from tests.store.helpers import change_of, files, opened, reopened, scatter, scatter_change, strings
 from tests.store.keyed import put_keyed
 
 TYPES = ("int64", "uint64", "string")
@@ -64,3 +76,149 @@ def test_random_changes_by_two_workers_are_those_of_a_dictionary(
     assert same(found_by_key(again, "x"), model.table)
     assert list(check(folder)) == []
     again.close()
+
+
+def rows(*values: float) -> NDArray[np.float32]:
+    return np.repeat(np.array(values, np.float32), WIDTH).reshape(-1, WIDTH)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_changes_that_wait_together_are_as_if_one_after_the_other(store: LocalStore, dtype: str) -> None:
+    model = filled(store, dtype, 4)
+    a, b, c = (some_key(dtype, number) for number in (2, 50, 51))
+    batch: list[tuple[str, list[Key], Any, Reduction]] = [
+        ("upsert", [b, a, b], rows(1, 2, 3), "add"),
+        ("upsert", [b, c], rows(10, 20), "add"),
+        ("scatter", [], rows(7), "none"),
+        ("upsert", [c, a], rows(5, 6), "mul"),
+        ("remove", [a, b, a], None, "none"),
+        ("upsert", [b], rows(9), "max"),
+        ("remove", [b, some_key(dtype, 99)], None, "none"),
+    ]  # fmt: skip
+    waiting = [
+        PendingScatter(change_of(store, "x", [[1]], values))
+        if kind == "scatter"
+        else PendingScatter(keyed_change(store, "x", as_keys(dtype, keys), values, how))
+        for kind, keys, values, how in batch
+    ]
+    afterwards = store.execute_scatters("x", lambda most: waiting[:most])
+    assert afterwards is None
+    for (kind, keys, values, how), one in zip(batch, waiting, strict=True):
+        counts = one.result().counts
+        if kind == "scatter":
+            model.table.rows[1] = 7
+            assert counts is None
+        else:
+            assert counts == (model.remove(keys) if values is None else model.upsert(keys, values, how))
+    assert same(found_by_key(store, "x"), model.table)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_change_that_comes_again_gets_its_first_answer(store: LocalStore, folder: Path, dtype: str) -> None:
+    filled(store, dtype, 4)
+    new, old = as_keys(dtype, [some_key(dtype, 9)]), as_keys(dtype, [some_key(dtype, 0)])
+    first = change_by_key(store, "x", keyed_change(store, "x", new, rows(1), key="a"))
+    second = change_by_key(store, "x", keyed_change(store, "x", old, key="b"))
+    assert (first.counts, second.counts) == (RowCounts(5, inserted=1), RowCounts(4, removed=1))
+    for turn in range(2):
+        for key, keys, values, answer in (("a", new, rows(1), first), ("b", old, None, second)):
+            again = change_by_key(store, "x", keyed_change(store, "x", keys, values, key=key))
+            assert (again.etag, again.counts, again.repeated) == (answer.etag, answer.counts, True), turn
+        store = reopened(store, folder)
+    store.close()
+
+
+def test_a_scatter_by_position_to_rows_that_went_is_judged_again(store: LocalStore) -> None:
+    filled(store, "int64", 4)
+    last, from_end = (
+        change_of(store, "x", [[3]], rows(1)),
+        replace(change_of(store, "x", [[3]], rows(1)), of_rows=4),
+    )
+    remove(store, "x", as_keys("int64", [some_key("int64", 0)]))
+    for change in (last, from_end):
+        with pytest.raises(ContentReplaced):
+            scatter_change(store, "x", change)
+    upsert(store, "x", as_keys("int64", [5]), rows(5))
+    with pytest.raises(GatherError, match="index_out_of_bounds"):
+        scatter(store, "x", [[4]], rows(1))
+    scatter(store, "x", [[3]], rows(8))
+    assert found_by_key(store, "x").rows[3].tolist() == [8] * WIDTH
+
+
+def test_growth_that_the_quota_refuses_changes_nothing(folder: Path) -> None:
+    store = opened(folder, Quota(total=30_000))
+    model = filled(store, "string", 4)
+    many: list[Key] = [some_key("string", number) for number in range(2000)]
+    with pytest.raises(GatherError) as caught:
+        upsert(store, "x", as_keys("string", many), rows(*range(2000)))
+    assert caught.value.code == "insufficient_storage"
+    assert same(found_by_key(store, "x"), model.table)
+    assert upsert(store, "x", as_keys("string", many[:6]), rows(*range(6))) == model.upsert(many[:6], rows(*range(6)))
+    assert same(found_by_key(store, "x"), model.table)
+    assert list(check(folder)) == []
+    assert len(files(folder)) == 4
+    store.close()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_download_is_of_one_version_of_rows_and_keys(store: LocalStore, other: LocalStore, dtype: str) -> None:
+    model = filled(store, dtype, 3000, capacity=4000)
+    before = model.table
+    snapshot = other.snapshot(other.content("x"))
+    keys: list[Key] = [some_key(dtype, number) for number in range(3000)]
+    remove(store, "x", as_keys(dtype, keys[::3]))
+    upsert(store, "x", as_keys(dtype, [some_key(dtype, 7000 + number) for number in range(900)]), rows(*range(900)))
+    upsert(store, "x", as_keys(dtype, [some_key(dtype, 9000 + number) for number in range(5000)]), rows(*range(5000)))
+    assert snapshot.shape == (3000, WIDTH)
+    found = [key.decode() if isinstance(key, bytes) else key for key in snapshot.keys(0, 3000).tolist()]
+    read = np.frombuffer(snapshot.read(*snapshot.row_span(0, 3000)), np.float32).reshape(-1, WIDTH)
+    assert same(Table((*found,), read), before)
+    snapshot.close()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_backup_has_the_keys_of_a_table_that_has_grown(store: LocalStore, tmp_path: Path, dtype: str) -> None:
+    model = filled(store, dtype, 4)
+    for turn in range(3):
+        keys: list[Key] = [some_key(dtype, number) for number in range(3, 40 * (turn + 1))]
+        model.upsert(keys, rows(*range(len(keys))))
+        upsert(store, "x", as_keys(dtype, keys), rows(*range(len(keys))))
+        back_up(store.folder, tmp_path / "backup")
+        assert list(check(tmp_path / "backup")) == []
+        restore(tmp_path / "backup", tmp_path / f"restored{turn}")
+        restored = opened(tmp_path / f"restored{turn}")
+        assert same(found_by_key(restored, "x"), model.table)
+        upsert(restored, "x", as_keys(dtype, [some_key(dtype, 999)]), rows(5))
+        assert list(check(restored.folder)) == []
+        restored.close()
+
+
+def test_strings_that_come_and_go_do_not_fill_the_disk(store: LocalStore, folder: Path) -> None:
+    model = filled(store, "string", 20)
+    for turn in range(200):
+        keys: list[Key] = [some_key("string", 100 + turn % 7), some_key("string", turn % 20)]
+        upsert(store, "x", as_keys("string", keys), rows(1, 2))
+        model.upsert(keys, rows(1, 2))
+        remove(store, "x", as_keys("string", keys[:1]))
+        model.remove(keys[:1])
+    assert same(found_by_key(store, "x"), model.table)
+    assert sum(path.stat().st_size for path in (folder / "tensors").iterdir()) < 30_000
+
+
+def test_rows_of_strings_are_not_changed_by_key(store: LocalStore) -> None:
+    put_keyed(store, "x", as_keys("int64", [1, 2]), strings("a", "b"))
+    for change in (
+        KeyedChange(store.content("x").description.id, keys_tensor(as_keys("int64", [1]))),
+        keyed_change(store, "x", as_keys("int64", [1]), strings("c")),
+    ):
+        with pytest.raises(GatherError) as caught:
+            change_by_key(store, "x", change)
+        assert caught.value.code == "not_implemented"
+    assert scatter(store, "x", [[0]], strings("longer"))
+
+
+@pytest.mark.parametrize("capacity", [3, 0])
+def test_a_capacity_below_the_rows_is_refused(store: LocalStore, capacity: int) -> None:
+    with pytest.raises(GatherError) as caught:
+        filled(store, "int64", 4, capacity)
+    assert (caught.value.code, caught.value.places[0].pointer) == ("invalid_field", "/query/capacity")
