@@ -12,7 +12,7 @@ from tests.store.crash import MODES, SEQUENCES
 from tests.store.crash_runs import STRIDE, run
 
 OTHERS = [name for name in SEQUENCES if name != "contents"]
-FEW = [("kill", "versions"), ("lost", "keys")]
+FEW = [("kill", "versions"), ("lost", "upserts")]
 SOME = list(dict.fromkeys([*FEW, *zip(MODES, cycle(OTHERS))]))
 """`make test-all` takes each mode with one sequence."""
 
