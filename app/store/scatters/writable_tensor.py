@@ -148,7 +148,6 @@ class WritableTensor:
     ) -> None:
         """`repaired_from` is where the heap begins to be written in a repair that makes the index anew."""
         words = self.words
-        mark = words[HeaderWord.VERSION] & DAMAGED
         rows, heap_end = words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]
         if repaired_from is not None:
             heap_end = repaired_from
