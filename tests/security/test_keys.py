@@ -316,3 +316,39 @@ def test_a_key_that_could_not_be_printed_is_not_in_the_file(tmp_path: Path) -> N
     )  # fmt: skip
     assert closed.returncode == 1, closed.stderr
     assert path.read_bytes() == before
+
+
+def test_each_scope_opens_its_own_routes(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    gather, tensors = api_keys.add(path, "g", ["gather"]), api_keys.add(path, "t", ["tensors"])
+    judge = KeyAuthorizer(path)
+    for _ in range(2):  # the second time from what is remembered
+        for method, route in [
+            ("POST", "/gathernd"),
+            ("POST", "/gather"),
+            ("POST", "/v2/models/items/infer"),
+            ("POST", "/v2/repository/models/items/unload"),
+            ("GET", "/v2/models/items"),
+            ("GET", "/tensors"),
+            ("HEAD", "/tensors/items"),
+            ("GET", "/tensors/items/content"),
+        ]:
+            assert refusal(judge, request(method, route, gather)) is None, (method, route)
+            assert refusal(judge, request(method, route, tensors)) == "forbidden", (method, route)
+        for method, route in [
+            ("PUT", "/tensors/items"),
+            ("DELETE", "/tensors/items"),
+            ("POST", "/tensors/items/scatter"),
+            ("PATCH", "/tensors"),
+            ("PUT", "/tensors/"),
+        ]:
+            assert refusal(judge, request(method, route, tensors)) is None, (method, route)
+            assert refusal(judge, request(method, route, gather)) == "forbidden", (method, route)
+        for key in (gather, tensors):
+            assert refusal(judge, request("GET", "/metrics", key)) is None
+        assert refusal(judge, request("GET", "/metrics")) == "unauthorized"
+
+
+def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "keys").touch()
+    assert refusal(KeyAuthorizer(tmp_path / "keys"), request(key="x")) == "unauthorized"

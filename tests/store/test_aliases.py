@@ -288,3 +288,13 @@ def test_keys_given_with_many_get_their_first_answers_wherever_those_name_now(
     for alias in "ab":
         assert answered(other, alias, "k", "digest") == first[alias]
     assert answered(other, "items@1", "k", "digest") is None
+
+
+def test_many_new_ones_together_are_no_more_than_tensors_may_be(folder: Path) -> None:
+    store = opened(folder, Quota(tensors=2))
+    put(store, "items", np.arange(3))
+    refused("insufficient_storage", store.put_aliases, [AliasMove(name, "items@1") for name in "abc"])
+    assert store.alias_names() == []
+    store.put_aliases([AliasMove(name, "items@1") for name in "ab"])
+    store.put_aliases([AliasMove(name, "items@1") for name in "ba"])
+    store.close()

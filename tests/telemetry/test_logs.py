@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.api.route_table import READINESS
 from app.telemetry import request_log
 from app.telemetry.logs import JsonFormatter, TextFormatter
 from app.telemetry.request_log import RequestLog, RequestRecord
@@ -169,3 +170,17 @@ def test_what_callers_write_into_trace_fields_makes_no_lines_of_the_library(fiel
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_what_is_below_the_level_is_not_written(kept: list[logging.LogRecord]) -> None:
+    request_log.requests_logger.setLevel(logging.WARNING)
+    log = RequestLog(1)
+    log.write(request())
+    log.write(request(status=503, code="overloaded"))
+    assert [entry.levelname for entry in kept] == ["WARNING"]
+
+
+@pytest.mark.parametrize("route", ["/readyz", "/v2/health/ready"])
+def test_a_probe_that_finds_the_service_starting_gets_no_line(route: str, kept: list[logging.LogRecord]) -> None:
+    RequestLog(9, READINESS).write(request(route=route, status=503, code="not_ready"))
+    assert kept == []

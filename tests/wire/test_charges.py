@@ -47,6 +47,14 @@ def charged(data: dict[str, Any]) -> tuple[int, int]:
     return sum(charges[:-1]), call.data.array.nbytes
 
 
+@for_each("dtype", NUMBERS)
+def test_no_more_is_charged_than_numbers_take(dtype: str) -> None:
+    size = 100 * DTYPES[dtype].item_size
+    assert charged({"dtype": dtype, "shape": [5, 20], "values": [1] * 100}) == (size, size)
+    charges, taken = charged({"dtype": dtype, "shape": [100], "base64": pybase64.b64encode(bytes(size)).decode()})
+    assert taken <= charges <= taken + 3
+
+
 def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(size: int) -> None:
         raise GatherError("overloaded", f"no room for {size}")
