@@ -48,14 +48,12 @@ def run(*words: str | Path, env: Mapping[str, str] | None = None) -> str:
 
 def image_sources() -> list[str]:
     """The files and folders of the checkout that the image is built from, with its recipe."""
-    recipe = Path("deploy/Dockerfile")
-    ignore = recipe.with_name("Dockerfile.dockerignore")
-    sent = [line[1:].rstrip("/") for line in ignore.read_text().splitlines() if line.startswith("!")]
-    return [*sent, str(recipe), str(ignore)]
+    lines = Path(".dockerignore").read_text().splitlines()
+    return ["Dockerfile", ".dockerignore", *(line[1:].rstrip("/") for line in lines if line.startswith("!"))]
 
 
 def write_image_context(folder: Path) -> None:
-    """Write what `docker build -f deploy/Dockerfile - < FILE` builds the image from, as committed."""
+    """Write what `docker build - < FILE` builds the image from, as committed."""
     target = folder / f"gathernd-image-{__version__}.tar.gz"
     run("git", "archive", "--format=tar.gz", f"--output={target}", "HEAD", "--", *image_sources())
 
