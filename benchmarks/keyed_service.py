@@ -2,7 +2,8 @@
 
 wrk and redis-benchmark, C programs with 16 connections, drive the service and Redis. Each request asks for 256 random
 keys: wrk sends 64 bodies in turn, redis-benchmark makes new keys for each. The service has two workers, Redis two
-threads for its connections. Contenders take turns; a figure is the best of the rounds.
+threads for its connections. Contenders take turns; a figure is the best of the rounds. The processor time of a request
+is that of all processes of the service, or of Redis, and changes little when other programs share the machine.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,18 @@ from benchmarks import common
 from benchmarks.lookup import BAGS, BATCH, CACHE, body
 from gathernd import Client
 
-PICK, BODIES, CONNECTIONS = 256, 64, 16
+PICK, BODIES, CONNECTIONS, WARM = 256, 64, 16, 20
 MISSING = 0.1
 """The share of ids that tables lack."""
 NATIVE = {"Content-Type": "application/x-safetensors"}
 Array = NDArray[Any]
+
+
+class Figure(NamedTuple):
+    """Requests a second, and seconds of processor time of a request in the server."""
+
+    rate: float
+    cost: float
 
 
 def run(rows: int, width: int, rounds: int, seconds: float) -> None:
@@ -64,7 +72,7 @@ def uploads(port: int, table: Array, keys: Array, rounds: int, store: Path) -> N
 
 
 def lookups(port: int, keys: Array, width: int, rounds: int, seconds: float) -> None:
-    """Print the rates of lookups of 256 rows."""
+    """Print rate and processor time of lookups of 256 rows."""
     random = np.random.default_rng(3)
     picks = [random.integers(0, len(keys), PICK) for _ in range(BODIES)]
     texts = [_texts([_name(number) for number in pick.tolist()]) for pick in picks]
@@ -73,7 +81,7 @@ def lookups(port: int, keys: Array, width: int, rounds: int, seconds: float) -> 
         "by int64 key": ("by_key", [body({"keys": keys[pick]}) for pick in picks]),
         "by string key": ("by_text", [_body_of_texts({"keys": text}) for text in texts]),
     }
-    contenders: dict[str, Callable[[], float]] = {
+    contenders: dict[str, Callable[[], Figure]] = {
         name: lambda path=f"/gather?tensor={table}", bodies=bodies: _rate(port, path, bodies, seconds)  # type: ignore[misc]
         for name, (table, bodies) in gather.items()
     }
@@ -81,12 +89,12 @@ def lookups(port: int, keys: Array, width: int, rounds: int, seconds: float) -> 
         if mget is not None:
             contenders["Redis MGET"] = lambda: mget(seconds)
         best = _best(contenders, rounds)
-    print(f"\nlookups of {PICK} rows a second, {len(keys):,} rows of {width} float32")
+    print(f"\nlookups of {PICK} rows: requests a second, processor time of one; {len(keys):,} rows of {width} float32")
     _show(best, "by position")
 
 
 def tables(port: int, rounds: int, seconds: float, rows: int = 20_000, width: int = 32) -> None:
-    """Print the rates of a lookup in 26 tables with bags, a tenth of whose ids are missing."""
+    """Print rate and processor time of a lookup in 26 tables with bags, a tenth of whose ids are missing."""
     random = np.random.default_rng(4)
     names = _names(rows)
     with Client(f"http://127.0.0.1:{port}", timeout=600) as client:
@@ -100,7 +108,7 @@ def tables(port: int, rounds: int, seconds: float, rows: int = 20_000, width: in
         picks = [random.integers(0, int(rows / (1 - MISSING)), BATCH * size) for size in BAGS]
         arrays: dict[str, Array] = {f"{number}.offsets": one for number, one in enumerate(offsets)}
         indices = {f"{number}.indices": pick for number, pick in enumerate(picks)}
-        by_position.append(body(indices | arrays, _asked({"out_of_bounds": "fill"})))
+        by_position.append(body(indices | arrays, _asked({}, {"out_of_bounds": "fill"})))
         texts = {f"{number}.keys": _texts([_name(one) for one in pick.tolist()]) for number, pick in enumerate(picks)}
         by_key.append(_body_of_texts(texts, arrays, _asked({"missing": "fill"})))
     best = _best(
@@ -111,12 +119,12 @@ def tables(port: int, rounds: int, seconds: float, rows: int = 20_000, width: in
         rounds,
     )
     count = BATCH * sum(BAGS)
-    print(f"\nlookups a second of {count:,} rows in bags of {len(BAGS)} tables, {MISSING:.0%} of the ids missing")
+    print(f"\nlookups of {count:,} rows in bags of {len(BAGS)} tables, {MISSING:.0%} of the ids missing")
     _show(best, "by position")
 
 
 @contextmanager
-def redis(count: int, width: int) -> Iterator[Callable[[float], float] | None]:
+def redis(count: int, width: int) -> Iterator[Callable[[float], Figure] | None]:
     """MGETs a second of 256 of the rows in a Redis of its own; None if redis-server or the package redis is missing."""
     try:
         import redis as library  # noqa: PLC0415  (of the group dev)
@@ -134,22 +142,22 @@ def redis(count: int, width: int) -> Iterator[Callable[[float], float] | None]:
                     for first in range(0, count, 10_000):
                         some = range(first, min(first + 10_000, count))
                         client.mset({f"row:{number:012}": row for number in some})
-                yield lambda seconds: _mgets(port, count, seconds)
+                yield lambda seconds: _mgets(process.pid, port, count, seconds)
             finally:
                 process.terminate()
 
 
-def _mgets(port: int, count: int, seconds: float) -> float:
-    """MGETs a second, over at least half of so many seconds."""
+def _mgets(process: int, port: int, count: int, seconds: float) -> Figure:
+    """MGETs for at least half of so many seconds."""
     sent = 2000
     while True:
         command = ["redis-benchmark", "-p", str(port), "-c", str(CONNECTIONS), "-n", str(sent), "-r", str(count)]
         asked = ["--csv", "MGET", *["row:__rand_int__"] * PICK]
-        begun = time.perf_counter()
+        begun, spent = time.perf_counter(), common.cpu_seconds(process)
         done = subprocess.run([*command, *asked], capture_output=True, text=True, check=True)
-        taken = time.perf_counter() - begun
+        taken, spent = time.perf_counter() - begun, common.cpu_seconds(process) - spent
         if taken >= seconds / 2:
-            return float(done.stdout.splitlines()[-1].split('","')[1].strip('"'))
+            return Figure(float(done.stdout.splitlines()[-1].split('","')[1].strip('"')), spent / sent)
         sent = int(sent * min(10, 1.2 * seconds / taken))
 
 
@@ -164,7 +172,7 @@ def _wait(client: Any, error: type[Exception]) -> None:
     raise RuntimeError("Redis does not answer")
 
 
-def _rate(port: int, path: str, bodies: list[bytes], seconds: float) -> float:
+def _rate(port: int, path: str, bodies: list[bytes], seconds: float) -> Figure:
     with tempfile.TemporaryDirectory(prefix="gathernd-wrk-") as folder:
         for number, sent in enumerate(bodies):
             (Path(folder) / str(number)).write_bytes(sent)
@@ -180,25 +188,47 @@ function request()
   return wrk.format("POST", nil, nil, bodies[turn])
 end
 """
+        service = _processes(port)
+        spent = sum(map(common.cpu_seconds, service))
         found = common.wrk(
-            port, common.Request(path, bodies[0], NATIVE), seconds=seconds, connections=CONNECTIONS, script=script
+            port,
+            common.Request(path, bodies[0], NATIVE),
+            seconds=seconds,
+            connections=CONNECTIONS,
+            warm=WARM,
+            script=script,
         )
     if found.errors:
         raise RuntimeError(f"{found.errors} of {found.requests} requests failed")
-    return found.rate
+    spent = sum(map(common.cpu_seconds, service)) - spent
+    return Figure(found.rate, spent / (found.requests + WARM))
 
 
-def _best(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    best = dict.fromkeys(contenders, 0.0)
+def _processes(port: int) -> list[int]:
+    """The process of a service, and its workers."""
+    parents: dict[int, int] = {}
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended in the meantime
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if (folder / "cmdline").read_bytes().endswith(f"--port\0{port}\0".encode()):
+                found.append(int(folder.name))
+    return found + [process for process, parent in parents.items() if parent in found]
+
+
+def _best(contenders: Mapping[str, Callable[[], Figure]], rounds: int) -> dict[str, Figure]:
+    best = dict.fromkeys(contenders, Figure(0, float("inf")))
     for _ in range(rounds):
-        for name, rate in contenders.items():
-            best[name] = max(best[name], rate())
+        for name, run in contenders.items():
+            figure, before = run(), best[name]
+            best[name] = Figure(max(before.rate, figure.rate), min(before.cost, figure.cost))
     return best
 
 
-def _show(best: Mapping[str, float], base: str) -> None:
-    for name, rate in best.items():
-        print(f"{name:20} {rate:9,.0f}   {rate / best[base]:.2f} x {base}")
+def _show(best: Mapping[str, Figure], base: str) -> None:
+    for name, (rate, cost) in best.items():
+        against = f"{rate / best[base].rate:.2f} and {best[base].cost / cost:.2f} x {base}"
+        print(f"{name:20} {rate:9,.0f}   {cost * 1e6:9,.0f} µs   {against}")
 
 
 def _name(number: int) -> str:
@@ -209,9 +239,9 @@ def _names(count: int) -> list[str]:
     return [_name(number) for number in range(count)]
 
 
-def _asked(options: Mapping[str, str]) -> dict[str, str]:
+def _asked(options: Mapping[str, str], of_all: Mapping[str, str] | None = None) -> dict[str, str]:
     features = [{"tensor": f"bags_{number}", "pooling": "sum", **options} for number in range(len(BAGS))]
-    return {"lookup": json.dumps({"features": features})}
+    return {"lookup": json.dumps({"features": features, **(of_all or {})})}
 
 
 def _texts(texts: list[str]) -> tuple[Array, bytes]:
