@@ -32,7 +32,7 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
-_KEY_BYTES: Final = 96
+_KEY_BYTES: Final = 160
 """What each key takes at most besides its own bytes and the index."""
 
 

@@ -29,6 +29,8 @@ from app.tensors.dtypes import DType
 from app.tensors.keys_spec import KeysSpec
 
 _KEYS_AT_ONCE: Final = 1 << 15
+_STRINGS_AT_ONCE: Final = 1 << 20
+"""Bytes of strings."""
 _LONG_ROW: Final = 1 << 16
 """Rows of so many bytes are sent on as they come; shorter ones are put in the order of their ranges first."""
 
@@ -188,9 +190,15 @@ class KeyedVersionWriter(VersionWriter):
 
 
 def _slices(column: KeyColumn) -> Iterator[KeyColumn]:
-    """A column in parts of some keys."""
-    for start in range(0, column.count, _KEYS_AT_ONCE):
-        yield column.rows(start, min(start + _KEYS_AT_ONCE, column.count))
+    """A column in parts of some keys, and of strings of some bytes or one string."""
+    stop = 0
+    while stop < column.count:
+        start, stop = stop, min(stop + _KEYS_AT_ONCE, column.count)
+        if column.dtype == "string":
+            begin, end = column.rows(start, stop).bounds()
+            full = int(np.cumsum(end - begin).searchsorted(_STRINGS_AT_ONCE, "right"))
+            stop = start + min(max(full, 1), stop - start)
+        yield column.rows(start, stop)
 
 
 def _string_bytes(column: KeyColumn) -> int:
