@@ -24,6 +24,7 @@ from app.formats.body_formats import SAFETENSORS_FILE
 from app.formats.safetensors.upload import keys_head
 from app.keys.index_layout import index_bytes
 from app.keys.key_column import KeyColumn
+from app.store.files.key_layout import KeyLayout
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.keys_spec import KeysSpec
@@ -66,16 +67,20 @@ class KeyedVersionWriter(VersionWriter):
 
     def _parts(self, options: Options) -> Sequence[Segment]:
         """Segments of equal shares of the hashes. A transition may ask again; the keys are counted once."""
-        count = self._column.count
-        size = count * self._row + KeysSpec(self._column.dtype, count, _string_bytes(self._column)).size
-        bounds = hash_bounds(ranges_for(size + index_bytes(count), options))
+        whole = KeysSpec(self._column.dtype, self._column.count, _string_bytes(self._column))
+        bounds = hash_bounds(ranges_for(self._size_of(whole), options))
         if [(one.start, one.stop) for one in self._cut] != bounds:
             self._specs = self._counted(first_hashes([start for start, _ in bounds]))
             self._cut = [
-                Segment(*bound, spec.count * self._row + spec.size + index_bytes(spec.count), rows=spec.count)
+                Segment(*bound, self._size_of(spec), rows=spec.count)
                 for bound, spec in zip(bounds, self._specs, strict=True)
             ]
         return self._cut
+
+    def _size_of(self, keys: KeysSpec) -> int:
+        """What rows with these keys take on a disk: themselves, the keys and their index."""
+        of_keys = KeyLayout(keys.dtype, keys.count, keys.string_bytes).size
+        return keys.count * self._row + of_keys + index_bytes(keys.count)
 
     def _counted(self, starts: NDArray[np.uint64]) -> list[KeysSpec]:
         """The keys of each range: how many, and how many bytes."""

@@ -182,6 +182,7 @@ class ShardedTensors(TensorStore):
             note=version.note,
             replicas=table.replicas,
             keys=None if version.keys is None else KeysMetadata(version.keys.dtype, version.keys.sha256),
+            capacity=None if version.keys is None else version.rows,
         )
 
     # Changes, of which there is none
