@@ -171,7 +171,7 @@ class VersionChanges:
                 # Before the content: that a key is known too early keeps nobody from anything.
                 self._keys.store_in_parts([*answers.values()])
                 created = gone[-1].created if gone else now
-                row = row_of(described, upload.id, created, now, number, upload.spec.note)
+                row = row_of(described, upload.id, created, now, number, upload.spec.note, upload.keys)
                 with self._index.change() as transaction:
                     self._quota.check_count(gone[-1] if gone else None)
                     self.install(transaction, upload, row, gone, ())

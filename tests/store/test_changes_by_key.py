@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.store import LocalStore, Quota
+from app.store.files import disk_writes
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
@@ -33,6 +37,7 @@ from tests.store.changed_by_key import (
     remove,
     same,
     some_key,
+    table_of,
     upsert,
 )
 from tests.store.helpers import change_of, files, opened, reopened, scatter, scatter_change, strings
@@ -222,3 +227,63 @@ def test_a_capacity_below_the_rows_is_refused(store: LocalStore, capacity: int) 
     with pytest.raises(GatherError) as caught:
         filled(store, "int64", 4, capacity)
     assert (caught.value.code, caught.value.places[0].pointer) == ("invalid_field", "/query/capacity")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_an_fsync_has_lost_is_written_to_new_files(
+    store: LocalStore, folder: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = filled(store, dtype, 4, capacity=1000)
+    store._checkpoints.checkpoint_bytes = 100
+    real, failed = disk_writes.fsync, list[int]()
+    before = {path for path in files(folder) if path.startswith("tensors/")}
+
+    def fails_once(fd: int) -> None:
+        if not failed and Path(f"/proc/self/fd/{fd}").readlink().suffix == ".keys":
+            failed.append(fd)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_writes, "fsync", fails_once)
+        for turn in range(6):
+            keys: list[Key] = [some_key(dtype, number) for number in range(turn, turn + 5)]
+            assert upsert(store, "x", as_keys(dtype, keys), rows(*range(5))) == model.upsert(keys, rows(*range(5)))
+            assert remove(store, "x", as_keys(dtype, keys[:2])) == model.remove(keys[:2])
+            assert same(found_by_key(store, "x"), model.table)
+    assert failed
+    assert not before & files(folder)
+    assert list(check(folder)) == []
+    again = reopened(store, folder)
+    assert same(found_by_key(again, "x"), model.table)
+    again.close()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_reader_beside_changes_sees_one_state(store: LocalStore, other: LocalStore, dtype: str) -> None:
+    """Each row has the number of its key: rows, keys and index that did not belong together would show."""
+    numbers = {some_key(dtype, number): number for number in range(60)}
+    put_keyed(store, "x", as_keys(dtype, [some_key(dtype, 0)]), rows(0))
+
+    def change(seed: int) -> None:
+        rng, worker = random.Random(seed), (store, other)[seed % 2]
+        for _ in range(20):
+            keys = random_keys(dtype, rng, 60)
+            if rng.random() < 0.6:
+                upsert(worker, "x", as_keys(dtype, keys), rows(*(numbers[key] for key in keys)))
+            else:
+                remove(worker, "x", as_keys(dtype, keys))
+
+    with ThreadPoolExecutor(3) as threads:
+        working = [threads.submit(change, seed) for seed in range(3)]
+        consistent = 0
+        while not all(one.done() for one in working) or not consistent:
+            resident = other.get("x")
+            assert resident is not None
+            table = table_of(resident)
+            if resident.is_consistent:
+                consistent += 1
+                assert table.rows[:, 0].tolist() == [numbers[key] for key in table.keys]
+        for one in working:
+            one.result()
+    assert same(found_by_key(store, "x"), found_by_key(other, "x"))

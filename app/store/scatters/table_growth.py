@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -100,14 +100,25 @@ class TableGrowth:
             now = time.time_ns()
             upload.seal(described, sequence, writable.words[HeaderWord.MODIFIED], {HeaderWord.RENEWED: sequence})
             self._keys.store_in_parts([*writable.log.keys.values()])
-            with self._index.change() as transaction:
-                new = row_of(described, upload.id, row.created, now, row.number, row.note, upload.keys)
-                self._versions.install(transaction, upload, new, [row], ())
+            new = row_of(described, upload.id, row.created, now, row.number, row.note, upload.keys)
+            self._flip(upload, row, new)
             self._versions.finish(upload, [row], row.content)
-            self._empty_log(writable)
+            with suppress(OSError):  # what stays of the log is known to be in the new files: see RENEWED
+                self._empty_log(writable)
         found = self._index.find(row.reference)
         assert found is not None
         return found
+
+    def _flip(self, upload: KeyedUpload, old: Row, new: Row) -> None:
+        try:
+            with self._index.change() as transaction:
+                self._versions.install(transaction, upload, new, [old], ())
+        except OSError:
+            # A commit that the disk refused may become durable by a crash before the next one: then the new files would
+            # lack what is logged and checkpointed until that.
+            with suppress(OSError), self._index.change() as transaction:
+                transaction.set_facts({"cleaned": time.time_ns()})
+            raise
 
     @staticmethod
     def _spec(writable: WritableTensor, rows: int) -> UploadSpec:
