@@ -95,18 +95,19 @@ class ConnectionLimit:
         while True:
             while self._longest:
                 received, connection = self._longest.popleft()
-                if (
-                    connection.last_received == received
-                    and connection in self._connections
-                    and connection.is_idle(now, IDLE_S)
-                ):
+                if connection.last_received == received and self._is_idle(connection, now):
                     return connection
             if now < self._none_before:
                 return None
-            found = ((one.last_received, id(one), one) for one in self._connections if one.is_idle(now, IDLE_S))
+            found = ((one.last_received, id(one), one) for one in self._connections if self._is_idle(one, now))
             self._longest.extend(
                 (received, one) for received, _, one in nsmallest(_BATCH, found) if one is not newcomer
             )
             if not self._longest:
                 self._none_before = now + _LOOK_AGAIN_S
                 return None
+
+    def _is_idle(self, connection: Connection, now: float) -> bool:
+        """Whether a connection has a place that it does not use now."""
+        is_placed = connection in self._connections and connection not in self.beyond
+        return is_placed and connection.is_idle(now, IDLE_S)

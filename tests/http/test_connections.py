@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+import httpx
 import pytest
 
 from app.settings import Settings
@@ -72,6 +73,12 @@ def wires(server: Server, count: int, first: bytes = b"") -> Iterator[list[Wire]
 def wait_until_idle() -> None:
     """Until what is open now is idle by the service's own clock."""
     sleep(1.1)
+
+
+def wait_until_taken(server: Server) -> None:
+    """Until the server has taken, or closed, each connection that came before this one: they wait in order."""
+    with suppress(httpx.TransportError), server.client() as client:
+        client.get("/livez")
 
 
 def wait_for_connections(server: Server, count: int) -> None:
@@ -170,7 +177,7 @@ def test_far_more_connections_than_may_be_are_all_answered_or_closed(small: Serv
 
 def test_thousands_of_idle_connections_and_slow_ones_do_not_keep_new_ones_out(start: Start) -> None:
     most = 2000
-    with start("--max-connections", str(most)) as server, ExitStack() as stack:
+    with start("--max-connections", str(most), "--body-timeout", "60") as server, ExitStack() as stack:
         idle = [stack.enter_context(Wire(server)) for _ in range(most)]
         wait_until_idle()
         slow = [stack.enter_context(Wire(server)) for _ in range(50)]
@@ -212,6 +219,7 @@ def test_the_service_never_runs_out_of_files(start: Start, tmp_path: Path, what:
     with start(*flags, command=limited_files(["serve"], 400), tls=tls) as server, ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        wait_until_taken(server)
         wait_until_idle()
         with server.client() as client:
             for _ in range(5):
