@@ -187,10 +187,11 @@ class Gathers(Runner):
             raise VersionChanged
         if isinstance(found, GatherError):
             raise found
-        by_position = replace(call, indices=replace(call.indices, array=found.rows))
+        # The call is this preparation's own, made by `_by_position`.
+        call.indices.array = found.rows
         if found.missing and by_key.missing == "fill":
-            by_position.out_of_bounds = "fill"
-        answer = await self._gather(replace(prepared, call=by_position), request)
+            call.out_of_bounds = "fill"
+        answer = await self._gather(prepared, request)
         answer.missing, answer.replaced = found.missing, None
         if by_key.found:
             answer.outputs[FOUND] = found.found(keys.shape)

@@ -110,11 +110,11 @@ def wanted_column(wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings
     """Keys as a request has them, of one dimension, as a column over the same memory."""
     if not isinstance(wanted, PackedStrings):
         return KeyColumn.integers(wanted)
+    # The lengths, wherever they lie: an item at each byte.
+    lengths = np.ndarray((max(wanted.octets.size - HEAD + 1, 0),), "<u4", wanted.octets, strides=(1,))
     bounds = np.empty((wanted.array.size, 2), np.int64)
-    bounds[:, 0] = wanted.array + HEAD
-    bounds[:, 1] = bounds[:, 0]
-    for place in range(HEAD):  # the length, little endian
-        bounds[:, 1] += wanted.octets[wanted.array + place].astype(np.int64) << 8 * place
+    np.add(wanted.array, HEAD, out=bounds[:, 0])
+    np.add(bounds[:, 0], lengths[wanted.array], out=bounds[:, 1], casting="unsafe")
     return KeyColumn.strings(bounds, wanted.octets)
 
 
