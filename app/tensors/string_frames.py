@@ -87,11 +87,16 @@ def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> tuple[ND
     sizes = np.diff(offsets)
     starts = offsets[:-1] - offsets[0] + HEAD * np.arange(len(sizes))
     frames = np.empty(int(offsets[-1] - offsets[0]) + HEAD * len(sizes), np.uint8)
-    is_head = np.zeros(len(frames), np.bool_)
-    is_head[starts[:, None] + np.arange(HEAD)] = True
-    frames[is_head] = sizes.astype("<u4").view(np.uint8)
-    frames[~is_head] = octets[offsets[0] : offsets[-1]]
+    is_text = np.ones(len(frames), np.bool_)
+    heads_at(is_text.view(np.uint8))[starts] = 0
+    heads_at(frames)[starts] = sizes
+    frames[is_text] = octets[offsets[0] : offsets[-1]]
     return frames, starts
+
+
+def heads_at(octets: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """A view whose item at each byte is the length of the frame that begins there."""
+    return np.ndarray((max(octets.size - HEAD + 1, 0),), "<u4", octets, strides=(1,))
 
 
 def frame_text(octets: NDArray[np.uint8], start: int) -> memoryview | None:

@@ -28,7 +28,7 @@ from app.store.files import disk_writes
 from app.store.files.key_layout import KeyLayout
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import PAGE, BadFile, Description, HeaderWord, decode_page, page_word
-from app.tensors.string_frames import HEAD
+from app.tensors.string_frames import HEAD, heads_at
 from app.tensors.string_tensor import PackedStrings
 
 logger = logging.getLogger("gathernd")
@@ -110,11 +110,9 @@ def wanted_column(wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings
     """Keys as a request has them, of one dimension, as a column over the same memory."""
     if not isinstance(wanted, PackedStrings):
         return KeyColumn.integers(wanted)
-    # The lengths, wherever they lie: an item at each byte.
-    lengths = np.ndarray((max(wanted.octets.size - HEAD + 1, 0),), "<u4", wanted.octets, strides=(1,))
     bounds = np.empty((wanted.array.size, 2), np.int64)
     np.add(wanted.array, HEAD, out=bounds[:, 0])
-    np.add(bounds[:, 0], lengths[wanted.array], out=bounds[:, 1], casting="unsafe")
+    np.add(bounds[:, 0], heads_at(wanted.octets)[wanted.array], out=bounds[:, 1], casting="unsafe")
     return KeyColumn.strings(bounds, wanted.octets)
 
 
