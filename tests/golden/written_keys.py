@@ -58,6 +58,18 @@ def keys() -> Iterator[Written]:
     yield post("/v2/models/gather/infer", {"inputs": [V2_DATA, one]})
     for query in ("key=7", "key=7&key=x", "", "rows=0:1"):
         yield Written("GET", f"/tensors/g_float32/rows?{query}", {}, b"")
+    updates = tensor("float32", [2, 4], [0] * 8)
+    for what, change in (("upsert", {"keys": wanted, "updates": updates}), ("remove", {"keys": wanted})):
+        path = f"/tensors/g_float32/{what}"
+        for more in ({}, {"keys": None}, {"key": 7}, {"updates": 7}, {"reduction": "sub"}):
+            yield post(path, change | more)
+        yield post(f"/tensors/g_none/{what}", change)
+        yield post(f"{path}?explain=true", change)
+        yield post(f"{path}?reduction=add", change)
+        yield binary(path, change)
+        yield binary(f"{path}?reduction=sub", change)
+        yield binary(path, {"indices": wanted})
+        yield Written("GET", path, {}, b"")
     yield Written("GET", "/tensors/g_none/rows?key=1", {}, b"")
     yield from _of_a_table_with_keys()
 

@@ -121,11 +121,12 @@ def _validate_query(
 ) -> tuple[dict[str, Entry | StringKeys], Validated, bool]:
     """The tensors of a request and what its query says. Raises invalid_field."""
     inputs = row.inputs_beside(found)
+    known = f"{', '.join(inputs[:-1])} and {inputs[-1]} are" if len(inputs) > 1 else f"{inputs[0]} is"
     for name in found:
         if name not in inputs:
             raise invalid_field(
                 "/" + escape(name),
-                f"{shown(name)!a} is not a tensor of this request; {', '.join(inputs[:-1])} and {inputs[-1]} are",
+                f"{shown(name)!a} is not a tensor of this request; {known}",
                 name_hint(name, inputs, found),
             )
     document, explain = read_document(query, FAMILIES[row.kind].model(row))
