@@ -236,7 +236,10 @@ def with_keys() -> list[Change]:
 
 
 def upserted() -> list[Change]:
-    """Upserts and removals by key, alone and together with others and with scatters by position; tables that grow."""
+    """Upserts and removals by key, alone and together with others and with scatters by position; tables that grow.
+
+    No table grows for changes that go together: one of them alone would be refused if the disk has no room.
+    """
     rng = random.Random(1)
 
     def values(value: float, count: int) -> NDArray[np.float32]:
@@ -252,11 +255,11 @@ def upserted() -> list[Change]:
             ("upsert", name, some(3, 20, 21, 3)),
             ("remove", name, some(0, 19, 77)[0]),
             ("scatter", name, ([[0], [-1]], values(1000, 2), "add")),
-            ("upsert", name, some(*range(40, 60), 5, how="add")),
+            ("upsert", name, some(*range(40, 62), 5, how="add")),
             (
                 "by key", name,
-                [("upsert", some(60, 61)), ("upsert", some(61, 62, how="add")), ("remove", some(60, 5)[0]),
-                 ("scatter", ([[1]], values(7, 1), "max")), ("upsert", some(5, 63))],
+                [("upsert", some(70, 71)), ("upsert", some(71, 72, how="add")), ("remove", some(70, 5)[0]),
+                 ("scatter", ([[1]], values(7, 1), "max")), ("upsert", some(5, 73))],
             ),
             ("remove", name, some(*range(2, 30))[0]),
             ("upsert", name, some(*range(100, 180), 1, how="max")),
