@@ -60,7 +60,8 @@ class WritableKeys:
         assert size is not None
         old, rows = self.column(before), record.key_rows.astype(np.int64)
         sources = np.empty(len(rows), np.int64)
-        self.index.find(old, record.keys, sources)
+        if len(rows):  # a record without keys does not say of which type they are
+            self.index.find(old, record.keys, sources)
         moves = sources >= 0
         # The keys go of the rows behind the new end, and of those that get another one; but not those that move.
         gone = np.setdiff1d(np.concatenate((np.arange(size, before), rows[rows < before])), sources[moves])
