@@ -55,7 +55,8 @@ def test_what_is_used_most_comes_first_and_what_is_not_offered_is_left_out(open_
         "/lookup", "/tensors/{name}/rows", "/scatternd", "/scatter_elements",
         "/tensors", "/tensors/{name}", "/tensors/{name}", "/tensors/{name}", "/tensors/{name}/content",
         "/tensors/{name}/keys", "/tensors/{name}/keys",
-        "/tensors/{name}/scatter", "/tensors/{name}/replicas", "/tensors/{name}/import",
+        "/tensors/{name}/scatter", "/tensors/{name}/upsert", "/tensors/{name}/remove", "/tensors/{name}/replicas",
+        "/tensors/{name}/import",
         "/imports", "/imports/{id}", "/imports/{id}",
         "/aliases", "/aliases", "/aliases/{alias}", "/aliases/{alias}", "/aliases/{alias}",
     ]  # fmt: skip

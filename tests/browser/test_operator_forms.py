@@ -256,7 +256,8 @@ def held_listing(open_page: Open) -> tuple[Page, Callable[[], None]]:
 
 def test_a_list_of_tensors_that_comes_late_leaves_an_error_where_it_is(open_page: Open, tables: httpx.Client) -> None:
     page, let_come = held_listing(open_page)
-    fill_and_refuse(page, "backward", {"parameter": "7"}, "batch_dims_out_of_range", "backward-parameter")
+    page.locator("#backward-parameter").fill("7")
+    refused(page, "backward", "batch_dims_out_of_range", "backward-parameter")
     let_come()
     assert page.locator("#backward-parameter + #backward-problem").count() == 1
 

@@ -32,7 +32,7 @@ def test_every_exception_is_one_of_ours() -> None:
 def test_the_public_names_are_these() -> None:
     assert gathernd.__all__ == [
         "Alias", "AsyncClient", "Client", "Feature", "GatherNDError", "ImportInfo", "KeysInfo", "LookupResult",
-        "Result", "Retries", "ScatterInfo", "ServiceError", "SparseGradient", "TableRange", "TensorInfo",
+        "Result", "Retries", "RowsChanged", "ScatterInfo", "ServiceError", "SparseGradient", "TableRange", "TensorInfo",
         "TransportError", "__version__", "errors", "features_of", "gather", "gather_elements", "gathernd",
     ]  # fmt: skip
 

@@ -201,7 +201,7 @@ def wrong_member(name: str, by: Source) -> Asked:
     made = call(by, resident=by.often(0.2))
     body = document(by, made, by.one(FORMS[:3]))
     for _ in range(1 + by.below(2)):
-        within = body[by.one(sorted(made.arrays))] if by.often(0.5) else body
+        within = body.get(by.one(sorted(made.arrays))) if by.often(0.5) else body
         if not isinstance(within, dict):
             continue
         key = by.one([*within, "extra", "values", "shape", "dtype", "axis", "batch_dims", "out_of_bounds", "fill_value",

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.server import connection_limit
+from app.server import connection_limit, lingering_close
 from app.server.connection_interface import Connection
 from app.server.connection_limit import ConnectionLimit
 from app.telemetry.shared_counters import unshared_counters
@@ -45,6 +45,7 @@ class Places:
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> Places:
     monkeypatch.setattr(connection_limit, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(lingering_close, "count", lambda: 0)  # other tests may have left some
     return Places()
 
 
