@@ -37,7 +37,10 @@ def test_all_holds_in_every_schedule(block: int) -> None:
     assert list(filter(None, map(failure, range(first, first + size)))) == []
 
 
-@pytest.mark.parametrize("seed", [pytest.param(7000324, id="a shard is made primary before its lost disk is noticed")])
+@pytest.mark.parametrize("seed", [
+    pytest.param(7000324, id="a shard is made primary before its lost disk is noticed"),
+    pytest.param(97, id="a range is opened whose only disk is lost, and a URL has its rows"),
+])  # fmt: skip
 def test_all_holds_in_a_schedule_that_once_failed(seed: int) -> None:
     assert failure(seed) == ""
 

@@ -23,6 +23,7 @@ from typing import Final
 
 from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.node_choice import choose_move, choose_nodes, crowding
+from app.cluster.catalogue.ranges import PROPOSED
 from app.cluster.catalogue.records import Segment
 from app.cluster.reconciler.cluster_view import ClusterView
 from app.cluster.reconciler.moves import Copy, Move, added, removed, replaced, restored
@@ -132,6 +133,8 @@ class Planner:
         """The move that a segment needs first, None if it is well."""
         able = {node: room for node, room in free.items() if self._may_copy(node, one.tensor)}
         if one.opened is not None:
+            if one.opened.epoch == PROPOSED and not view.whole(one) and (back := self._restore(one, view)) is not None:
+                return back
             return needed_move(one, one.opened, self._joining.late(one, now), able, view)
         nodes, size = one.segment.nodes, one.segment.size
         whole = view.whole(one)
@@ -152,6 +155,11 @@ class Planner:
         if limit is not None and size > limit and whole == nodes and may_split:
             return self._split(one, view, free)
         return self._spread(one, view, able)
+
+    def _restore(self, one: Listed, view: ClusterView) -> Move | None:
+        """A move that gives a shard the rows back that were uploaded: as long as no primary has begun, none changed."""
+        lacking = (node for node in one.segment.nodes if view.lacks(node, one) and self._may_copy(node, one.tensor))
+        return next((restored(one, node) for node in lacking), None)
 
     def _spread(self, one: Listed, view: ClusterView, able: Mapping[str, int]) -> Move | None:
         """A move that takes one of two replicas out of a zone that has both."""

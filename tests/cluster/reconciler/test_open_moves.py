@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.catalogue.ranges import fail_over, join_in_sync, lose_rows, open_ranges
+from app.cluster.catalogue.ranges import PROPOSED, fail_over, join_in_sync, lose_rows, open_ranges
 from app.cluster.catalogue.records import (
     Catalogue,
     Change,
@@ -200,6 +200,15 @@ def test_a_shard_that_has_lost_its_rows_leaves_and_is_primary_no_longer() -> Non
     cluster.round()
     assert cluster.record == RangeRecord(5, "b", ("b",))
     cluster.join("a")
+    assert cluster.round() == Plan()
+
+
+def test_rows_that_are_lost_before_a_primary_has_begun_come_from_where_uploaded_rows_come_from() -> None:
+    cluster = Cluster(catalogue_of("a", RangeRecord(PROPOSED, "a", ("a",)), replicas=1), held=set())
+    (pull,) = cluster.round().pulls
+    assert (pull.node, pull.tensor, pull.order.sha256) == ("a", TENSOR, "d")
+    assert cluster.record == RangeRecord(PROPOSED, "a", ("a",))
+    cluster.held.add("a")
     assert cluster.round() == Plan()
 
 
