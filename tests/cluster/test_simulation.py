@@ -39,6 +39,7 @@ def test_all_holds_in_every_schedule(block: int) -> None:
 
 @pytest.mark.parametrize("seed", [
     pytest.param(7000324, id="a shard is made primary before its lost disk is noticed"),
+    pytest.param(20453, id="a shard is full that an open range is to move to, and copies go one at a time"),
     pytest.param(97, id="a range is opened whose only disk is lost, and a URL has its rows"),
 ])  # fmt: skip
 def test_all_holds_in_a_schedule_that_once_failed(seed: int) -> None:

@@ -80,14 +80,13 @@ def is_settled(one: Listed, view: ClusterView) -> bool:
     return len(one.segment.nodes) == one.replicas and set(view.whole(one)) == set(one.segment.nodes)
 
 
-def copies_under_way(view: ClusterView) -> int:
-    """How many shards that run lack the rows of an open range that is listed on them."""
+def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
+    """How many shards that run copy the rows of an open range. One that is late copies nothing: it may be full."""
     return sum(
         node in view.known and one.tensor not in view.known[node]
         for one in view.segments
         if one.opened is not None
-        for node in one.segment.nodes
-        if node not in one.opened.in_sync
+        for node in set(one.segment.nodes).difference(one.opened.in_sync, joining.late(one, now))
     )
 
 

@@ -117,7 +117,7 @@ class Planner:
             name: move for name, move in self.moves.items() if name in listed and _is_needed(move, listed[name], view)
         }
         free = view.room()
-        under_way = copies_under_way(view)
+        under_way = copies_under_way(view, self._joining, now)
         for move in self.moves.values():
             under_way += _take_room(free, move)
         for one in sorted(view.segments, key=lambda one: len(view.whole(one))):

@@ -171,8 +171,9 @@ def test_replicas_are_added_and_taken_away() -> None:
     assert cluster.round() == Plan()
 
 
-def test_a_shard_that_does_not_join_in_time_is_replaced() -> None:
-    cluster = Cluster(catalogue_of(alive="acde"))
+@pytest.mark.parametrize("copies_at_once", [1, 4])
+def test_a_shard_that_does_not_join_in_time_is_replaced(copies_at_once: int) -> None:
+    cluster = Cluster(catalogue_of(alive="acde"), planner=Planner(copies_at_once=copies_at_once))
     cluster.round()
     assert cluster.nodes == "abc"
     cluster.round()
