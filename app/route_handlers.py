@@ -17,11 +17,9 @@ from app.api.routes import error_pages, pages, v2_server
 from app.api.routes.aliases import AliasesRoute
 from app.api.routes.health import answer_with, write_metrics
 from app.api.routes.imports import ImportsRoute
-from app.api.routes.tensors import TensorsRoute, with_name
-from app.api.routes.tensors_content import ContentRoute
-from app.api.routes.tensors_content_in_ranges import ShardedContentRoute
-from app.api.routes.tensors_keys import KeysRoute
-from app.api.routes.tensors_keys_in_ranges import ShardedKeysRoute
+from app.api.routes.tensors import TensorsRoute, as_stored, with_name
+from app.api.routes.tensors_content import Downloads
+from app.api.routes.tensors_content_in_ranges import ShardedDownloads
 from app.api.routes.tensors_rows import RowsRoute
 from app.api.routes.tensors_scatter import ScatterRoute, ScatterTarget, StoreScatters
 from app.api.routes.v2_infer import InferRoute
@@ -63,7 +61,7 @@ def handlers_of(
     """
     listed: TensorStore = store if tables is None else tables
     changing = tables if isinstance(tables, PublishedTensors) else None
-    current = None if changing is None else changing.current
+    current = as_stored if changing is None else changing.current
     tensors = TensorsRoute(listed, service.limits, disk_threads, settings.max_upload_bytes, current)
     aliases = AliasesRoute(listed, disk_threads)
     of_imports = ImportsRoute(listed, store, disk_threads, imports)
@@ -73,7 +71,7 @@ def handlers_of(
         return with_name(ScatterRoute(row, target, service.limits, disk_threads, readiness, sizes))
 
     of_store = StoreScatters(store, disk_threads)
-
+    downloads = Downloads(store, disk_threads)
     handlers: dict[str, Handler] = {
         **{row.operation: Exchange(row.signature, service, sizes) for row in ROWS.values()},
         "listTensors": tensors.list,
@@ -82,8 +80,8 @@ def handlers_of(
         "setReplicas": with_name(tensors.set_replicas),
         "deleteTensor": with_name(tensors.delete),
         "putKeys": with_name(tensors.put_keys),
-        "getKeys": with_name(KeysRoute(store, disk_threads)),
-        "tensorContent": with_name(ContentRoute(store, disk_threads)),
+        "getKeys": with_name(downloads.keys),
+        "tensorContent": with_name(downloads.content),
         "tensorRows": with_name(RowsRoute(service)),
         "scatterTensor": changing_by(of_store, TABLE_SCATTER),
         "upsertRows": changing_by(of_store, UPSERT),
@@ -110,9 +108,8 @@ def handlers_of(
         handlers |= _refusals(tables, {"scatterTensor": "A scatter", "importTensor": _IMPORT})
     by_key = with_name(partial(_refuse_by_key, tables))
     handlers |= {"upsertRows": by_key, "removeRows": by_key}
-    content = ShardedContentRoute(tables, service, service.read_scalar, changing)
-    keys = ShardedKeysRoute(tables, changing)
-    return handlers | {"tensorContent": with_name(content), "getKeys": with_name(keys)}
+    sharded = ShardedDownloads(tables, service, service.read_scalar, changing)
+    return handlers | {"tensorContent": with_name(sharded.content), "getKeys": with_name(sharded.keys)}
 
 
 def _body_limits(settings: Settings) -> BodyLimits:

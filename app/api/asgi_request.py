@@ -185,7 +185,7 @@ class RequestContext(ServedRequest):
         self.admission.body_reads.begin_answer(self.memory)
         await self.begin_answer(status, (b"content-type", content_type), (b"content-length", b"%d" % size), *extra)
         if size <= AT_ONCE:
-            await self.sender({"type": "http.response.body", "body": b"".join(pieces)})
+            await self.end_answer(b"".join(pieces))
             return
         turn = max(_WRITTEN_IN_A_TURN, -(-size // _MOST_TURNS))
         step = tls.WRITE_BYTES if self.scope["scheme"] == "https" else turn
@@ -197,21 +197,29 @@ class RequestContext(ServedRequest):
                     await asyncio.sleep(0)  # other requests have their turn
                     written = 0
                 part = piece if len(view) <= step else view[start : start + step]
-                await self.sender({"type": "http.response.body", "body": part, "more_body": True})
+                await self.send_piece(part)
                 written += len(part)
-        await self.sender({"type": "http.response.body", "body": b""})
+        await self.end_answer()
 
     async def begin_answer(self, status: int, *fields: Field) -> None:
-        """Send the header of an answer, whose body `sender` takes piece by piece."""
+        """Send the header of an answer, whose body follows by `send_piece` and `end_answer`."""
         self.started = True
         self.status = status
         own = (b"x-request-id", self.request_id.encode()), (b"server-timing", self.server_timing())
         await self.sender({"type": "http.response.start", "status": status, "headers": [*own, *fields]})
 
+    async def send_piece(self, piece: Buffer) -> None:
+        """Send a piece of the body."""
+        await self.sender({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end_answer(self, piece: bytes = b"") -> None:
+        """Send the last piece of the body."""
+        await self.sender({"type": "http.response.body", "body": piece})
+
     async def send_empty(self, status: int, *fields: Field) -> None:
         """Answer without a body (204)."""
         await self.begin_answer(status, *fields)
-        await self.sender({"type": "http.response.body", "body": b""})
+        await self.end_answer()
 
     async def send_error(self, error: GatherError, *extra: Field) -> None:
         """Answer with the error body of `error`."""

@@ -24,15 +24,18 @@ def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
     The ETags of this service are strong. If-None-Match compares weakly, so that `W/"x"` there means `"x"`; If-Match
     compares strongly, so that a weak tag there matches nothing.
     """
-    return _conditions(headers.get(b"if-match"), headers.get(b"if-none-match"), None)
+    return conditions_of(headers.get(b"if-match"), headers.get(b"if-none-match"), None)
 
 
-def conditions_in_body(match: str | None, none_match: str | None, pointer: str) -> Conditions:
-    """The conditions that the members `if_match` and `if_none_match` of an object at `pointer` are.
+def conditions_of(match: bytes | str | None, none_match: bytes | str | None, pointer: str | None) -> Conditions:
+    """The conditions in If-Match and If-None-Match: fields of a header, or members of the object at `pointer`.
 
-    They are written as the fields of a header are. Raises invalid_field.
+    Raises invalid_field.
     """
-    return _conditions(match, none_match, pointer)
+    of_match, of_none_match = _tags(match, "if-match", pointer), _tags(none_match, "if-none-match", pointer)
+    if of_none_match is not None:
+        of_none_match = tuple(tag.removeprefix("W/") for tag in of_none_match)
+    return Conditions(of_match, of_none_match, pointer)
 
 
 def etag_field(etag: str) -> Field:
@@ -56,14 +59,6 @@ async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind
         await context.send_empty(304, etag_field(etag), *further)
         return True
     return False
-
-
-def _conditions(match: bytes | str | None, none_match: bytes | str | None, pointer: str | None) -> Conditions:
-    """What both fields say: of a header, or of the object at `pointer` in a body."""
-    of_match, of_none_match = _tags(match, "if-match", pointer), _tags(none_match, "if-none-match", pointer)
-    if of_none_match is not None:
-        of_none_match = tuple(tag.removeprefix("W/") for tag in of_none_match)
-    return Conditions(of_match, of_none_match, pointer)
 
 
 def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[str, ...] | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from app.cli.failure import failure
 from gathernd_cli.tables import Column, Field, human_bytes, print_fields, print_rows
 
 if TYPE_CHECKING:
@@ -79,11 +80,6 @@ SegmentBytes = Annotated[
 ]
 
 
-def _fail(reason: str) -> typer.Exit:
-    typer.echo(f"gathernd: {reason}", err=True)
-    return typer.Exit(1)
-
-
 @contextmanager
 def _catalogue(cluster: str, authorities: Path | None) -> Iterator[CatalogueClient]:
     """A client of the catalogue. What goes wrong there ends the command with exit code 1."""
@@ -98,9 +94,9 @@ def _catalogue(cluster: str, authorities: Path | None) -> Iterator[CatalogueClie
         finally:
             database.close()
     except (BadAddress, OSError) as error:
-        raise _fail(str(error)) from None
+        raise failure(str(error)) from None
     except GatherError as problem:
-        raise _fail(problem.detail) from None
+        raise failure(problem.detail) from None
 
 
 def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> ShardTls | None:
@@ -110,7 +106,7 @@ def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | N
     if certificate is None and key is None:
         return None
     if certificate is None or authorities is None:
-        raise _fail("TLS needs --tls-cert and --cluster-ca, files that are on each machine")
+        raise failure("TLS needs --tls-cert and --cluster-ca, files that are on each machine")
     paths = ("" if path is None else str(path.absolute()) for path in (certificate, key, authorities))
     return ShardTls(*paths)
 
@@ -122,12 +118,12 @@ def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
     that it runs in where its node of the Ray cluster is gone, with any exit code.
     """
     if find_spec("ray") is None:
-        raise _fail("this needs Ray: pip install ./clients/python '.[cluster]' in a checkout")
+        raise failure("this needs Ray: pip install ./clients/python '.[cluster]' in a checkout")
     with ProcessPoolExecutor(1, get_context("fork"), os.dup2, (2, 1)) as pool:
         try:
             return pool.submit(_connected, address, work).result()
         except BrokenProcessPool:
-            raise _fail("Ray has ended the process that asked it: is the Ray cluster gone?") from None
+            raise failure("Ray has ended the process that asked it: is the Ray cluster gone?") from None
 
 
 def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
@@ -137,7 +133,7 @@ def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
         ray_launcher.connect(address)
         return work(ray_launcher)
     except OSError as error:
-        raise _fail(str(error)) from None
+        raise failure(str(error)) from None
 
 
 def _until(look: Callable[[], bool], seconds: float, what: str, why: Callable[[], str] = str) -> None:
@@ -145,7 +141,7 @@ def _until(look: Callable[[], bool], seconds: float, what: str, why: Callable[[]
     end = time.monotonic() + seconds
     while not look():
         if time.monotonic() > end:
-            raise _fail(f"{what} after {seconds:.0f} s{why()}")
+            raise failure(f"{what} after {seconds:.0f} s{why()}")
         time.sleep(_LOOK_S)
 
 
@@ -333,7 +329,7 @@ def cluster_forget(
     with _catalogue(cluster, cluster_ca) as client:
         known = client.refresh().nodes
         if node not in known:
-            raise _fail(f"there is no shard {node!r}; known shards: {', '.join(sorted(known)) or 'none'}")
+            raise failure(f"there is no shard {node!r}; known shards: {', '.join(sorted(known)) or 'none'}")
         client.transact(partial(transitions.forget_node, node=node))
 
 
@@ -356,12 +352,12 @@ def cluster_reconcile(
     logging.config.dictConfig(logs.configuration("text", "info"))
     host, _, port = metrics.rpartition(":")
     if metrics and not (host and port.isdecimal()):
-        raise _fail(f"--metrics {metrics!r} is not HOST:PORT")
+        raise failure(f"--metrics {metrics!r} is not HOST:PORT")
     at = (host.strip("[]"), int(port)) if metrics else None
     try:
         reconcile(open_database(cluster, cluster_ca), _tls(cluster_ca), at)
     except (BadAddress, OSError) as error:
-        raise _fail(str(error)) from None
+        raise failure(str(error)) from None
 
 
 def _tls(authorities: Path | None) -> SSLContext | None:

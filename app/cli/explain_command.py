@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.api.schemas.explain_answer import explanation_body
+from app.cli.failure import failure
 from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, settings_with, size_text
 from app.errors import GatherError
 from app.errors.hints import hint_of
@@ -136,8 +137,7 @@ def explain(
     try:
         body = explanation_body(service.explain(call, MemoryReservation(service.budget), on_device=resident))
     except GatherError as error:
-        typer.echo(f"gathernd: {error.code}: {error.detail}\n{hint_of(error, 0)}", err=True)
-        raise typer.Exit(1) from None
+        raise failure(f"{error.code}: {error.detail}\n{hint_of(error, 0)}") from None
     if op == LOOKUP:
         del body["features"]  # the ETags of what would be read
     if as_json:

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from app.cli.failure import failure
 from app.cli.read_settings import read_settings
 from app.security import api_keys
 from gathernd_cli.tables import Column, print_rows
@@ -40,13 +41,11 @@ def _keys_file(given: Path | None) -> Iterator[Path]:
     """The path of the keys file; an error of the file ends the command with a message and exit code 1."""
     path = given or read_settings().api_keys_file
     if path is None:
-        typer.echo("gathernd: which keys file? Set GATHERND_API_KEYS_FILE or give --file", err=True)
-        raise typer.Exit(2)
+        raise failure("which keys file? Set GATHERND_API_KEYS_FILE or give --file", 2)
     try:
         yield path
     except (api_keys.BadKeysFile, OSError) as error:
-        typer.echo(f"gathernd: {path}: {error.strerror if isinstance(error, OSError) else error}", err=True)
-        raise typer.Exit(1) from None
+        raise failure(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from None
 
 
 @app.command("add")

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from app.cli.failure import failure
 from app.cli.read_settings import read_settings
 from app.dispatch.choose_backend import BackendChooser, Route
 from app.dispatch.measured_rates import machine_rates
@@ -68,6 +69,5 @@ def service_of(settings: Settings, *, refresh: bool) -> Service:
     try:
         use_gpu(settings, service)
     except NoDevice as reason:
-        typer.echo(f"gathernd: {reason}", err=True)
-        raise typer.Exit(1) from None
+        raise failure(str(reason)) from None
     return service

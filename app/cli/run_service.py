@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from app.cli.failure import failure
 from app.cluster.catalogue.etcd import BadAddress
 from app.cluster.shard_map import BadShardMap
 from app.dispatch.gpu_discovery import allow_gpu
@@ -26,22 +27,22 @@ from app.telemetry.tracing import NoTracing
 
 def run_service(settings: Settings) -> None:
     """Serve until the service is stopped. Ends the command with a message where that cannot be."""
-    if settings.device == "gpu":
-        _check_gpu(settings)
+    try:
+        if settings.device == "gpu":
+            allow_gpu(settings.device, settings.workers)
+    except NoDevice as reason:
+        raise failure(f"--device (GATHERND_DEVICE) gpu: {reason}", WRONG_SETTINGS) from None
     try:
         settings = prepared(settings)
         if settings.workers > 1:
             raise typer.Exit(serve_workers(settings))
         serve(settings, create_app(settings))
     except (BadKeysFile, NoTracing, NoGrpc, BadTls) as error:
-        typer.echo(f"gathernd: {_flag(error, settings)}: {error}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None
+        raise failure(f"{_flag(error, settings)}: {error}", WRONG_SETTINGS) from None
     except (BadAddress, BadShardMap) as error:
-        typer.echo(f"gathernd: --cluster (GATHERND_CLUSTER) {settings.cluster}: {error}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None
+        raise failure(f"--cluster (GATHERND_CLUSTER) {settings.cluster}: {error}", WRONG_SETTINGS) from None
     except (CannotListen, StoreRefused) as error:
-        typer.echo(f"gathernd: {error}", err=True)
-        raise typer.Exit(NOT_AVAILABLE) from None
+        raise failure(str(error), NOT_AVAILABLE) from None
 
 
 def _flag(error: BadKeysFile | NoTracing | NoGrpc | BadTls, settings: Settings) -> str:
@@ -54,11 +55,3 @@ def _flag(error: BadKeysFile | NoTracing | NoGrpc | BadTls, settings: Settings) 
         on_port = settings.grpc_port is not None
         return "--grpc-port (GATHERND_GRPC_PORT)" if on_port else "--grpc-uds (GATHERND_GRPC_UDS)"
     return "--tls-cert (GATHERND_TLS_CERT)"
-
-
-def _check_gpu(settings: Settings) -> None:
-    try:
-        allow_gpu(settings.device, settings.workers)
-    except NoDevice as reason:
-        typer.echo(f"gathernd: --device (GATHERND_DEVICE) gpu: {reason}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None

@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.failure import failure
 from app.cli.read_settings import read_settings
 from app.store import StoreRefused
 from app.store.maintenance.backup import DamagedVersions, back_up
@@ -41,12 +42,10 @@ def _told() -> Iterator[None]:
     try:
         yield
     except StoreRefused as error:
-        typer.echo(f"gathernd: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise failure(str(error)) from None
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"gathernd: {place}{os.strerror(error.errno) if error.errno else error}", err=True)
-        raise typer.Exit(1) from None
+        raise failure(f"{place}{os.strerror(error.errno) if error.errno else error}") from None
 
 
 @app.command("backup")
@@ -68,12 +67,10 @@ def store_backup(
         except DamagedVersions as damaged:
             for reference, reason in damaged.reasons.items():
                 typer.echo(f"gathernd: {reference}: {reason}", err=True)
-            typer.echo(
-                f"gathernd: {len(damaged.reasons)} versions are damaged, and no backup was made: upload the tensors "
-                "again or remove them, or give --skip-damaged to leave them out",
-                err=True,
-            )
-            raise typer.Exit(1) from None
+            raise failure(
+                f"{len(damaged.reasons)} versions are damaged, and no backup was made: upload the tensors again or "
+                "remove them, or give --skip-damaged to leave them out"
+            ) from None
     for name, reason in done.left_out.items():
         typer.echo(f"gathernd: left out {name}: {reason}", err=True)
     for name, reason in done.kept.items():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from app.cli.failure import failure
 from app.cli.read_settings import read_settings
 from app.warmup import warm
 
@@ -25,14 +26,9 @@ def warm_command(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        _fail(folder, os.strerror(error.errno or 0))
+        raise failure(f"{folder}: {os.strerror(error.errno or 0)}") from None
     rest = warm(folder, lambda name: typer.echo(f"ready: {name}"))
     if rest is not None:
         rest()
     if not any(folder.rglob("*.nbi")):  # Numba turns to another folder where it cannot write into this one
-        _fail(folder, "what was compiled could not be kept there")
-
-
-def _fail(folder: Path, why: str) -> NoReturn:
-    typer.echo(f"gathernd: {folder}: {why}", err=True)
-    raise typer.Exit(1)
+        raise failure(f"{folder}: what was compiled could not be kept there")

@@ -28,6 +28,8 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
 
 MAX_LIST: Final = 1000
+USUAL_LIST: Final = 100
+"""Entries of a list if the query has no `limit`."""
 MAX_KEEP: Final = 10_000
 """Most versions that an upload, or the setting, may have kept."""
 MAX_NOTE_BYTES: Final = 1024
@@ -72,7 +74,7 @@ _IDEMPOTENCY_KEY: Final = parameter(
 
 def limit(things: str) -> Described:
     """The parameter of lists that says how many to list."""
-    schema = {"type": "integer", "minimum": 1, "maximum": MAX_LIST, "default": 100}
+    schema = {"type": "integer", "minimum": 1, "maximum": MAX_LIST, "default": USUAL_LIST}
     return parameter("limit", "query", f"Most {things} to list.", schema)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from app.api.asgi_request import RequestContext
-from app.api.conditional_requests import conditions_in_body, etag_field, is_unchanged, read_conditions
+from app.api.conditional_requests import conditions_of, etag_field, is_unchanged, read_conditions
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.request_body import check_json_type, read_json
@@ -75,7 +75,7 @@ class AliasesRoute:
             AliasMove(
                 one.alias,
                 one.asked.tensor,
-                conditions_in_body(one.asked.if_match, one.asked.if_none_match, one.pointer),
+                conditions_of(one.asked.if_match, one.asked.if_none_match, one.pointer),
                 one.pointer,
                 one.target_pointer,
             )

@@ -35,8 +35,7 @@ class ImportsRoute:
         """`POST /tensors/{name}/import`."""
         check_new_name(name)
         fields = context.query_fields()
-        keep = read_keep(fields.get("keep"))
-        replicas = read_replicas(fields.get("replicas"), self.tensors)
+        keep, replicas = read_keep(fields), read_replicas(fields, self.tensors)
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)

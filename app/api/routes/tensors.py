@@ -1,13 +1,12 @@
-"""The routes of resident tensors: list, metadata, upload and removal; downloads and scatters have files of their own.
+"""The routes of resident tensors: list, metadata, upload and removal.
 
-What touches the disk runs on threads of its own: neither the event loop nor the pool of the kernels ever waits for a
-disk.
+Threads of their own wait for the disk: neither the event loop nor the pool of the kernels does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 from unicodedata import category
@@ -19,7 +18,7 @@ from app.api.conditional_requests import etag_field, is_unchanged, read_conditio
 from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.request_body import check_json_type, read_json, too_large
-from app.api.route_rows.tensors import MAX_KEEP, MAX_LIST, MAX_NOTE_BYTES
+from app.api.route_rows.tensors import MAX_KEEP, MAX_LIST, MAX_NOTE_BYTES, USUAL_LIST
 from app.api.upload_receiver import MEMORY_BYTES, Opener, UploadReceiver, receive
 from app.errors import GatherError, invalid_field
 from app.formats.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
@@ -43,9 +42,14 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told of: nothing about the format."""
 
-
 CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], Awaitable[list[Metadata]]]"
 """Gives metadata their ETags as they are now; without a request those that are known if they cannot be had soon."""
+
+
+async def as_stored(found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
+    """The metadata of a store that knows the ETags by itself."""
+    del request
+    return list(found)
 
 
 class TensorsRoute:
@@ -60,9 +64,9 @@ class TensorsRoute:
         limits: Limits,
         threads: DiskThreads,
         max_upload_bytes: int,
-        current: CurrentEtags | None = None,
+        current: CurrentEtags,
     ) -> None:
-        """`current` is given if `store` does not know the ETags of tensors by itself."""
+        """`current` is `as_stored` if `store` knows the ETags of tensors by itself."""
         self.store = store
         self.current = current
         self.limits = limits
@@ -73,8 +77,7 @@ class TensorsRoute:
         """`GET /tensors`."""
         limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.page(limit, after))
-        if self.current is not None:
-            found = await self.current(found, None)
+        found = await self.current(found, None)
         body: dict[str, Any] = {"tensors": [described(metadata) for metadata in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
 
@@ -82,19 +85,15 @@ class TensorsRoute:
         """`GET /tensors/{name}`."""
         context.query_fields()
         metadata = await self.threads.look_up(name, lambda: self.store.metadata(name))
-        if self.current is not None:
-            (metadata,) = await self.current([metadata], context)
-        if await is_unchanged(context, metadata.etag):
-            return
-        body = orjson.dumps(described(metadata))
-        await context.send(200, JSON, body, etag_field(metadata.etag), version_field(metadata.version))
+        (metadata,) = await self.current([metadata], context)
+        if not await is_unchanged(context, metadata.etag):
+            await _send(context, 200, metadata)
 
     async def put(self, context: RequestContext, name: str) -> None:
         """`PUT /tensors/{name}`."""
         check_new_name(name)
         fields = context.query_fields()
-        keep = read_keep(fields.get("keep"))
-        replicas = read_replicas(fields.get("replicas"), self.store)
+        keep, replicas = read_keep(fields), read_replicas(fields, self.store)
         capacity = read_capacity(fields.get("capacity"))
         prefault, lock = read_flag(fields, "prefault"), read_flag(fields, "lock")
         note = read_note(fields.get("note"), "/query/note")
@@ -142,7 +141,7 @@ class TensorsRoute:
         """`PUT /tensors/{name}/keys`."""
         check_new_name(name)
         fields = context.query_fields()
-        keep, note = read_keep(fields.get("keep")), read_note(fields.get("note"), "/query/note")
+        keep, note = read_keep(fields), read_note(fields.get("note"), "/query/note")
         conditions = read_conditions(context.headers)
         if conditions.match is None:
             raise invalid_field(
@@ -191,9 +190,7 @@ class TensorsRoute:
         metadata, created = await self.threads.change(name, lambda: self.store.put(upload, conditions))
         context.changes = [Change("tensor uploaded", metadata.name, metadata.version, metadata.size, note=note or None)]
         where: tuple[Field, ...] = ((b"location", context.path.encode()),) if created else ()
-        body = orjson.dumps(described(metadata))
-        named = etag_field(metadata.etag), version_field(metadata.version)
-        await context.send(201 if created else 200, JSON, body, *named, *where)
+        await _send(context, 201 if created else 200, metadata, *where)
 
     async def set_replicas(self, context: RequestContext, name: str) -> None:
         """`PUT /tensors/{name}/replicas`."""
@@ -203,11 +200,9 @@ class TensorsRoute:
         check_json_type(context.headers.get(b"content-type", JSON))
         replicas = asked_replicas(await read_json(context))
         metadata = await self.threads.change(name, lambda: self.store.set_replicas(name, replicas))
-        if self.current is not None:
-            (metadata,) = await self.current([metadata], context)
+        (metadata,) = await self.current([metadata], context)
         context.changes = [Change("replicas set", name, replicas=replicas)]
-        named = etag_field(metadata.etag), version_field(metadata.version)
-        await context.send(200, JSON, orjson.dumps(described(metadata)), *named)
+        await _send(context, 200, metadata)
 
     async def delete(self, context: RequestContext, name: str) -> None:
         """`DELETE /tensors/{name}`."""
@@ -217,6 +212,12 @@ class TensorsRoute:
         await self.threads.change(lock, lambda: self.store.delete(name, conditions))
         context.changes = [Change("tensor removed", *split_reference(name))]
         await context.send_empty(204)
+
+
+async def _send(context: RequestContext, status: int, metadata: Metadata, *extra: Field) -> None:
+    """Answer with metadata."""
+    named = etag_field(metadata.etag), version_field(metadata.version)
+    await context.send(status, JSON, orjson.dumps(described(metadata)), *named, *extra)
 
 
 def with_name(handler: Callable[[RequestContext, str], Awaitable[None]]) -> Handler:
@@ -272,50 +273,43 @@ def keys_of(start: Start) -> KeysSpec:
 def read_page(context: RequestContext) -> tuple[int, str | None]:
     """How many entries of a list are asked for, and after which name. Raises invalid_field."""
     fields = context.query_fields()
-    limit = fields.get("limit", "100")
-    if not _NUMBER.fullmatch(limit) or not 1 <= int(limit) <= MAX_LIST:
-        raise invalid_field(
-            "/query/limit",
-            f"limit must be from 1 to {MAX_LIST}",
-            f"Write a number from 1 to {MAX_LIST} in place of {shorten(limit)!r}.",
-        )
-    return int(limit), fields.get("after")
+    limit = _read_number(fields, "limit", MAX_LIST)
+    return USUAL_LIST if limit is None else limit, fields.get("after")
 
 
-def read_keep(text: str | None) -> int | None:
-    """How many versions an upload keeps, None where the setting says so. Raises invalid_field."""
+def read_keep(fields: Mapping[str, str]) -> int | None:
+    """How many versions an upload keeps, None to follow the setting. Raises invalid_field."""
+    return _read_number(fields, "keep", MAX_KEEP, ", the new version among them")
+
+
+def read_replicas(fields: Mapping[str, str], store: TensorStore) -> int | None:
+    """On how many shards an upload is to be, None if it does not say so. Raises invalid_field."""
+    if "replicas" in fields:
+        check_has_replicas(store, "/query/replicas")
+    return _read_number(fields, "replicas", MOST_REPLICAS)
+
+
+def _read_number(fields: Mapping[str, str], name: str, most: int, note: str = "") -> int | None:
+    """The field `name` of a query, from 1 to `most`; None if it is left out. Raises invalid_field."""
+    text = fields.get(name)
     if text is None:
         return None
-    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MAX_KEEP:
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= most:
         raise invalid_field(
-            "/query/keep",
-            f"keep must be from 1 to {MAX_KEEP}, the new version among them",
-            f"Write a number from 1 to {MAX_KEEP} in place of {shorten(text)!r}.",
+            f"/query/{name}",
+            f"{name} must be from 1 to {most}{note}",
+            f"Write a number from 1 to {most} in place of {shorten(text)!r}.",
         )
     return int(text)
 
 
 def read_capacity(text: str | None) -> int | None:
-    """For how many rows an upload asks for room, None where it does not say so. Raises invalid_field."""
+    """For how many rows an upload asks for room, None if it does not say so. Raises invalid_field."""
     if text is None:
         return None
     if not _NUMBER.fullmatch(text):
         hint = f"Write a whole number in place of {shorten(text)!r}."
         raise invalid_field(_AT_CAPACITY, "capacity must be a number of rows", hint)
-    return int(text)
-
-
-def read_replicas(text: str | None, store: TensorStore) -> int | None:
-    """On how many shards an upload is to be, None where it does not say so. Raises invalid_field."""
-    if text is None:
-        return None
-    check_has_replicas(store, "/query/replicas")
-    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MOST_REPLICAS:
-        raise invalid_field(
-            "/query/replicas",
-            f"replicas must be from 1 to {MOST_REPLICAS}",
-            f"Write a number from 1 to {MOST_REPLICAS} in place of {shorten(text)!r}.",
-        )
     return int(text)
 
 

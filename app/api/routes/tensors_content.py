@@ -1,183 +1,186 @@
-"""`GET /tensors/{name}/content`: a tensor or some of its rows, all of one content however many scatters come meanwhile.
+"""`GET /tensors/{name}/content` and `/keys`: each download is of one version, however many changes come meanwhile.
 
-A small content is copied before it is sent; of a large one a snapshot is kept until it has been sent.
+A small content is copied before it is sent; of a large one, and of a table with keys, a snapshot is kept until it has
+been sent.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
-from app.api.accept_header import admitted
-from app.api.asgi_request import Field, RequestContext
-from app.api.conditional_requests import etag_field, is_unchanged, version_field
+from app.api.asgi_request import RequestContext
+from app.api.conditional_requests import is_unchanged
 from app.api.disk_threads import DiskThreads
+from app.api.download import BY_ACCEPT, Download, codec_for_keys, codec_for_rows, no_keys
 from app.errors import GatherError, invalid_field
-from app.formats.body_formats import RAW, SAFETENSORS_FILE, TENSORS, TensorCodec
+from app.formats.body_formats import RAW, SAFETENSORS_FILE, TensorCodec
 from app.formats.safetensors.upload import keys_head
 from app.formats.safetensors.write_answer import check_writable
 from app.keys.key_column import KeyType
 from app.store import LocalStore
 from app.store.files.download_snapshots import Snapshot
-from app.store.files.key_pieces import key_pieces, keys_spec
+from app.store.files.key_pieces import ReadKeys, framed_pieces, key_pieces, keys_spec
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.tensor_file import BadFile
 from app.store.store_errors import damaged
 from app.tensors.dtypes import DTYPES
 from app.tensors.keys_spec import KeysSpec
+from app.tensors.string_frames import HEAD
 
-_FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
-_RAW: Final = RAW.media_type.encode()
-BY_ACCEPT: Final[Field] = (b"vary", b"Accept")
-"""Tells caches that another Accept may get another format; all of them have one ETag, that of the content."""
 _ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 _CHUNK: Final = 1 << 20
+"""Bytes of one piece of a download."""
 _WHOLE: Final = 8 * _CHUNK
 """Contents of up to this many bytes are copied before they are sent, so that a scatter meanwhile does not matter."""
 _COPIES: Final = 20
-"""So often a small content is copied anew where scatters change it meanwhile; then they wait."""
+"""How often a small content is copied anew if scatters change it meanwhile; then the scatters wait."""
 
 
-class ContentRoute:
-    """Downloads."""
+class _Body(NamedTuple):
+    """The body of a download: its head, the pieces that follow, and their bytes."""
+
+    codec: TensorCodec
+    dtype: str
+    shape: tuple[int, ...]
+    head: bytes
+    size: int
+    pieces: Iterator[bytes]
+
+
+class Downloads:
+    """Answers with contents and keys of the tensors of `store`."""
 
     def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
         self.store = store
         self.threads = threads
 
-    async def __call__(self, context: RequestContext, name: str) -> None:
-        """Answer with the content, from its head to its last byte. Raises GatherError for everything it refuses."""
-        fields = context.query_fields()
+    async def content(self, context: RequestContext, name: str) -> None:
+        """`GET /tensors/{name}/content`. Raises GatherError for everything it refuses."""
+        text = context.query_fields().get("rows")
         content = await self.threads.look_up(name, lambda: self.store.content(name))
-        lock = content.description.name
-        resident = content.resident()
+        resident, about = content.resident(), content.description
         etag = resident.etag
         if await is_unchanged(context, etag, BY_ACCEPT):
             return
-        codec = codec_of(context, content.description.dtype)
-        shape, begin, end = _rows(content, resident.tensor.shape, fields.get("rows"))
-
-        def fields_of(etag: str) -> list[Field]:
-            return content_fields(codec, content.description.dtype, shape, etag, content.data_version, size)
-
+        codec = codec_for_rows(context, about.dtype)
+        shape, begin, end = _rows(content, resident.tensor.shape, text)
         if resident.keys is not None:
-            await self._send_table(context, name, content, codec, etag)
+            await self._send_snapshot(
+                context, name, content, etag, lambda one: self._table(one, name, content, codec, text)
+            )
             return
-        head = codec.write_head(DTYPES[content.description.dtype], shape, end - begin)
-        size = len(head) + end - begin
+        head = codec.write_head(DTYPES[about.dtype], shape, end - begin)
+        download = Download(codec, about.dtype, shape, etag, content.data_version, len(head) + end - begin)
         if context.method == "HEAD":
-            await context.begin_answer(200, *fields_of(etag))
-            await context.sender({"type": "http.response.body", "body": b""})
+            await download.send(context, head)
             return
-        context.memory.charge(min(end - begin, _WHOLE))
-        if end - begin <= _WHOLE:
-            read, body = await self.threads.read(name, lambda: _copy(content, begin, end))
-            if body is None:
-                read, body = await self.threads.change(lock, lambda: _copy_held(content, begin, end))
-            if read != etag and await is_unchanged(context, read, BY_ACCEPT):
-                return
-            await context.begin_answer(200, *fields_of(read))
-            assert body is not None
-            await context.sender({"type": "http.response.body", "body": head + body})
+        if end - begin > _WHOLE:
+
+            async def rows(snapshot: Snapshot) -> _Body:
+                return _Body(codec, about.dtype, shape, head, end - begin, _row_pieces(snapshot, begin, end))
+
+            await self._send_snapshot(context, name, content, etag, rows, _WHOLE)
             return
-        snapshot = await self.threads.change(lock, lambda: self.store.snapshot(content))
-        try:
-            if snapshot.etag != etag and await is_unchanged(context, snapshot.etag, BY_ACCEPT):
-                return
-            await context.begin_answer(200, *fields_of(snapshot.etag))
-            await context.sender({"type": "http.response.body", "body": head, "more_body": True})
-            await self._send_rows(context, name, snapshot, begin, end)
-        finally:
-            self.threads.streams.submit(snapshot.close)
+        context.memory.charge(end - begin)
+        read, body = await self.threads.read(name, lambda: _copy(content, begin, end))
+        if body is None:
+            read, body = await self.threads.change(about.name, lambda: _copy_held(content, begin, end))
+        assert body is not None
+        if read != etag and await is_unchanged(context, read, BY_ACCEPT):
+            return
+        await download._replace(etag=read).send(context, head + body)
 
-    async def _send_rows(self, context: RequestContext, name: str, snapshot: Snapshot, begin: int, end: int) -> None:
-        """Send bytes of the items, which are the last ones of the body."""
-        for place in range(begin, end, _CHUNK):
-            last = min(place + _CHUNK, end)
-            piece = await self.threads.read(name, partial(snapshot.read, place, last))
-            await context.sender({"type": "http.response.body", "body": piece, "more_body": last < end})
-        if begin == end:
-            await context.sender({"type": "http.response.body", "body": b""})
+    async def keys(self, context: RequestContext, name: str) -> None:
+        """`GET /tensors/{name}/keys`. Raises GatherError for everything it refuses."""
+        context.query_fields()
+        content = await self.threads.look_up(name, lambda: self.store.content(name))
+        if content.keys is None:
+            raise no_keys(name)
+        etag, dtype = content.resident().etag, content.keys.layout.dtype
+        if await is_unchanged(context, etag, BY_ACCEPT):
+            return
 
-    async def _send_table(
-        self, context: RequestContext, name: str, content: MappedContent, codec: TensorCodec, etag: str
+        async def body(snapshot: Snapshot) -> _Body:
+            spec = await self._spec(name, snapshot, dtype, 0, snapshot.shape[0])
+            codec = codec_for_keys(context, dtype)
+            return _Body(codec, dtype, (spec.count,), *_keys_body(codec, spec, snapshot.keys))
+
+        await self._send_snapshot(context, name, content, etag, body)
+
+    async def _send_snapshot(
+        self,
+        context: RequestContext,
+        name: str,
+        content: MappedContent,
+        etag: str,
+        body_of: Callable[[Snapshot], Awaitable[_Body]],
+        charged: int = _CHUNK,
     ) -> None:
-        """Answer with rows of a table with keys, and before them the keys if the format carries both."""
-        dtype, text = DTYPES[content.description.dtype], context.query_fields().get("rows")
-        assert content.keys is not None
-        of_keys = content.keys.layout.dtype
+        """Answer with what `body_of` reads of a snapshot; 304 if the caller knows it and not the older `etag`.
+
+        At most `charged` bytes of the body are charged to the request's memory.
+        """
         snapshot = await self.threads.change(content.description.name, lambda: self.store.snapshot(content))
         try:
             if snapshot.etag != etag and await is_unchanged(context, snapshot.etag, BY_ACCEPT):
                 return
-            shape, begin, end = _rows(content, snapshot.shape, text)
-            pieces: Iterator[bytes] = iter(())
-            keys_size = 0
-            if codec is SAFETENSORS_FILE:
-                check_writable(dtype, "/accept")
-                first, last = row_range(text, snapshot.shape)
-                spec = await spec_sent(self.threads, name, snapshot, of_keys, first, last)
-                head, keys_size = keys_head(spec, (dtype, shape, end - begin)), spec.size
-                pieces = key_pieces(snapshot.keys, of_keys, first, last)
-            else:
-                head = codec.write_head(dtype, shape, end - begin)
-            size = len(head) + keys_size + end - begin
-            fields = content_fields(codec, dtype.name, shape, snapshot.etag, content.data_version, size)
-            await context.begin_answer(200, *fields)
-            if context.method == "HEAD":
-                await context.sender({"type": "http.response.body", "body": b""})
-                return
-            context.memory.charge(_CHUNK)
-            await context.sender({"type": "http.response.body", "body": head, "more_body": True})
-            await send_pieces(context, self.threads, name, pieces)
-            await self._send_rows(context, name, snapshot, begin, end)
+            codec, dtype, shape, head, size, pieces = await body_of(snapshot)
+            if context.method != "HEAD":
+                context.memory.charge(min(size, charged))
+            download = Download(codec, dtype, shape, snapshot.etag, content.data_version, len(head) + size)
+            await download.send(context, head, self._read_in_threads(name, pieces))
         finally:
             self.threads.streams.submit(snapshot.close)
 
+    async def _table(
+        self, snapshot: Snapshot, name: str, content: MappedContent, codec: TensorCodec, text: str | None
+    ) -> _Body:
+        """The rows of a table with keys, and before them the keys if the format carries both."""
+        dtype = DTYPES[content.description.dtype]
+        shape, begin, end = _rows(content, snapshot.shape, text)
+        rows = _row_pieces(snapshot, begin, end)
+        if codec is not SAFETENSORS_FILE:
+            return _Body(codec, dtype.name, shape, codec.write_head(dtype, shape, end - begin), end - begin, rows)
+        check_writable(dtype, "/accept")
+        assert content.keys is not None
+        of_keys = content.keys.layout.dtype
+        first, last = row_range(text, snapshot.shape)
+        spec = await self._spec(name, snapshot, of_keys, first, last)
+        head = keys_head(spec, (dtype, shape, end - begin))
+        pieces = chain(key_pieces(snapshot.keys, of_keys, first, last), rows)
+        return _Body(codec, dtype.name, shape, head, spec.size + end - begin, pieces)
 
-async def send_pieces(context: RequestContext, threads: DiskThreads, name: str, pieces: Iterator[bytes]) -> None:
-    """Send pieces of tensor `name`, none of which is empty and which are not the last ones of the body."""
-    while piece := await threads.read(name, partial(next, pieces, b"")):
-        await context.sender({"type": "http.response.body", "body": piece, "more_body": True})
+    async def _spec(self, name: str, snapshot: Snapshot, dtype: KeyType, first: int, last: int) -> KeysSpec:
+        """What the keys of rows `first` to `last` - 1 of tensor `name` are. Raises tensor_damaged."""
+        try:
+            return await self.threads.read(name, lambda: keys_spec(snapshot.keys, dtype, first, last))
+        except BadFile as problem:
+            raise damaged(name, str(problem)) from None
 
-
-async def spec_sent(
-    threads: DiskThreads, name: str, snapshot: Snapshot, dtype: KeyType, first: int, last: int
-) -> KeysSpec:
-    """What the keys of rows `first` to `last` - 1 of tensor `name` are, before they are sent. Raises tensor_damaged."""
-    try:
-        return await threads.read(name, lambda: keys_spec(snapshot.keys, dtype, first, last))
-    except BadFile as problem:
-        raise damaged(name, str(problem)) from None
-
-
-def content_fields(
-    codec: TensorCodec, dtype: str, shape: Sequence[int], etag: str, version: int, size: int | None
-) -> list[Field]:
-    """The header fields of a download of `size` bytes; None if the size is not known before."""
-    length = [] if size is None else [(b"content-length", b"%d" % size)]
-    return [
-        (b"content-type", codec.media_type.encode()),
-        *length,
-        etag_field(etag),
-        version_field(version),
-        BY_ACCEPT,
-        (b"x-gathernd-dtype", dtype.encode()),
-        (b"x-gathernd-shape", ",".join(map(str, shape)).encode()),
-    ]
+    async def _read_in_threads(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """The pieces of tensor `name`, none of which is empty, each read by a thread."""
+        while piece := await self.threads.read(name, partial(next, pieces, b"")):
+            yield piece
 
 
-def codec_of(context: RequestContext, dtype: str) -> TensorCodec:
-    """The format of a download, by Accept: the best of those that carry `dtype`, where one does."""
-    formats = admitted_codecs(context)
-    return next((codec for codec in formats if dtype in codec.dtypes), formats[0])
+def _row_pieces(snapshot: Snapshot, begin: int, end: int) -> Iterator[bytes]:
+    return (snapshot.read(place, min(place + _CHUNK, end)) for place in range(begin, end, _CHUNK))
 
 
-def admitted_codecs(context: RequestContext) -> list[TensorCodec]:
-    """The formats of a download that Accept admits, the best first."""
-    return [_FORMATS[name] for name in admitted(context.headers.get(b"accept", b""), _FORMATS, _RAW)]
+def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[bytes, int, Iterator[bytes]]:
+    """The head, and the bytes and pieces of what follows. Raises unsupported_dtype for strings in npy."""
+    pieces = key_pieces(read, spec.dtype, 0, spec.count)
+    if codec is SAFETENSORS_FILE:
+        return keys_head(spec), spec.size, pieces
+    head = codec.write_head(DTYPES[spec.dtype], (spec.count,), spec.size)
+    if codec is RAW and spec.dtype == "string":
+        frames = (frames.tobytes() for frames in framed_pieces(read, 0, spec.count))
+        return head, spec.string_bytes + HEAD * spec.count, frames
+    return head, spec.size, pieces
 
 
 def _rows(content: MappedContent, shape: tuple[int, ...], text: str | None) -> tuple[tuple[int, ...], int, int]:

@@ -1,6 +1,7 @@
-"""`GET /tensors/{name}/content` of a table in row ranges: some rows after others, as gathers from it, in one answer.
+"""`GET /tensors/{name}/content` and `/keys` of a table in row ranges: one range after another, in one answer.
 
-All of it is of one version, the one that the first look at the map has found.
+All of it is of one version, the one that the first look at the map has found. Rows are read by gathers or, of a table
+that changes, from snapshots.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from app.api.asgi_request import Field, RequestContext
+from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import is_unchanged
-from app.api.routes.tensors_content import BY_ACCEPT, codec_of, content_fields, row_range
+from app.api.download import BY_ACCEPT, Download, codec_for_keys, codec_for_rows, no_keys
+from app.api.routes.tensors_content import row_range
 from app.errors import GatherError
-from app.formats.body_formats import SAFETENSORS_FILE
+from app.formats.body_formats import SAFETENSORS_FILE, TensorCodec
 from app.formats.safetensors.upload import keys_head
 from app.memory.budget import MemoryReservation
 from app.services.service import Service
@@ -31,7 +33,7 @@ from app.tensors.little_endian_items import packed_bytes
 from app.tensors.tensor import Tensor
 
 _CHUNK: Final = 1 << 22
-"""Bytes of rows that are gathered together; of strings, whose sizes are not known before, those of their places."""
+"""Bytes of rows that one gather reads; for strings, whose sizes are not known before, the bytes of their places."""
 _INT64: Final = DTYPES["int64"]
 
 
@@ -75,40 +77,46 @@ class ChangingTables(Protocol):
         """All keys of a version: integers, or strings in BYTES framing. Raises shard_unavailable and overloaded."""
 
 
-class ShardedContentRoute:
-    """Downloads of what `store` lists, by gathers of `service`; those of scalars, which have no rows, by `scalar`."""
+class ShardedDownloads:
+    """Answers with contents and keys of what `store` lists: by gathers of `service`, and of scalars by `scalar`."""
 
     def __init__(
         self, store: TensorStore, service: Service, scalar: ScalarReader, changing: ChangingTables | None
     ) -> None:
-        """`changing` is given if scatters may change the tables."""
+        """`changing` is given if scatters may change the tables, or if these may have keys."""
         self.store = store
         self.changing = changing
         self.service = service
         self.scalar = scalar
 
-    async def __call__(self, context: RequestContext, name: str) -> None:
-        """Answer with the rows. Raises GatherError for everything it refuses."""
-        query = context.query_fields()
+    async def content(self, context: RequestContext, name: str) -> None:
+        """`GET /tensors/{name}/content`. Raises GatherError for everything it refuses."""
+        text = context.query_fields().get("rows")
         metadata = self.store.metadata(name)
         if self.changing is not None:
             (metadata,) = await self.changing.current([metadata], context)
         if await is_unchanged(context, metadata.etag, BY_ACCEPT):
             return
-        codec = codec_of(context, metadata.dtype)
-        if metadata.keys is not None and "rows" in query:
+        codec = codec_for_rows(context, metadata.dtype)
+        if metadata.keys is not None and text is not None:
             raise GatherError(
                 "not_implemented",
                 f"the rows of {name!r} have keys and no positions: a cluster places them by their keys",
                 pointer="/query/rows",
                 hint=f"Ask for rows by key, as in /tensors/{name}/rows?key=7, or for all with /tensors/{name}/content.",
             )
+        dtype = DTYPES[metadata.dtype]
         if metadata.keys is not None and codec is SAFETENSORS_FILE:
-            await self._send_with_keys(context, metadata)
+            assert self.changing is not None, "a static map has no keys"
+            snapshot = await self.changing.keyed_snapshot(metadata, context, with_rows=True)
+            assert snapshot.keys is not None
+            shape = metadata.shape
+            head = keys_head(snapshot.keys, (dtype, shape, prod(shape) * dtype.item_size))
+            await _send_snapshot(context, metadata, codec, metadata.dtype, shape, head, snapshot)
             return
         is_scalar = not metadata.shape
-        first, last = (0, 1) if is_scalar and "rows" not in query else row_range(query.get("rows"), metadata.shape)
-        dtype, shape = DTYPES[metadata.dtype], () if is_scalar else (last - first, *metadata.shape[1:])
+        first, last = (0, 1) if is_scalar and text is None else row_range(text, metadata.shape)
+        shape = () if is_scalar else (last - first, *metadata.shape[1:])
         row_bytes = prod(shape[1:]) * (dtype.item_size or 8)
         size = prod(shape) * dtype.item_size
         head = codec.write_head(dtype, shape, size)
@@ -120,8 +128,7 @@ class ShardedContentRoute:
             snapshot = await self.changing.snapshot(metadata, first, last, context)
             if snapshot is None:
                 return False
-            fields = content_fields(codec, metadata.dtype, shape, snapshot.etag, metadata.version, len(head) + size)
-            await send_snapshot(context, snapshot, head, fields)
+            await _send_snapshot(context, metadata, codec, metadata.dtype, shape, head, snapshot)
             return True
 
         if await is_sent():
@@ -135,30 +142,40 @@ class ShardedContentRoute:
             if held is not None and await is_sent():
                 return
             known = len(head) + size if dtype.item_size else None
-            fields = content_fields(codec, metadata.dtype, shape, metadata.etag, metadata.version, known)
-            await context.begin_answer(200, *fields)
-            await context.sender({"type": "http.response.body", "body": head, "more_body": True})
+            await Download(codec, metadata.dtype, shape, metadata.etag, metadata.version, known).begin(context)
+            await context.send_piece(head)
             for start in starts:
                 if held is None:
                     piece, held = await self._rows(context, metadata, start, min(start + step, last))
-                await context.sender({"type": "http.response.body", "body": piece, "more_body": True})
+                await context.send_piece(piece)
                 piece = b""
                 held.release()
                 held = None
-            await context.sender({"type": "http.response.body", "body": b""})
+            await context.end_answer()
         finally:
             if held is not None:
                 held.release()
 
-    async def _send_with_keys(self, context: RequestContext, metadata: Metadata) -> None:
-        assert self.changing is not None, "a static map has no keys"
-        snapshot = await self.changing.keyed_snapshot(metadata, context, with_rows=True)
-        assert snapshot.keys is not None
-        dtype, shape = DTYPES[metadata.dtype], metadata.shape
-        head = keys_head(snapshot.keys, (dtype, shape, prod(shape) * dtype.item_size))
-        size = len(head) + snapshot.size
-        fields = content_fields(SAFETENSORS_FILE, metadata.dtype, shape, snapshot.etag, metadata.version, size)
-        await send_snapshot(context, snapshot, head, fields)
+    async def keys(self, context: RequestContext, name: str) -> None:
+        """`GET /tensors/{name}/keys`. Raises GatherError for everything it refuses."""
+        context.query_fields()
+        metadata = self.store.metadata(name)
+        if metadata.keys is None or self.changing is None:
+            raise no_keys(name)
+        (metadata,) = await self.changing.current([metadata], context)
+        assert metadata.keys is not None
+        if await is_unchanged(context, metadata.etag, BY_ACCEPT):
+            return
+        dtype, shape = metadata.keys.dtype, metadata.shape[:1]
+        codec = codec_for_keys(context, dtype)
+        if codec is SAFETENSORS_FILE:
+            snapshot = await self.changing.keyed_snapshot(metadata, context, with_rows=False)
+            assert snapshot.keys is not None
+            head = keys_head(snapshot.keys)
+        else:
+            head = codec.write_head(DTYPES[dtype], shape, shape[0] * DTYPES[dtype].item_size)
+            snapshot = await self.changing.keys_snapshot(metadata, context)
+        await _send_snapshot(context, metadata, codec, dtype, shape, head, snapshot)
 
     async def _rows(
         self, context: RequestContext, metadata: Metadata, start: int, stop: int
@@ -185,20 +202,20 @@ class ShardedContentRoute:
             raise
 
 
-async def send_snapshot(
-    context: RequestContext, snapshot: ContentSnapshot, head: bytes, fields: Sequence[Field]
+async def _send_snapshot(
+    context: RequestContext,
+    metadata: Metadata,
+    codec: TensorCodec,
+    dtype: str,
+    shape: tuple[int, ...],
+    head: bytes,
+    snapshot: ContentSnapshot,
 ) -> None:
-    """Answer with a head and what a snapshot has, and close this."""
+    """Answer with `head` and what a snapshot has, and close the snapshot."""
     try:
-        if await is_unchanged(context, snapshot.etag, BY_ACCEPT):
-            return
-        await context.begin_answer(200, *fields)
-        if context.method == "HEAD":
-            await context.sender({"type": "http.response.body", "body": b""})
-            return
-        await context.sender({"type": "http.response.body", "body": head, "more_body": True})
-        async for piece in snapshot.pieces:
-            await context.sender({"type": "http.response.body", "body": piece, "more_body": True})
-        await context.sender({"type": "http.response.body", "body": b""})
+        if not await is_unchanged(context, snapshot.etag, BY_ACCEPT):
+            size = len(head) + snapshot.size
+            download = Download(codec, dtype, shape, snapshot.etag, metadata.version, size)
+            await download.send(context, head, snapshot.pieces)
     finally:
         snapshot.close()

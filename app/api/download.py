@@ -1,0 +1,77 @@
+"""What every download shares: its format, chosen by Accept, its header fields, and its body in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
+
+from app.api.accept_header import admitted
+from app.api.asgi_request import Field, RequestContext
+from app.api.conditional_requests import etag_field, version_field
+from app.errors import GatherError
+from app.formats.body_formats import RAW, SAFETENSORS_FILE, TENSORS, TensorCodec
+
+_FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
+BY_ACCEPT: Final[Field] = (b"vary", b"Accept")
+"""Tells caches that another Accept may get another format; all of them have one ETag, that of the content."""
+
+
+class Download(NamedTuple):
+    """What a download answers: a format, the type and shape of what it holds, and which content that is.
+
+    `size` is the bytes of the body, None if they are not known before.
+    """
+
+    codec: TensorCodec
+    dtype: str
+    shape: Sequence[int]
+    etag: str
+    version: int
+    size: int | None
+
+    async def begin(self, context: RequestContext) -> None:
+        """Send the header."""
+        length = [] if self.size is None else [(b"content-length", b"%d" % self.size)]
+        await context.begin_answer(
+            200,
+            (b"content-type", self.codec.media_type.encode()),
+            *length,
+            etag_field(self.etag),
+            version_field(self.version),
+            BY_ACCEPT,
+            (b"x-gathernd-dtype", self.dtype.encode()),
+            (b"x-gathernd-shape", ",".join(map(str, self.shape)).encode()),
+        )
+
+    async def send(self, context: RequestContext, head: bytes, pieces: AsyncIterator[bytes] | None = None) -> None:
+        """Send the header and, unless the method is HEAD, the body: `head` and then `pieces`."""
+        await self.begin(context)
+        if context.method != "HEAD":
+            await context.send_piece(head)
+            if pieces is not None:
+                async for piece in pieces:
+                    await context.send_piece(piece)
+        await context.end_answer()
+
+
+def codec_for_rows(context: RequestContext, dtype: str) -> TensorCodec:
+    """The best format by Accept that carries `dtype`, or the best one if none does."""
+    formats = _admitted(context)
+    return next((codec for codec in formats if dtype in codec.dtypes), formats[0])
+
+
+def codec_for_keys(context: RequestContext, dtype: str) -> TensorCodec:
+    """The best format by Accept that carries keys of `dtype`: safetensors carries strings, as two tensors."""
+    formats = _admitted(context)
+    return next((codec for codec in formats if codec is SAFETENSORS_FILE or dtype in codec.dtypes), formats[0])
+
+
+def no_keys(name: str) -> GatherError:
+    """no_keys for tensor `name`."""
+    return GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or ask for /content.")
+
+
+def _admitted(context: RequestContext) -> list[TensorCodec]:
+    """The formats that Accept admits, best first."""
+    names = admitted(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())
+    return [_FORMATS[name] for name in names]
