@@ -11,7 +11,7 @@ from app.errors import GatherError
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """If-Match and If-None-Match: the ETags they list, ("*",) for any; None where they are not given.
+    """If-Match and If-None-Match: the ETags they list, ("*",) for any; None if they are not given.
 
     `pointer` is the place of what they hold for if they are members of a body, and not header fields.
     """

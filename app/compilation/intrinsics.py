@@ -25,7 +25,7 @@ Integers: TypeAlias = NDArray[np.int64]
 Builder: TypeAlias = Any
 """llvmlite's `IRBuilder`, as Numba hands it on; its values are `Any` too."""
 Build: TypeAlias = Callable[..., Any]
-"""A function of a `Builder` and the values of the arguments: the value of the result, None where there is none."""
+"""A function of a `Builder` and the values of the arguments: the value of the result, None if there is none."""
 
 _intrinsic: Any = numba.extending.intrinsic
 _external: Any = types.ExternalFunction

@@ -34,7 +34,7 @@ class _RememberingContext:
         return getattr(self._context, name)
 
     def resolve_function_type(self, function: Any, arguments: Any, keywords: Any) -> Any:
-        """Numba's signature of a call, None where there is none. Raises Numba's TypingError."""
+        """Numba's signature of a call, None if there is none. Raises Numba's TypingError."""
         if keywords or type(function) is not types.Function:
             return self._context.resolve_function_type(function, arguments, keywords)
         call = function, tuple(arguments)

@@ -40,7 +40,7 @@ class Admission:
     def admit(self, size: int | None) -> None:
         """Check a request whose body, of `size` bytes or of unknown length (None), is still to be read.
 
-        Raises payload_too_large where the memory budget can never hold it, and overloaded where it cannot now, or
+        Raises payload_too_large if the memory budget can never hold it, and overloaded if it cannot now, or
         where the queue is full.
         """
         if size is not None:

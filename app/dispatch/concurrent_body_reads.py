@@ -82,7 +82,7 @@ class BodyReadLimit:
     async def acquire(self, body: IncomingBody, size: int | None, patience: float = inf) -> None:
         """Wait until `body`, announced to have `size` bytes if that is known, may be read; `release` must follow.
 
-        Raises overloaded where that takes longer than `queue_timeout` seconds, deadline_exceeded where it takes longer
+        Raises overloaded if that takes longer than `queue_timeout` seconds, deadline_exceeded if it takes longer
         than `patience`, ClientGone where its client goes first.
         """
         waiting = _Body(body, size)

@@ -13,7 +13,7 @@ logger = logging.getLogger("gathernd")
 
 
 def allow_gpu(device: gather_call.Device, workers: int) -> None:
-    """Raises NoDevice where a service for `device` with so many worker processes uses no GPU."""
+    """Raises NoDevice if a service for `device` with so many worker processes uses no GPU."""
     if device == "cpu":
         raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
     if workers > 1:

@@ -78,7 +78,7 @@ class Gpu:
         started: Callable[[], None],
         request: ServedRequest | None = None,
     ) -> Outcome | None:
-        """Gather on the device into `out`, or None where that failed and the request leaves the device to the service.
+        """Gather on the device into `out`, or None if that failed and the request leaves the device to the service.
 
         `started` is called in a thread when the gather begins; `request` is as for the pool. Raises overloaded for want
         of device memory and device_unavailable for a broken device where the request asks for the device gpu, what

@@ -102,7 +102,7 @@ class GpuTensorCopies:
                     raise
 
     def _evict(self) -> bool:
-        """Drop the copy that was used longest ago and has no reader; False where there is none."""
+        """Drop the copy that was used longest ago and has no reader; False if there is none."""
         with self._lock:
             for etag, copy in self._copies.items():
                 if copy.readers == 0:

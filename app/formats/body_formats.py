@@ -105,7 +105,7 @@ def formats_of(signature: Signature) -> Formats:
 class TensorCodec:
     """A format of whole tensors.
 
-    `read_start` makes of the first bytes of an upload, and its query, what it says of itself, None where more bytes are
+    `read_start` makes of the first bytes of an upload, and its query, what it says of itself, None if more bytes are
     needed. `write_head` makes what stands before the items of a download, of dtype, shape and the items' bytes.
     `is_meant` knows an upload without a media type by its first bytes. Where `in_query`, dtype and shape stand there.
     """
@@ -173,9 +173,9 @@ def start_of(
     whole: bool,
     memory: Memory = UNCOUNTED,
 ) -> Start | None:
-    """What the first bytes of an upload say, None where more are needed; `whole` says that there are no more.
+    """What the first bytes of an upload say, None if more are needed; `whole` says that there are no more.
 
-    `codec` is that of its media type, None where it says nothing of the format: then npy or safetensors, by their
+    `codec` is that of its media type, None if it says nothing of the format: then npy or safetensors, by their
     magic. What comes as octet-stream without dtype and shape, and begins with npy's magic, is npy. `fields` is the
     query; `memory` is charged with what reading a header takes. Raises malformed_request,
     limit_exceeded, unsupported_media_type, unsupported_dtype, invalid_field, element_count_mismatch, and what charging

@@ -67,7 +67,7 @@ class Start:
 
 
 def read_start(head: bytes | bytearray) -> Start | None:
-    """What the first bytes of an npy file say, None where more are needed.
+    """What the first bytes of an npy file say, None if more are needed.
 
     Raises malformed_request, limit_exceeded for a header over `MAX_HEADER`, and unsupported_dtype.
     """

@@ -188,7 +188,7 @@ class _Attempts:
         self._failures = 0
 
     async def after(self, failure: Interrupted) -> None:
-        """Wait until it is time to ask again. Raises SourceFailed where it was asked often enough."""
+        """Wait until it is time to ask again. Raises SourceFailed if it was asked often enough."""
         self._failures += 1
         if self._failures >= self._most:
             raise SourceFailed(f"{failure.why}, {self._most} times in a row")

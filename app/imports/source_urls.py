@@ -61,7 +61,7 @@ class SourceUrl:
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
-        """The address that the host is, None where it is a name."""
+        """The address that the host is, None if it is a name."""
         for kind in (IPv4Address, IPv6Address):
             try:
                 return kind(self.host)

@@ -53,7 +53,7 @@ class WholeAnswer:
     async def read(self, begin: int, end: int, size: int | None, in_time: Callable[[int], Timeout]) -> bytearray:
         """The bytes from `begin` up to `end` of a file of `size` bytes; `in_time` bounds what so many take.
 
-        Raises SourceFailed where it was cut, or has another size; TimeoutError.
+        Raises SourceFailed if it was cut, or has another size; TimeoutError.
         """
         async with self._lock, in_time(max(0, end - self._place)):
             content = self._kept[begin:end]

@@ -99,7 +99,7 @@ def count_members(value: Any) -> int:
 
 
 def _check_size(pieces: Sequence[Buffer], what: str, memory: Memory, most: int) -> None:
-    """Raises limit_exceeded where an envelope, in `pieces`, is too large; white space hardly counts.
+    """Raises limit_exceeded if an envelope, in `pieces`, is too large; white space hardly counts.
 
     `memory` is charged with what a large one takes to be counted and read: each byte, and a character of text for it.
     """

@@ -39,7 +39,7 @@ an exponent, which is that number exactly (`envelope`)."""
 def loads(text: str, *, bare: bool = False) -> Any:
     """The value of a JSON document, with a `Number` for each that is no plain integer, and for -0.
 
-    Raises ValueError where it is no JSON. `bare` takes NaN and infinities without quotes, which are None.
+    Raises ValueError if it is no JSON. `bare` takes NaN and infinities without quotes, which are None.
     """
     constant = _none if bare else _no_json
     try:
@@ -83,7 +83,7 @@ def _text_within_list(value: Any) -> str:
 
 
 def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
-    """The integer that a JSON value is, `1.0` and `1e2` included, exactly; None where it is none.
+    """The integer that a JSON value is, `1.0` and `1e2` included, exactly; None if it is none.
 
     Beyond `max_digits` it is ±10**max_digits, which is out of every range, so that no larger power is computed.
     """

@@ -23,7 +23,7 @@ _SHOWN_SIZE: Final = 1 << 63
 
 
 def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, depth: int, pointer: str) -> str | None:
-    """One sentence on `lists`, the JSON of the values of tensor `name` or its beginning; None where they look right.
+    """One sentence on `lists`, the JSON of the values of tensor `name` or its beginning; None if they look right.
 
     The lists open `depth` deep. With `pairs` each item is a list [re, im].
     """

@@ -20,7 +20,7 @@ def base64_bytes(
 ) -> bytes:
     """The bytes that the string in [first, end) of `body` stands for; `view` is the body as an array.
 
-    `memory` is charged with them before they are made. Raises invalid_field where the string is no base64.
+    `memory` is charged with them before they are made. Raises invalid_field if the string is no base64.
     """
     text = memoryview(body)[first + 1 : end - 1]
     if escaped:

@@ -30,7 +30,7 @@ _BEYOND_INT64: Final = np.uint64(2**63)
 class Replacement(NamedTuple):
     """Flat `indices` of which none is out of bounds, and how many components were `replaced`.
 
-    `filled` says of each tuple whether its slice is to be filled, None where no tuple's is. On an axis of size 0 there
+    `filled` says of each tuple whether its slice is to be filled, None if no tuple's is. On an axis of size 0 there
     is no valid index: under clip and wrap the components stay, are not counted, and a kernel finds the first of them.
     """
 

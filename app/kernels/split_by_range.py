@@ -25,7 +25,7 @@ class Parts(NamedTuple):
 def split(indices: NDArray[np.int64], dims: Sequence[int], wrap: bool, stops: NDArray[np.int64]) -> Parts:
     """Flat `indices`, tuples with a component for each size of `dims`, by ranges of axis 0 that end at `stops`.
 
-    `stops` is read-only. Raises IndexError where a component is out of bounds: outside [-size, size - 1], without
+    `stops` is read-only. Raises IndexError if a component is out of bounds: outside [-size, size - 1], without
     `wrap` [0, size - 1].
     """
     tuples, sizes = indices.reshape(-1, len(dims)), np.array(dims, np.int64)

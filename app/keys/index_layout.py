@@ -33,7 +33,7 @@ SEED_BYTES: Final = 16
 ROW_BITS: Final = 40
 ROW_MASK: Final = (1 << ROW_BITS) - 1
 MOST_ROWS: Final = ROW_MASK - 1
-"""Rows that entries have bits for: a million millions."""
+"""Most rows that the 40 bits of an entry can number."""
 MOST_PROBES: Final = 1024
 """Buckets that one search reads, whatever the index holds. All of 2 ** 40 keys are expected within 150 buckets of
 their homes."""
@@ -43,13 +43,13 @@ are 1.18 and 2.05."""
 
 
 def bucket_count(capacity: int) -> int:
-    """Return the buckets of an index for so many keys, at least one."""
+    """Return the number of buckets of an index for `capacity` keys, at least one."""
     keys, buckets = _KEYS_OF_BUCKETS
     return max((capacity * buckets + keys - 1) // keys, 1)
 
 
 def capacity_of(buckets: int) -> int:
-    """Return the most keys that so many buckets may hold, at a load of 0.75."""
+    """Return the most keys that `buckets` buckets may hold, at a load of 0.75."""
     keys, per = _KEYS_OF_BUCKETS
     return min(buckets * keys // per, MOST_ROWS)
 

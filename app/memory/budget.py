@@ -16,7 +16,7 @@ from app.memory.malloc_tuning import FreedMemoryLimit
 
 SMALL_REQUEST_BYTES: Final = 1 << 20
 MIN_UNCHARGED_BYTES: Final = 1 << 14
-"""Every request may hold this much uncharged: its own objects take about as much."""
+"""Bytes that every request may hold uncharged; its own objects take about as much."""
 _MAX_UNCHARGED_BYTES: Final = 1 << 17
 
 
@@ -51,7 +51,7 @@ class Budget:
             )
 
     def admit_now(self, size: int) -> None:
-        """Check that `size` bytes fit now. Raises payload_too_large where they never can, else overloaded."""
+        """Check that `size` bytes fit now. Raises payload_too_large if they never can, else overloaded."""
         self.admit(size)
         if size > SMALL_REQUEST_BYTES and self.used + size > self.total:
             raise self.overloaded()
@@ -84,7 +84,7 @@ class Budget:
 
 
 class Memory:
-    """The memory of a request, which is told in bytes what will be taken. This one counts nothing."""
+    """The memory of a request: callers charge the bytes that they will take. This base class counts nothing."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ class Memory:
 
 UNCOUNTED: Final = Memory()
 REFUSED_UNREAD: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large", "not_ready"))
-"""Codes of errors that say nothing of what a body holds: there is no room for it, or nothing yet that reads it."""
+"""Error codes that refuse a request without reading its body: no memory is free, or no reader is ready."""
 
 
 class MemoryReservation(Memory):

@@ -44,10 +44,10 @@ def keep_freed_memory(size: int) -> bool:
 
 
 class FreedMemoryLimit:
-    """Has the C library give freed memory back when the process holds more than it has use for.
+    """Makes the C library give freed memory back when the process holds too much.
 
-    What it has use for: what it held before its first large request, what the budget has charged, and twice what
-    `keep_freed_memory` lets it keep, since kept blocks of outputs take as much again.
+    The bound is what the process held before its first large request, plus what the budget has charged, plus twice what
+    `keep_freed_memory` lets it keep (kept blocks of outputs take as much again).
     """
 
     def __init__(self, kept: int) -> None:
@@ -111,5 +111,5 @@ def private_bytes() -> int:
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:
-    """The function of the C library, None where that is not glibc."""
+    """The function of the C library, None if that is not glibc."""
     return getattr(ctypes.CDLL(None), name, None)

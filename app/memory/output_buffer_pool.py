@@ -54,7 +54,7 @@ class OutputBufferPool:
         return np.frombuffer(room, carrier, items)
 
     def empty_aligned(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
-        """The same, aligned to two cache lines, so that threads that write whole ones have none in common."""
+        """A new array as from `empty`, aligned to two cache lines, so that threads do not share a line."""
         size = items * carrier.itemsize
         if MAX_MMAP_THRESHOLD <= size <= self._max_bytes:
             return self.empty(items, carrier)  # it begins with a page

@@ -320,7 +320,7 @@ def _check_limits(feature: Feature, table: Tensor, limits: Limits) -> None:
 
 
 def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, ...]]], limits: Limits) -> None:
-    """Raises output_too_large where all outputs together have more bytes than an answer may."""
+    """Raises output_too_large if all outputs together have more bytes than an answer may."""
     size = sum(prod(shape) * (dtype.item_size or 4) for dtype, shape in outputs)
     check_output_bytes("the outputs of all features", size, limits, call.pointer("features"))
     for dtype, shape in outputs:

@@ -172,7 +172,7 @@ def _check_input(name: str, tensor: Tensor, limits: Limits) -> None:
 
 
 def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint: str | None = None) -> None:
-    """Raises output_too_large where `what`, of `size` bytes, is more than an answer may hold."""
+    """Raises output_too_large if `what`, of `size` bytes, is more than an answer may hold."""
     if size > limits.output_bytes:
         raise GatherError(
             "output_too_large",

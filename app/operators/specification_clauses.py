@@ -1,6 +1,6 @@
 """What each specification's text says of every rule, in its own words, with the number of the clause; errors cite it.
 
-By error code, with `data_dtype`, `index_dtype` and the like for unsupported_dtype. The number is None where the text
+By error code, with `data_dtype`, `index_dtype` and the like for unsupported_dtype. The number is None if the text
 numbers nothing: the Gather, GatherElements, ScatterND, ScatterElements, OpenVINO and ONNX Runtime texts number no rule.
 GatherND-11 numbers its three rules 1 to 3, GatherND-12 and -13 their five 1 to 5.
 """

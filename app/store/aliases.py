@@ -58,10 +58,9 @@ class Aliases:
 
     @contextmanager
     def _locked(self, names: Sequence[str]) -> Iterator[Sequence[AnsweredKey]]:
-        """Keep aliases, and that there are none of these names, as they are.
+        """Hold the locks of the tensors that these aliases name, so that no alias changes and no scatter uses one.
 
-        The value is the keys given with them that only the logs of what they name have. It is within the locks of those
-        tensors, in which no scatter through an alias is carried out, and whoever else changes one waits.
+        Yields the Idempotency-Keys given with these aliases that stand only in the redo logs of those tensors.
         """
         while True:
             old = {alias: self._index.alias(alias) for alias in names}

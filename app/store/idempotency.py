@@ -33,13 +33,13 @@ LIFETIME_NS: Final = 24 * 3600 * 10**9
 DRAWN: Final = "/"
 """How the keys begin that routers draw for scatters without one, so that they may ask a range again."""
 DRAWN_LIFETIME_NS: Final = 3600 * 10**9
-"""A router asks again within a request's time, and a shard remembers so many keys at most."""
+"""Most keys that a shard remembers for routers, which retry only within the time of one request."""
 _KEYS_PER_TRANSACTION: Final = 1000
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_key(field: bytes | None) -> str | None:
-    """The key in the header field Idempotency-Key, None where there is no such field. Raises invalid_field."""
+    """The key in the header field Idempotency-Key, None if there is no such field. Raises invalid_field."""
     if field is None:
         return None
     text = field.decode("latin-1").strip()
@@ -117,7 +117,7 @@ class IdempotencyKeys:
         """What the request with this key was answered, None for a new key.
 
         `scope` is the name that the request was sent to; `log` is the log of the content that it stands for, read to
-        its end. Raises invalid_field where the key came with another request.
+        its end. Raises invalid_field if the key came with another request.
         """
         if key is None:
             return None
@@ -143,7 +143,7 @@ class IdempotencyKeys:
         return list(found.values())
 
     def check_limit(self, log: ScatterLog) -> None:
-        """Raises insufficient_storage where one more key could not be remembered for its 24 hours.
+        """Raises insufficient_storage if one more key could not be remembered for its 24 hours.
 
         `log` is the log of a content, read to its end.
         Keys in the logs of other tensors are not counted before they reach the catalogue. Raises OSError too.

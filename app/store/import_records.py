@@ -39,11 +39,11 @@ from app.store.tensor_metadata import Metadata
 logger = logging.getLogger("gathernd")
 FOLDER: Final = "imports"
 REMEMBERED: Final = 1000
-"""Most records of imports that have ended; one more, and the oldest goes."""
+"""Most records of ended imports; beyond that the oldest is removed."""
 State = Literal["running", "done", "failed", "cancelled"]
 _SUFFIX: Final = ".run"
 _ASKED_TO_END: Final = 8
-"""Where the byte is that asks for the end."""
+"""Offset of the byte that asks the import to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ImportRecords:
     """The records of a store. All methods block on the disk.
 
     `change` begins a transaction of the catalogue that ends with its context; `find_made` gives the metadata of a
-    content of a tensor, by name and id, None where there is none.
+    content of a tensor, by name and id, None if there is none.
     """
 
     _folder: Path
@@ -128,7 +128,7 @@ class ImportRecords:
         return self._folder / f"{number}{_SUFFIX}"
 
     def find(self, number: str) -> ImportRecord | None:
-        """The import of this id as it is now, None where there is none any more. Raises insufficient_storage."""
+        """The import of this id as it is now, None if there is none any more. Raises insufficient_storage."""
         with storage_errors():
             return self._settled(self._read(number))
 
@@ -142,7 +142,7 @@ class ImportRecords:
         return page, found[limit - 1].id if len(found) > limit else None
 
     def cancel(self, number: str) -> bool:
-        """Have an import end, or forget one that has ended; False where there is none. Raises insufficient_storage."""
+        """Have an import end, or forget one that has ended; False if there is none. Raises insufficient_storage."""
         record = self.find(number)
         if record is None:
             return False
@@ -189,7 +189,7 @@ class ImportRecords:
             return now
 
     def _progress(self, number: str) -> int | None:
-        """The bytes that are done while a process carries the import out, None where none does."""
+        """The bytes that are done while a process carries the import out, None if none does."""
         try:
             fd = open_regular(self.path(number), os.O_RDWR)
         except (FileNotFoundError, NotRegular):

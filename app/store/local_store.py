@@ -94,7 +94,7 @@ class LocalStore(StoredTensors):
     ) -> None:
         """`token` is that of the process group that this process joins, None for the first process, which claims it.
 
-        `memory` is how many bytes of contents the system's cache can hold, None where that is not known;
+        `memory` is how many bytes of contents the system's cache can hold, None if that is not known;
         `processes` how many processes serve the store; `keep_versions` how many versions of a tensor an upload keeps,
         its own among them, where it does not say so itself.
         """
@@ -357,7 +357,7 @@ class LocalStore(StoredTensors):
         return None if checkpoint is None else partial(self.run_in_background, checkpoint)
 
     def _find_made(self, name: str, content: str) -> Metadata | None:
-        """What was known of a content of tensor `name` when it was made, None where it is not there."""
+        """What was known of a content of tensor `name` when it was made, None if it is not there."""
         for row in self._index.versions(name):
             if row.content == content:
                 return metadata_of(row, self.version_numbers(name))

@@ -33,17 +33,17 @@ class QuotaCheck:
     _uploads: UploadFolder
 
     def check_count(self, old: Row | None) -> None:
-        """Raises insufficient_storage where one tensor in the place of `old` is too many."""
+        """Raises insufficient_storage if one tensor in the place of `old` is too many."""
         if len(self._index) + (old is None) > self._quota.tensors:
             raise over_quota("tensors", self._quota.tensors)
 
     def check_aliases(self, more: int) -> None:
-        """Raises insufficient_storage where so many more aliases are too many."""
+        """Raises insufficient_storage if `more` further aliases exceed the quota."""
         if more and len(self._index.alias_names()) + more > self._quota.tensors:
             raise over_quota("aliases", self._quota.tensors)
 
     def check_bytes(self, removed: Iterable[Row], size: int, upload: str = "") -> None:
-        """Raises insufficient_storage where `size` more bytes in the place of versions `removed` are over the quota.
+        """Raises insufficient_storage if `size` more bytes in the place of versions `removed` are over the quota.
 
         All uploads under way count, but for the one with the id `upload`.
         """

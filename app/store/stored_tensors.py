@@ -39,7 +39,7 @@ class StoredTensors(TensorStore):
     """The part of a store that reads (see `TensorStore`); `LocalStore` opens it, and changes what it reads."""
 
     def __init__(self, folder: Path, memory: int | None) -> None:
-        """`memory` is how many bytes of contents the system's cache can hold, None where that is not known."""
+        """`memory` is how many bytes of contents the system's cache can hold, None if that is not known."""
         self.folder = folder
         self._memory = memory
         self._tensor_folder = folder / "tensors"

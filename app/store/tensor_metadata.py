@@ -23,7 +23,7 @@ from app.store.files.tensor_file import (
 )
 
 MOST_RANGES: Final = 1000
-"""So many row ranges of a table are described, the first ones."""
+"""Most row ranges that the metadata of a table lists, from the first on."""
 
 
 @dataclass(frozen=True, slots=True)

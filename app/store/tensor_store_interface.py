@@ -49,7 +49,7 @@ class TensorStore(Store, ABC):
 
     @abstractmethod
     def etag_to_replace(self, name: str) -> str | None:
-        """The ETag of the current version of a tensor that is to be uploaded; None where there is none.
+        """The ETag of the current version of a tensor that is to be uploaded; None if there is none.
 
         Raises name_conflict for an alias.
         """

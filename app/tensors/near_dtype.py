@@ -61,7 +61,7 @@ def holds_positions(name: str) -> bool:
 
 
 def near_dtype(given: str) -> str | None:
-    """The name in `DTYPES` of the type that `given` most likely means, None where it is like none."""
+    """The name in `DTYPES` of the type that `given` most likely means, None if it is like none."""
     if len(given) > MOST_CHARACTERS:
         return None
     name = given.strip()

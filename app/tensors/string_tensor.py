@@ -109,7 +109,7 @@ class PackedStrings(Tensor):
 
     @staticmethod
     def checked(size: int) -> int:
-        """`size` as a function of `string_frames` returned it. Raises tensor_damaged where it found a frame that is not
+        """`size` as a function of `string_frames` returned it. Raises tensor_damaged if it found a frame that is not
         within the octets.
 
         Only what lies on a disk can be so: what a request has was read frame by frame.

@@ -66,7 +66,7 @@ def check_reference(reference: str) -> None:
 
 
 def split_reference(reference: str) -> tuple[str, int | None]:
-    """The name in a reference, and the number of the version, None where it has none; of other texts the whole."""
+    """The name in a reference, and the number of the version, None if it has none; of other texts the whole."""
     if "@" not in reference or not REFERENCE.fullmatch(reference):
         return reference, None
     name, _, version = reference.partition("@")

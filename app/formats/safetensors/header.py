@@ -48,7 +48,7 @@ UNSOUND_HINT: Final = (
 class Entry:
     """A tensor as the header describes it; `begin` and `end` count from the end of the header.
 
-    `known` is the element type, None where `dtype` names none that is read here; `pointer` is where errors say that the
+    `known` is the element type, None if `dtype` names none that is read here; `pointer` is where errors say that the
     tensor is, and `fault` how the number of bytes is not what the shape asks for, "" if it is.
     """
 

@@ -33,7 +33,7 @@ _LAYOUTS: Final = ((KEYS, DATA), (OFFSETS, BYTES, DATA), (OFFSETS, BYTES))
 
 
 def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
-    """What the header of a file says, None where `head` ends before it does.
+    """What the header of a file says, None if `head` ends before it does.
 
     Raises malformed_request, limit_exceeded, invalid_field, unsupported_dtype and element_count_mismatch.
     """

@@ -62,7 +62,7 @@ class Launch(NamedTuple):
 def launch(
     plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int], multiprocessors: int
 ) -> Launch | None:
-    """The launch for `plan`, or None where there is nothing to check.
+    """The launch for `plan`, or None if there is nothing to check.
 
     `addresses` are those of data, indices (signed integers of `index_size` bytes, 4 or 8, aligned to that), output and
     the word that the first bad position goes to, on the device.

@@ -65,7 +65,7 @@ _WRITABLE: Final = 0x400
 
 
 def check_layout() -> None:
-    """Raises RuntimeError where arrays are not laid out as the compiled code takes them to be."""
+    """Raises RuntimeError if arrays are not laid out as the compiled code takes them to be."""
     array = np.zeros((3, 5), ">c8")
     array.flags.writeable = False
 

@@ -98,7 +98,7 @@ def _place(index: Address, count: int, hashed: int, row: int) -> bool:
 
 @inner
 def _add_to_passed(index: Address, count: int, home: int, passed: int, change: int) -> None:
-    """Change the overflow counts of so many buckets from `home` on."""
+    """Add `change` to the overflow counts of the `passed` buckets from `home` on."""
     for _ in range(passed):
         bucket = _bucket(index, home)
         store_u64(bucket, load_u64(bucket) + change)

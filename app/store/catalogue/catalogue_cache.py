@@ -63,7 +63,7 @@ class CatalogueCache:
         return len(self._rows)
 
     def find(self, reference: str) -> Row | None:
-        """The version that a reference stands for. Raises OSError where the catalogue cannot be read."""
+        """The version that a reference stands for. Raises OSError if the catalogue cannot be read."""
         if self._state[StateWord.GENERATION] != self.generation:
             self.catch_up()
         return self._found.get(reference) or self.find_all((reference,))[0]
@@ -71,7 +71,7 @@ class CatalogueCache:
     def find_all(self, references: Sequence[str]) -> list[Row | None]:
         """The versions that references stand for in one state of the catalogue: no change comes between two of them.
 
-        Raises OSError where the catalogue cannot be read.
+        Raises OSError if the catalogue cannot be read.
         """
         if self._state[StateWord.GENERATION] != self.generation:
             self.catch_up()
@@ -107,7 +107,7 @@ class CatalogueCache:
         return sorted(versions.values(), key=attrgetter("number")) if versions else []
 
     def alias(self, alias: str) -> Alias | None:
-        """The alias of this name. Raises OSError where the catalogue cannot be read."""
+        """The alias of this name. Raises OSError if the catalogue cannot be read."""
         if self._state[StateWord.GENERATION] != self.generation:
             self.catch_up()
         return self._aliases.get(alias)

@@ -109,7 +109,7 @@ class Catalogue:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Turn what SQLite raises at the start into StoreRefused, or OSError where it is the disk's fault."""
+        """Map SQLite's errors at start-up to StoreRefused, or to OSError if the disk failed."""
         if not self.path.exists():
             raise StoreRefused(
                 f"the catalogue {self.path} is missing: without it nobody knows which tensors the store has; bring it "
@@ -126,7 +126,7 @@ class Catalogue:
 
     @contextmanager
     def refusing_damage(self) -> Iterator[None]:
-        """Turn what a value of another type leads to, which none of ours wrote, into StoreRefused."""
+        """Raise StoreRefused if a record has a value of the wrong type (we never write one)."""
         try:
             yield
         except (TypeError, ValueError) as error:
@@ -219,7 +219,7 @@ class Catalogue:
             return last_change(connection), *_rows_and_aliases(connection)
 
     def contents(self) -> CatalogueContents:
-        """All that there is, but for Idempotency-Keys and records of imports."""
+        """The whole catalogue except Idempotency-Keys and records of imports."""
         with self._moment() as connection:
             return CatalogueContents(
                 *_rows_and_aliases(connection),
@@ -238,7 +238,7 @@ class Catalogue:
         return answered_key_of(found[0]) if found else None
 
     def keys_of(self, scope: str, expired: int) -> list[AnsweredKey]:
-        """The stored Idempotency-Keys of a scope, but for those answered at `expired` or before."""
+        """The Idempotency-Keys of a scope answered after `expired`."""
         found = self._fetch("SELECT * FROM keys WHERE scope = ? AND clock > ?", scope, expired)
         return [answered_key_of(one) for one in found]
 
@@ -262,7 +262,7 @@ class Catalogue:
             return last_change(connection)
 
     def changes_since(self, sequence: int) -> list[Change] | None:
-        """The changes after number `sequence`, in their order; None where they are too many to have been kept."""
+        """The changes after number `sequence`, in their order; None if they are too many to have been kept."""
         found = self._fetch(
             "SELECT c.sequence, c.name, c.version, a.name, a.version, a.etag, a.created, a.modified, v.* "
             "FROM changes c LEFT JOIN tensors v ON v.name = c.name AND v.version = c.version "
@@ -299,9 +299,9 @@ def database_uri(path: Path) -> str:
 
 
 def _os_error(error: sqlite3.Error, path: Path) -> OSError:
-    """An error of SQLite as the OSError that it stands for, EIO where it stands for none.
+    """Map an error of SQLite to an OSError, by default EIO.
 
-    SQLite does not say why it could not make a file: that the disk is full is seen at the database, `path`.
+    SQLite does not say why it could not make a file, so check whether the disk of `path`, the database, is full.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     number = _ERRNO.get(code) or _ERRNO.get(code & 0xFF, errno.EIO)
@@ -320,7 +320,7 @@ def _is_full(folder: Path) -> bool:
 
 @contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite raises into OSError; `path` is that of the database."""
+    """Raise SQLite's errors as OSError; `path` is the database."""
     try:
         yield
     except sqlite3.Error as error:

@@ -34,10 +34,9 @@ class StoredKeys:
 class Row:
     """A version of a tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
 
-    With keys, `shape` and `size` are those of all rows for which the files have room. Otherwise they are those of the
-    items. `file_size` is the bytes of the file of rows; `created` is when the name came into being,
-    `modified` when this file was stored. `dtype` is empty where the file could not be read when it was entered. `note`
-    is what the caller who uploaded it said of it. `keys` are the keys of its rows, None if it has none.
+    `shape` and `size` (bytes) are those of the items; for a table with keys, those of its capacity. `file_size` is the
+    bytes of the file of rows. `created` is when the name was first used, `modified` when this file was stored. `dtype`
+    is empty if the file could not be read when the row was entered. `note` is the uploader's text.
     """
 
     name: str
@@ -113,9 +112,9 @@ class LastVersion:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueContents:
-    """All that the catalogue says at one moment, but for Idempotency-Keys.
+    """The whole catalogue at one moment, except Idempotency-Keys.
 
-    `version_floor` is the highest number of the names that are in `last_versions` no more.
+    `version_floor` is the highest version number of the names dropped from `last_versions`.
     """
 
     rows: Sequence[Row] = ()

@@ -93,7 +93,7 @@ class Transaction:
         self._connection.execute("DELETE FROM imports WHERE id = ?", (number,))
 
     def forget_imports(self, most: int) -> None:
-        """Remove the records of imports that have ended, but for those among the newest `most` of all."""
+        """Remove the records of ended imports, except those among the newest `most` imports."""
         self._connection.execute(
             "DELETE FROM imports WHERE id IN (SELECT id FROM imports ORDER BY id DESC LIMIT -1 OFFSET ?) "
             "AND json_extract(record, '$.state') != 'running'",

@@ -37,9 +37,9 @@ Read = Callable[[int, int], Buffer]
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A content to be copied. `read` gives its blocks; `checksums` are theirs, but for the blocks `changed` since.
+    """A content to copy. `read` returns its blocks; `checksums` hold for all blocks except those in `changed`.
 
-    `words` go to the first page beside the sequence and the time.
+    `words` are written to the first page, next to the sequence and the time.
     """
 
     description: Description
@@ -54,7 +54,7 @@ class CopySource:
 def copy_content(source: CopySource, target: int) -> None:
     """Write the content into the file `target`, durably.
 
-    Raises BadFile where a block does not match its checksum, and OSError.
+    Raises BadFile if a block does not match its checksum, and OSError.
     """
     description = source.description
     table = np.frombuffer(source.checksums, "<u4").copy()

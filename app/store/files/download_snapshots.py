@@ -161,7 +161,7 @@ def _create_locked(path: Path) -> int:
 def save_pages(
     places: Pages, folder: Path, file: str, items: Changed, keys: Callable[[], Changed] | None = None
 ) -> bool:
-    """Copy pages that will change into the snapshots of the content in `file`; False where there are none.
+    """Copy pages that will change into the snapshots of the content in `file`; False if there are none.
 
     `keys` gives those of the key file, if any of them change. Within the lock of the tensor.
     """

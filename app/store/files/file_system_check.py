@@ -35,7 +35,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_system_of(folder: Path) -> str | None:
-    """The type of the file system that `folder` lies on, or will lie on; None where the system does not tell."""
+    """The type of the file system that `folder` lies on, or will lie on; None if the system does not tell."""
     try:
         lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

@@ -17,7 +17,7 @@ from app.store.files.regular_file import kind_of, mode_of
 from app.store.processes.directory_lock import StoreRefused
 
 CONTENT_FOLDERS: Final = ("tensors", "logs", "incoming", download_snapshots.FOLDER)
-"""Folders that no store is without."""
+"""Folders that every store has."""
 FOLDERS: Final = (*CONTENT_FOLDERS, import_records.FOLDER, "locks", "shard")
 _FILES: Final = (*FILES, "lock", "members", "state")
 KNOWN: Final = frozenset({"format", *_FILES, *FOLDERS, "lost+found"})
@@ -40,6 +40,6 @@ def misplaced(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def check_layout(folder: Path) -> None:
-    """Raises StoreRefused where `misplaced` finds anything, and OSError."""
+    """Raises StoreRefused if `misplaced` finds anything, and OSError."""
     for name, problem in misplaced(folder):
         raise StoreRefused(f"{folder / name} {problem}: 'gathernd store check' says what to do")

@@ -4,7 +4,7 @@ tensors/FILE.keys    a tensor file (see `tensor_file`) of the keys: see `key_lay
 tensors/FILE.index   the index from key to row (see `app.keys.index_layout`). It is made of the keys, so it has no
                      checksums; a start makes one that is missing or cut.
 
-How many rows there are says the word ROWS of the file of rows.
+The word ROWS in the file of rows holds the number of rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS_AT_ONCE: Final = 1 << 20
 
 
 class Access(Enum):
-    """How a file is mapped: to be read, to be written, or to be written with nobody else seeing it."""
+    """How a file is mapped: for reading, for writing, or for private writes that others do not see."""
 
     READ = auto()
     WRITE = auto()

@@ -118,7 +118,7 @@ class KeyedUpload(Upload):
         self.column = column
 
     def finish(self) -> None:
-        """See `Upload`. Raises element_count_mismatch where keys are missing, and what `write` raises."""
+        """See `Upload`. Raises element_count_mismatch if keys are missing, and what `write` raises."""
         if self._left >= 0:
             self._end_keys()
         if self._rows is not None:
@@ -234,7 +234,7 @@ class _KeyFile(Upload):
 
 
 def heap_room(string_bytes: int, count: int, capacity: int) -> int:
-    """Bytes for the strings of `capacity` keys of which `count` take so many: as many for each."""
+    """Bytes for the strings of `capacity` keys, if `count` keys take `string_bytes` and the rest are as long."""
     if capacity <= count:
         return string_bytes
     return -(-string_bytes * capacity // count) if count else _KEY_BYTES * capacity

@@ -28,7 +28,7 @@ from app.tensors.tensor import Tensor
 logger = logging.getLogger("gathernd")
 ExcludeWriters = Callable[[], AbstractContextManager[object]]
 _SPINS: Final = 100
-"""Looks at a table that is being changed by key before it is given up as one of no single state."""
+"""Attempts to read a table's state while it changes by key; after these the reader treats it as inconsistent."""
 _POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
 
 
@@ -49,7 +49,7 @@ class MappedContent:
     )
 
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
-        """Map the files. Raises OSError, and tensor_damaged where one is not whole.
+        """Map the files. Raises OSError, and tensor_damaged if one is not whole.
 
         `memory` is how many bytes of contents the system's cache holds. A larger content is mapped without
         read-ahead, whose pages would only push out others.
@@ -83,7 +83,7 @@ class MappedContent:
                 raise damaged(row.name, str(problem)) from None
 
     def _make_tensor(self) -> Tensor:
-        """The rows, all for which there is room."""
+        """The tensor over the file's full capacity."""
         description, mapping = self.description, self.mapping
         dtype = DTYPES[description.dtype]
         if dtype.kind == "string":
@@ -125,7 +125,7 @@ class MappedContent:
         return _MappedResident(self, version, self._first_rows(rows), self.keys.of(rows))
 
     def _first_rows(self, rows: int) -> Tensor:
-        """The tensor of so many rows of a table with keys."""
+        """The first `rows` rows of a table with keys."""
         whole = self._tensor
         if rows == whole.shape[0]:
             return whole

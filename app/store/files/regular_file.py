@@ -1,7 +1,7 @@
-"""Opening the store's files so that nothing else is taken for one.
+"""Opens the store's files, and refuses anything but a regular file.
 
-Where a named pipe stands in the place of a file, whoever opens it waits for a writer that never comes; a device may
-have no end; a symbolic link leads to a file that is somebody else's to change. None of them is a file of the store.
+Opening a named pipe would wait for a writer that never comes, reading a device may never end, and a symbolic link may
+lead to somebody else's file.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _KINDS: Final = {
 
 
 class NotRegular(OSError):
-    """What stands in the place of a file is none; `strerror` says what it is."""
+    """A path that should be a file is something else; `strerror` says what."""
 
     def __init__(self, path: Path, mode: int) -> None:
         super().__init__(errno.EINVAL, f"it is {kind_of(mode)} and no file", str(path))
 
 
 def kind_of(mode: int) -> str:
-    """What something with this mode is, in words."""
+    """Name the kind of file that has this mode."""
     return _KINDS.get(stat.S_IFMT(mode), "a file")
 
 
 def mode_of(path: Path) -> int | None:
-    """The mode of what stands at a path, itself where it is a link; None where nothing does. Raises OSError."""
+    """The mode of the entry at a path, without following a link. None if the path is free. Raises OSError."""
     try:
         return path.lstat().st_mode
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from app.tensors.buffer_type import Buffer
 
 
 def write_whole_file(path: Path, content: Buffer) -> None:
-    """Write a file durably in place of the one that is there, by way of a file with the suffix `.new`."""
+    """Replace a file durably, by way of a file with the suffix `.new`."""
     new = path.with_name(f"{path.name}.new")
     disk_writes.unlink(new)
     fd = disk_writes.create(new)

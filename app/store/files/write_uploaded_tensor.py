@@ -32,7 +32,7 @@ from app.tensors.tensor import coordinates
 
 _CHUNK_BYTES: Final = 1 << 22
 _FLUSH_BYTES: Final = 1 << 23
-"""After so many bytes each, the disk begins to write them."""
+"""Bytes written between two requests to the disk to start flushing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Upload:
             self._unflushed += size
 
     def check_count(self) -> None:
-        """Raises element_count_mismatch where too few bytes were given."""
+        """Raises element_count_mismatch if too few bytes were given."""
         if self.expected is not None and self._size + len(self._incomplete) != self.expected:
             raise self._wrong_count(
                 f"{self._size + len(self._incomplete)} bytes are given and not the {self.expected} that are needed"
@@ -252,7 +252,7 @@ class Upload:
         return Description(self._content, spec.name, dtype.name, shape, self.room, digest, spec.prefault, spec.lock)
 
     def take_identity(self, content: str, sha256: str) -> None:
-        """Be another file of the content with this id and hash. What is written is not hashed."""
+        """Use the id and hash of an existing content, and skip hashing."""
         self._content = content
         self._digest = _KnownHash(sha256)
 
@@ -333,7 +333,7 @@ def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 
 class _KnownHash:
-    """In the place of a hash: one that is known."""
+    """Stands in for a hash object when the digest is already known."""
 
     def __init__(self, digest: str) -> None:
         self._digest = digest

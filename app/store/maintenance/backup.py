@@ -38,10 +38,10 @@ from app.store.store_errors import unsettled
 
 _ROUNDS: Final = 20
 PATIENCE_S: Final = 10.0
-"""Seconds for which contents that are unsettled are waited for, all together."""
+"""Seconds to wait for unsettled contents, in total."""
 _PAUSE_S: Final = 0.1
 _OPEN_FILES: Final = 256
-"""Files of contents that are held open, so that they can be copied though they may be removed meanwhile."""
+"""Most files held open at once, so that they can be copied even if the store removes them."""
 
 
 class DamagedVersions(Exception):

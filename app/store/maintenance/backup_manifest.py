@@ -62,7 +62,7 @@ _MANIFEST: Final = TypeAdapter(Manifest)
 
 
 def prepare(folder: Path) -> None:
-    """Make a folder one for backups. Raises BackupRefused where it holds anything else, and OSError."""
+    """Make a folder one for backups. Raises BackupRefused if it holds anything else, and OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     if mode_of(folder / MARKER) is None:
         foreign = [path.name for path in folder.iterdir() if path.name not in _ALLOWED_IN_NEW]
@@ -92,7 +92,7 @@ def check_marker(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other commands from the folder. Raises BackupRefused where another one has it, and OSError."""
+    """Keep other commands from the folder. Raises BackupRefused if another one has it, and OSError."""
     fd = open_regular(folder / MARKER)
     try:
         if not try_lock(fd):
@@ -111,7 +111,7 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def read(folder: Path) -> Manifest | None:
-    """The manifest, None where there is none. Raises BackupRefused where it is damaged, and OSError."""
+    """The manifest, None if there is none. Raises BackupRefused if it is damaged, and OSError."""
     try:
         head, _, body = read_regular(folder / MANIFEST).partition(b"\n")
     except FileNotFoundError:

@@ -25,7 +25,7 @@ _ETAG: Final = re.compile(r'"[!#-~]+"')
 
 
 def database_problem(path: Path) -> str | None:
-    """What is wrong with the database, None where it is sound. Reads all of it, and changes nothing."""
+    """What is wrong with the database, None if it is sound. Reads all of it, and changes nothing."""
     if not path.exists():
         return "is missing"
     try:

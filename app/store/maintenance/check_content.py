@@ -103,7 +103,7 @@ def _wrong_blocks(fd: int, description: Description, pause: Pause) -> list[int]:
 
 
 def _wrong_key_blocks(folder: Path, row: Row, pause: Pause) -> list[int]:
-    """The same of the key file. Raises _Ended, BadFile and OSError."""
+    """The blocks of the key file that do not match their checksums. Raises _Ended, BadFile and OSError."""
     fd = open_regular(folder / "tensors" / row.key_file)
     try:
         return _wrong_blocks(fd, describe_keys(fd, row)[0], pause)
@@ -112,7 +112,7 @@ def _wrong_key_blocks(folder: Path, row: Row, pause: Pause) -> list[int]:
 
 
 def _finds_all(folder: Path, row: Row, rows: int, pause: Pause) -> bool:
-    """Whether the index leads to each of so many rows. Raises _Ended, BadFile and OSError."""
+    """Whether the index finds each of the first `rows` rows. Raises _Ended, BadFile and OSError."""
     began = perf_counter()
     for lost in lost_rows(folder / "tensors", row, rows):
         if lost >= 0:

@@ -77,7 +77,7 @@ def check(folder: Path) -> Iterator[Finding]:
 
 
 def _advice(name: str) -> str:
-    """What to do about what stands in the place of a folder or file of the store."""
+    """Advise what to do about an entry of the wrong kind in the store's folder."""
     if name in (FILE, f"{FILE}-wal", f"{FILE}-journal"):
         return "stop the service, and restore a backup into a new folder"
     if name in ("tensors", "logs"):

@@ -46,7 +46,7 @@ class UnclaimedStore:
 
 
 def check_owner(folder: Path) -> None:
-    """Raises StoreRefused where another user has the store: the service could not open the files made here."""
+    """Raises StoreRefused if another user has the store: the service could not open the files made here."""
     owner = (folder / "format").stat().st_uid
     if owner != os.geteuid():
         raise StoreRefused(f"{folder} belongs to user {owner}: give the command as that user, as whom the service runs")

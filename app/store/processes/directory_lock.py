@@ -79,7 +79,7 @@ class ProcessGroup:
         return fd
 
     def _join(self, token: str) -> bool:
-        """Join the group of `token`; False where another group has claimed the folder since."""
+        """Join the group of `token`; False if another group has claimed the folder since."""
         fd = self._open("lock")
         if os.pread(fd, _TOKEN_BYTES, 0).decode("latin-1") != token:
             return False

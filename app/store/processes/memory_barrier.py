@@ -24,7 +24,7 @@ def _membarrier(command: int) -> bool:
 
 
 def register() -> bool:
-    """Let later calls of `fence` include this process, a reader; False where the system lacks membarrier."""
+    """Let later calls of `fence` include this process, a reader; False if the system lacks membarrier."""
     return _membarrier(_REGISTER_GLOBAL_EXPEDITED)
 
 

@@ -39,14 +39,14 @@ class StoreLocks:
 
     @contextmanager
     def tensors(self, names: Iterable[str]) -> Iterator[None]:
-        """The same for several tensors. Blocks."""
+        """Keep other threads and processes from changing any of these tensors. Blocks."""
         with ExitStack() as stack:
             for number in sorted({stripe(name) for name in names}):  # in one order, so that no two wait for each other
                 stack.enter_context(self.tensors_of(number))
             yield
 
     def tensors_of(self, number: int) -> AbstractContextManager[bool]:
-        """The same for all tensors whose lock has this number."""
+        """Take lock `number`, which covers all tensors whose names hash to it. Blocks."""
         return self._locked(f"{number:02d}")
 
     def catalogue(self) -> AbstractContextManager[bool]:

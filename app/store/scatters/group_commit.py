@@ -25,7 +25,7 @@ class ScatterQueues:
     """The queues of scatters, one for each reference by which any were asked for."""
 
     def __init__(self, work: Work) -> None:
-        """`work` takes the reference to a tensor, and a function that takes at most so many scatters from its queue.
+        """`work` takes the reference to a tensor, and a function that takes scatters from its queue, up to a number.
 
         It finishes all that it has taken. An error that it raises is the result of those that it has not finished; the
         function that it returns is called once all other callers have been woken.

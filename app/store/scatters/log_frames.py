@@ -92,7 +92,7 @@ def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
 
 
 def changed_key_parts(records: Iterable[Record], width: int, size: int) -> NDArray[np.int64]:
-    """The same of the keys in a key file, of `width` bytes each."""
+    """The numbers of the parts of a key file, of `size` bytes each, that records change; keys have `width` bytes."""
     return _parts(((record.key_rows, width) for record in records), size)
 
 
@@ -174,7 +174,7 @@ def frame_at(fd: int, place: int, end: int) -> bytes:
 
 
 def frames_in(content: bytes) -> Iterator[bytes]:
-    """The frames that stand one after the other in `content`. Raises BrokenLog where it is anything else."""
+    """Split `content` into its frames. Raises BrokenLog unless it consists of whole, sound frames."""
     place = 0
     while place < len(content):
         size = frame_size(content, place)

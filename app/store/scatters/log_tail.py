@@ -75,7 +75,7 @@ def leave_tail(log: ScatterLog, *, aside: bool) -> None:
 
 
 def frames_after(log: ScatterLog, sequence: int, most: int) -> bytes | None:
-    """Frames with the records after `sequence`, of `most` bytes or one frame more; None where some are not there.
+    """Frames with the records after `sequence`, of `most` bytes or one frame more; None if some are not there.
 
     Nothing if there are no records after it.
     """

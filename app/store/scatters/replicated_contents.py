@@ -77,7 +77,7 @@ class Replication(Protocol):
     def lead(self, tensor: str) -> int:
         """The epoch in which this machine is the primary. The content has seen it and no higher one, and has no tail.
 
-        To that end the tail, if there is one, is made committed and applied first. Raises precondition_failed where
+        To that end the tail, if there is one, is made committed and applied first. Raises precondition_failed if
         another machine is the primary, and shard_unavailable.
         """
         raise NotImplementedError

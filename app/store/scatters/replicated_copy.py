@@ -46,7 +46,7 @@ class CopyState:
 
 
 class ReplicatedCopy:
-    """One content, within its tensor's lock. The methods raise OSError where the disk refuses."""
+    """One content, within its tensor's lock. The methods raise OSError if the disk refuses."""
 
     def __init__(
         self, row: Row, writable: WritableTensor, keys: IdempotencyKeys, checkpoints: Checkpoints, session: int
@@ -91,7 +91,7 @@ class ReplicatedCopy:
     def append_frames(self, frames: bytes) -> None:
         """Add the records of frames to the tail, durably, all or none; those that are there already are skipped.
 
-        Their keys live on from now, by the clock of this store. Raises ValueError where they are not frames, do not
+        Their keys live on from now, by the clock of this store. Raises ValueError if they are not frames, do not
         follow the last record, differ in epoch from those that are there, or have rows that the content does not have.
         """
         state = self.state()
@@ -175,7 +175,7 @@ class ReplicatedCopy:
             self.writable.set_words({HeaderWord.CONFIRMED: self._session})
 
     def frames_after(self, sequence: int) -> bytes | None:
-        """Frames with the records after `sequence`, the tail among them; None where some are no longer in the log.
+        """Frames with the records after `sequence`, the tail among them; None if some are no longer in the log.
 
         Nothing if there are no more; otherwise at least one record, and MOST_BYTES or one frame more.
         """

@@ -111,7 +111,7 @@ class ScatterExecutor:
     def check(
         self, writable: WritableTensor, scope: str, pending: PendingScatter, last_sequence: int | None = None
     ) -> Scattered | None:
-        """What this Idempotency-Key was answered before, None where the scatter is to be carried out.
+        """What this Idempotency-Key was answered before, None if the scatter is to be carried out.
 
         `scope` is the name by which it was asked for; `last_sequence` is that of the last scatter of the same batch, if
         there is one. Raises precondition_failed, invalid_field, insufficient_storage, OSError and ContentReplaced.

@@ -296,7 +296,7 @@ def new_log_id() -> bytes:
 
 
 def full_path(path: Path) -> Path:
-    """Where the log at `path` is set aside."""
+    """The path to which the log at `path` is set aside."""
     return path.with_name(path.name + FULL)
 
 

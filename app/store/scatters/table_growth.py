@@ -48,7 +48,7 @@ class TableGrowth:
     """Removes the log of a content that is durable, with its keys."""
 
     def grow(self, writable: WritableTensor, full: TableFull) -> Row:
-        """Make room for so many rows and bytes of string keys, twice as much if it can be; the version's new row.
+        """Make room for what `full` asks for, doubled if possible. Returns the version's new row.
 
         Raises insufficient_storage, limit_exceeded and tensor_damaged, and nothing is changed.
         """

@@ -128,7 +128,7 @@ class WritableTensor:
     def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
         """Write what `records`, of which there is one at least, say of rows and keys, while the version is odd.
 
-        Raises what reading `records` raises, and OSError where snapshots are not saved yet; the version stays odd then.
+        Raises what reading `records` raises, and OSError if snapshots are not saved yet; the version stays odd then.
         """
         self._apply(records, snapshots_saved=snapshots_saved)
 

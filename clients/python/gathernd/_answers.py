@@ -1,4 +1,4 @@
-"""What the service's answers hold: arrays with what is said of them, tensors' metadata, pages of the list."""
+"""Reads the service's answers: arrays with their details, metadata of tensors, pages of lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Result:
     device      cpu or gpu: where it was gathered; None for a download
     request_id  by which the service's log knows the request
     timings     seconds that the service spent in each of its stages, such as parse, queue, kernel and encode
-    replaced    how many components of the indices were out of bounds, None where that is an error
+    replaced    how many components of the indices were out of bounds, None if that is an error
     version     number of the version of the resident tensor that was read, None for data that was sent along
     missing     how many of the keys the table lacks, None for a gather by position
     found       a bool for each key, true if the table has it; None unless the call asks with `found=True`
@@ -189,7 +189,7 @@ class Gathered(NamedTuple):
 
 
 def read_gathered(answer: Answer, decode: Decode) -> Gathered:
-    """What a gather answers."""
+    """Read the answer to a gather."""
     headers = answer.headers
     if headers.get("content-type", "").startswith(SAFETENSORS):
         replaced, missing = headers.get("x-gathernd-replaced"), headers.get("x-gathernd-missing")
@@ -230,7 +230,7 @@ def _read_found(answer: Answer) -> tuple[Encoded, Encoded | None]:
 
 
 def version_of(headers: Headers) -> int | None:
-    """The number of the version that an answer is of, None where it does not say one."""
+    """The number of the version that an answer is of, None if it does not say one."""
     text = headers.get("x-gathernd-data-version", "")
     return int(text) if text.isdigit() else None
 
@@ -305,7 +305,7 @@ def read_alias_page(answer: Answer) -> AliasPage:
 
 
 def read_alias_list(answer: Answer) -> list[Alias]:
-    """Aliases that are no page of all."""
+    """The aliases that a move returns."""
     return read_alias_page(answer).aliases
 
 
@@ -316,7 +316,7 @@ def _alias(body: Any) -> Alias:
 
 
 def read_scatter(answer: Answer, idempotency_key: str) -> ScatterInfo:
-    """What a scatter answers."""
+    """Read the answer to a scatter."""
     try:
         document = json_document(answer)
         etag, ranges = str(document["etag"]), document.get("ranges")
@@ -327,7 +327,7 @@ def read_scatter(answer: Answer, idempotency_key: str) -> ScatterInfo:
 
 
 def read_rows_changed(answer: Answer, idempotency_key: str) -> RowsChanged:
-    """What an upsert or a removal of rows answers."""
+    """Read the answer to an upsert or a removal of rows."""
     try:
         document = json_document(answer)
         counts = {name: int(document.get(name, 0)) for name in ("inserted", "removed", "missing")}

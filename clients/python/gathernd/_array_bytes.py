@@ -148,7 +148,7 @@ def decode(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> NDAr
 
 
 def check_size(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> None:
-    """Raises UnexpectedAnswer where the bytes of a type other than string do not fit the shape."""
+    """Raises UnexpectedAnswer if the bytes of a type other than string do not fit the shape."""
     if math.prod(shape) * element_type.itemsize != len(raw):
         raise UnexpectedAnswer(f"{len(raw)} bytes came for {element_type.name} of shape {list(shape)}", 200)
 

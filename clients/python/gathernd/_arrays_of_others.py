@@ -1,4 +1,4 @@
-"""Arrays of other libraries (PyTorch, JAX, CuPy, whatever has `__array__` or DLPack) and lists, and PyTorch's back."""
+"""Converts arrays of other libraries (PyTorch, JAX, CuPy, `__array__`, DLPack) and lists, and makes PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def as_indices(value: Any, widen: bool) -> NDArray[Any]:
 
 
 def has_no_type(value: Any) -> bool:
-    """Whether `value` is of Python alone (a number, a list, lists of lists), with no element type of its own."""
+    """Whether `value` is a plain Python number or list, which has no element type of its own."""
     return not any(hasattr(value, name) for name in ("dtype", "__array__", "__dlpack__"))
 
 
 def as_type(value: Any, dtype: str) -> NDArray[Any]:
-    """A list or number as an array of the service's type `dtype`. Raises ValueError where that would change a value.
+    """A list or number as an array of the service's type `dtype`. Raises ValueError if that would change a value.
 
     A float may be rounded to a narrower float type.
     """
@@ -126,7 +126,7 @@ def _not_held(wanted: np.dtype[Any]) -> ValueError:
 
 
 def _first_uneven(value: Any) -> str | None:
-    """Where lists of lists first differ in length from those that came before, in words; None where they do not."""
+    """Where lists of lists first differ in length from those that came before, in words; None if they do not."""
     sizes: list[int | None] = []
     first = value
     while (size := _length(first)) is not None:

@@ -236,7 +236,7 @@ class _Connection(asyncio.BufferedProtocol):
         return parser.answer
 
     async def _write(self, request: Request[Any], header: bytes) -> bool:
-        """Send a request; False where an answer came before its end, and the rest was not sent."""
+        """Send a request; False if an answer came before its end, and the rest was not sent."""
         assert self._answered is not None
         self._transport.write(header)
         sent = 0

@@ -121,7 +121,7 @@ class AsyncHttpxTransport:
 def _build(
     http: httpx.Client | httpx.AsyncClient, request: Request[Any], until: float | None, headers: dict[str, str]
 ) -> httpx.Request:
-    """The httpx request that sends `request`. Raises TimeoutError where `until` is over."""
+    """The httpx request that sends `request`. Raises TimeoutError if `until` is over."""
     all_headers = {**request.headers, **headers}
     options: dict[str, Any] = {}
     if until is not None:

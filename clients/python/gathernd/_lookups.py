@@ -68,7 +68,7 @@ class LookupResult:
     etags       of each feature the ETag of the content that was read
     request_id  by which the service's log knows the request
     timings     seconds that the service spent in each of its stages
-    replaced    how many indices were out of bounds, None where that is an error
+    replaced    how many indices were out of bounds, None if that is an error
     versions    of each feature the number of the version that was read
     missing     how many keys their tables lack, None without keys
     found       of each feature that asks for it a bool for each key, true if the table has it; None of the others
@@ -90,7 +90,7 @@ def features_of(
     """The features of a KeyedJaggedTensor: `values` of all keys one behind the other, `lengths` of each key's bags.
 
     `tensors` are the resident tensors of the keys, in their order; `lengths` has the bags of the first key, then those
-    of the second. `weights` are those of the values; every bag is pooled by `pooling`. Raises ValueError where the
+    of the second. `weights` are those of the values; every bag is pooled by `pooling`. Raises ValueError if the
     lengths do not fit, and TypeError for lengths that are no integers.
     """
     sizes = _sizes(lengths)
@@ -158,7 +158,7 @@ def without_weight_type(features: Iterable[Feature]) -> set[str]:
 def with_weight_types(features: Iterable[Feature], dtypes: Mapping[str, str]) -> list[Feature]:
     """`features` with lists of weights as arrays of their tensor's type, which `dtypes` has by name.
 
-    Raises ValueError where the type cannot hold a weight.
+    Raises ValueError if the type cannot hold a weight.
     """
     return [
         replace(one, weights=as_type(one.weights, dtypes[_name(one)]))
@@ -255,7 +255,7 @@ def _name(feature: Feature) -> str:
 
 
 def _sizes(lengths: Any) -> NDArray[Any]:
-    """The lengths of bags, of rank 1. Raises TypeError where they are no integers."""
+    """The lengths of bags, of rank 1. Raises TypeError if they are no integers."""
     return _of_integers(as_indices(lengths, widen=True), "the lengths of bags").reshape(-1)
 
 

@@ -131,6 +131,6 @@ def service_error(answer: Answer) -> ServiceError | UnexpectedAnswer:
 
 
 def _retry_after(answer: Answer) -> float | None:
-    """The seconds of the field Retry-After, None where there is none or a date."""
+    """The seconds of the field Retry-After, None if there is none or a date."""
     text: Any = answer.headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdigit() else None

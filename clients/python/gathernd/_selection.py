@@ -26,7 +26,7 @@ class Selection:
 
 
 def select(key: Any, shape: tuple[int, ...] | None) -> Selection | None:
-    """The call for the index expression `key` on a tensor of `shape`; None where that has to be known, and is None.
+    """The call for the index expression `key` on a tensor of `shape`; None if that has to be known, and is None.
 
     A slice, an integer or an array of integers picks along the first axis; a tuple of integers and arrays of integers
     picks along as many axes as it has entries, which broadcast. Raises TypeError for anything else, a mask too, and

@@ -174,7 +174,7 @@ class _Connection:
         return parser.answer
 
     def _send(self, request: Request[Any], header: bytes, until: float | None) -> bool:
-        """Send a request; False where an answer came before its end, and the rest was not sent."""
+        """Send a request; False if an answer came before its end, and the rest was not sent."""
         limit = self._settings.timeouts.write
         self._limit(limit, until)
         if request.progress is None and sum(map(len, request.body)) <= JOIN_BYTES:
@@ -196,7 +196,7 @@ class _Connection:
         return True
 
     def _send_while(self, may_send: Callable[[float | None], bool], piece: memoryview) -> bool:
-        """Send a piece of a body; False where an answer has come before the end of it."""
+        """Send a piece of a body; False if an answer has come before the end of it."""
         while piece:
             if not may_send(self._timeout):
                 return False
@@ -204,7 +204,7 @@ class _Connection:
         return True
 
     def _limit(self, seconds: float | None, until: float | None) -> None:
-        """Let the next step take `seconds`, and not last beyond `until`. Raises TimeoutError where that is over."""
+        """Let the next step take `seconds`, and not last beyond `until`. Raises TimeoutError if that is over."""
         if until is not None:
             seconds = _at_most(seconds, until)
         if seconds != self._timeout:
@@ -284,7 +284,7 @@ def sending_check(file: int) -> Callable[[float | None], bool]:
 
 
 def _at_most(seconds: float | None, until: float) -> float:
-    """`seconds`, or what is left until `until` if that is less. Raises TimeoutError where nothing is left."""
+    """`seconds`, or what is left until `until` if that is less. Raises TimeoutError if nothing is left."""
     left = until - monotonic()
     if left <= 0:
         raise TimeoutError

@@ -55,7 +55,7 @@ class UnexpectedAnswer(TransportError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The operator's rule that was broken; `clause` is its number in the dialect's text, None where that has none."""
+    """The operator's rule that was broken; `clause` is its number in the dialect's text, None if that has none."""
 
     dialect: str
     clause: str | None
@@ -87,7 +87,7 @@ class ServiceError(GatherNDError):
     code         which error of the catalogue; the page /errors/CODE of the service explains it
     title        the code in words
     detail       one sentence about this request
-    hint         one sentence on how to mend it, shown below the message; None where the service gives none
+    hint         one sentence on how to mend it, shown below the message; None if the service gives none
     rule         the operator's rule that was broken, or None
     errors       where in the request, at most ten places
     total        how many places there are in all

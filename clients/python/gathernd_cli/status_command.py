@@ -85,7 +85,7 @@ def _from_metrics(text: str) -> Iterator[Field]:
 
 
 def _why_not_ready(url: str, tls: ssl.SSLContext | None) -> str | None:
-    """Why the service is not ready, None where it is. Raises NoAnswer."""
+    """Why the service is not ready, None if it is. Raises NoAnswer."""
     try:
         _get(url, "/readyz", None, tls)
     except NoAnswer as error:

@@ -1,4 +1,4 @@
 """The methods of the client: `_async` is written by hand, `make sync-client` writes `_sync` from it.
 
-What differs for good stands in pairs of modules above: the transports, and `_async_waiting` beside `_sync_waiting`.
+Code that must differ is in pairs of modules one folder up: the transports, `_async_waiting` and `_sync_waiting`.
 """

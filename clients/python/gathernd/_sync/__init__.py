@@ -1,5 +1,5 @@
 # `make sync-client` writes this file from _async/__init__.py.
 """The methods of the client: `_async` is written by hand, `make sync-client` writes `_sync` from it.
 
-What differs for good stands in pairs of modules above: the transports, and `_sync_waiting` beside `_sync_waiting`.
+Code that must differ is in pairs of modules one folder up: the transports, `_sync_waiting` and `_sync_waiting`.
 """
