@@ -31,7 +31,7 @@ KEY: Final = re.compile(r"[\x21-\x7e]{1,256}")
 """The form of a key: 1 to 256 visible ASCII characters."""
 LIFETIME_NS: Final = 24 * 3600 * 10**9
 DRAWN: Final = "/"
-"""How the keys begin that routers draw for scatters without one, so that they may ask a range again."""
+"""Prefix of the keys that routers draw for scatters sent without one, so that they can retry a range."""
 DRAWN_LIFETIME_NS: Final = 3600 * 10**9
 """Most keys that a shard remembers for routers, which retry only within the time of one request."""
 _KEYS_PER_TRANSACTION: Final = 1000
@@ -180,7 +180,7 @@ class IdempotencyKeys:
             transaction.set_facts(self.clock.facts())
 
     def store_in_parts(self, answers: Sequence[AnsweredKey]) -> None:
-        """The same in transactions of their own, each so short that no other writer waits long. Raises OSError."""
+        """Enter keys in several short transactions, so that no other writer waits long. Raises OSError."""
         for first in range(0, len(answers), _KEYS_PER_TRANSACTION):
             with self._change() as transaction:
                 self.store(transaction, answers[first : first + _KEYS_PER_TRANSACTION])

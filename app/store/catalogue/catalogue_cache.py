@@ -142,7 +142,7 @@ class CatalogueCache:
         return [row for name in names if (row := self._rows.get(name)) is not None], following
 
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
-        """The same for aliases."""
+        """At most `limit` aliases by name, those after `after`; the last name if more follow."""
         names, following = page_of(self.alias_names(), limit, after)
         return [alias for name in names if (alias := self._aliases.get(name)) is not None], following
 

@@ -25,7 +25,7 @@ def file_names(folder: Path) -> list[str]:
 
 
 def remove_or_warn(path: Path) -> None:
-    """Remove a file of no use; logs a warning where it cannot be removed."""
+    """Remove a file, or log a warning if that fails."""
     try:
         disk_writes.unlink(path)
     except OSError as error:

@@ -39,7 +39,7 @@ Pause = Callable[[float], bool]
 
 
 class UnreadableFile(BadFile):
-    """The system does not give the file, which may be its own fault."""
+    """The system could not read the file; the file itself may be sound."""
 
 
 class _Ended(Exception):

@@ -39,7 +39,7 @@ from app.store.processes.directory_lock import ProcessGroup, StoreRefused
 
 _ALLOWED: Final = (*ALLOWED_WITHOUT_FORMAT, f"{RESTORING}.new")
 _ALLOWED_OF_RESTORE: Final = (*_ALLOWED, RESTORING, *CONTENT_FOLDERS)
-"""What a restore that was cut short has left."""
+"""Entries that an interrupted restore leaves."""
 
 
 @dataclass(frozen=True, slots=True)

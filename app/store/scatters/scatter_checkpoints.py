@@ -37,7 +37,7 @@ logger = logging.getLogger("gathernd")
 CHECKPOINT_BYTES: Final = 1 << 26
 """A log is checkpointed once it is longer: it is what a start after a crash has to replay."""
 CHECKPOINT_KEYS: Final = 20_000
-"""And once it holds more Idempotency-Keys, all of which are in memory until then."""
+"""A log with more Idempotency-Keys is checkpointed; until then they are all in memory."""
 KEPT_BYTES: Final = 1 << 30
 KEPT_RECORDS: Final = 250_000
 """A log that is kept for other machines has no more records: a process that reads it anew has their keys in memory."""

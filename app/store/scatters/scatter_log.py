@@ -40,7 +40,7 @@ LOG_ID_BYTES: Final = 16
 FULL: Final = ".full"
 """Suffix of the name of a log that was set aside."""
 NEW: Final = ".new"
-"""Suffix of the name of a log that is being written to take the place of one."""
+"""Suffix of a log that is being written to replace another."""
 _LANDMARK_BYTES: Final = 1 << 18
 """Bytes of a log of replicated records for each place in it that is remembered."""
 _PIECE_BYTES: Final = 1 << 20
