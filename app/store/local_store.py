@@ -185,21 +185,15 @@ class LocalStore(StoredTensors):
             self._keep_versions,
             lambda row: self._describe(row).etag,
         )
-        self.replicated = ReplicatedContents(
-            self._found,
-            self._index,
-            self._replayed_logs,
-            self._keys,
-            self._checkpoints,
-            self._scatter_executor,
-            self._version_changes,
-            self._run_later,
-        )
         growth = TableGrowth(
             self._index, self._replayed_logs, self._keys, self._version_changes, self._upload_folder, self.limits,
             self._checkpoints.empty_log,
         )  # fmt: skip
         self._checkpoints.renew = growth.renew
+        self.replicated = ReplicatedContents(
+            self._found, group.locks, self._index, self._replayed_logs, self._keys, self._checkpoints,
+            self._scatter_executor, self._version_changes, growth, self._run_later,
+        )  # fmt: skip
         self._content_changes = ContentChanges(
             self._found, self._index, self._replayed_logs, self._keys, self._checkpoints, self._scatter_executor,
             self._version_changes, growth, self.replicated, self._upload_folder, self.limits,

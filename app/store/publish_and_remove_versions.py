@@ -26,6 +26,7 @@ from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.quota import QuotaCheck
+from app.store.row_counts import RowCounts
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import storage_errors
 from app.store.tensor_metadata import read_first_page
@@ -34,12 +35,16 @@ from app.tensors.tensor_name import split_reference
 
 @dataclass(frozen=True, slots=True)
 class CarriedKey:
-    """An Idempotency-Key on its way to another machine. `age` is the nanoseconds since it was answered."""
+    """An Idempotency-Key on its way to another machine. `age` is the nanoseconds since it was answered.
+
+    `counts` are the `RowCounts` that were answered to an upsert or a removal.
+    """
 
     key: str
     digest: str
     sequence: int
     age: int
+    counts: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,10 @@ class VersionChanges:
                 answers = {(one.scope, one.key): one for row in gone for one in self._logs.keys_of(row)}
                 for one in copied.keys:
                     etag = described.etag(one.sequence)
-                    answers[name, one.key] = AnsweredKey(name, one.key, one.digest, etag, clock - one.age, number)
+                    counts = None if one.counts is None else RowCounts(*one.counts)
+                    answers[name, one.key] = AnsweredKey(
+                        name, one.key, one.digest, etag, clock - one.age, number, counts
+                    )
                 # Before the content: that a key is known too early keeps nobody from anything.
                 self._keys.store_in_parts([*answers.values()])
                 created = gone[-1].created if gone else now

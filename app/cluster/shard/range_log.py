@@ -136,7 +136,8 @@ class RangeLog:
             return on_append(None, message).answer
         if is_stale(words.epoch, message.epoch):
             return on_append(ReplicaState(words.epoch, words.applied), message).answer
-        with self._store.replicated.open(tensor) as content:
+
+        def follow(content: ReplicatedCopy) -> AppendAnswer:
             plan = on_append(_state(content), message)
             if plan.epoch is not None:
                 content.set_epoch(plan.epoch)
@@ -152,6 +153,8 @@ class RangeLog:
                 if message.commit == message.last == state.last:
                     content.settle()
             return plan.answer
+
+        return self._store.replicated.change(tensor, follow)
 
     def adopt(
         self, tensor: str, upload: Upload, sequence: int, order: CopyOrder, keys: Sequence[CarriedKey], sha256: str

@@ -83,6 +83,11 @@ class HeaderWord(IntEnum):
 
 KEY_WORDS: Final = (HeaderWord.ROWS, HeaderWord.HEAP_END, HeaderWord.HEAP_CHECKED)
 """The words of a table with keys; 0 in the file of another one."""
+REPLICATION_WORDS: Final = (
+    HeaderWord.EPOCH, HeaderWord.APPLIED_EPOCH, HeaderWord.SESSION, HeaderWord.UNSETTLED, HeaderWord.LOGGED,
+    HeaderWord.DURABLE_EPOCH, HeaderWord.CONFIRMED,
+)  # fmt: skip
+"""The words of a replicated content; 0 in the file of another one."""
 DAMAGED: Final = 1 << 63
 
 

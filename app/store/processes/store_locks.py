@@ -11,13 +11,16 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from hashlib import blake2b
 from pathlib import Path
+from struct import Struct
 from typing import Final
 
 from app.store.files import disk_writes
 
 STRIPES: Final = 64
 """Locks of tensors; tensors whose names hash alike share one."""
+_FLOCK: Final = Struct("hhqqi4x")
 
 
 class StoreLocks:
@@ -29,7 +32,7 @@ class StoreLocks:
     def make_files(self) -> None:
         """Make all files, so that a tensor can be removed from a disk without room for a new one."""
         self._folder.mkdir(exist_ok=True)
-        names = ("catalogue", "incoming", "verify", *(f"{number:02d}" for number in range(STRIPES)))
+        names = ("catalogue", "incoming", "primaries", "verify", *(f"{number:02d}" for number in range(STRIPES)))
         for path in {self._folder / name for name in names}.difference(self._folder.iterdir()):
             os.close(disk_writes.open_or_create(path))
 
@@ -56,6 +59,20 @@ class StoreLocks:
     def uploads(self) -> AbstractContextManager[bool]:
         """Keep other threads and processes from beginning or removing uploads. Blocks, but briefly."""
         return self._locked("incoming")
+
+    @contextmanager
+    def primary(self, content: str) -> Iterator[None]:
+        """Keep others from acting as the primary of a replicated content; `tensor` is taken within this. Blocks.
+
+        Each content locks a byte of one file, by the hash of its id: its own files change when it grows.
+        """
+        place = int.from_bytes(blake2b(content.encode(), digest_size=7).digest())
+        fd = disk_writes.open_or_create(self._folder / "primaries")
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+            yield
+        finally:
+            os.close(fd)
 
     def try_catalogue(self) -> AbstractContextManager[bool]:
         """Try to take the lock of the catalogue; whether it was free. Never blocks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,16 +73,18 @@ class ContentChanges:
                         except GatherError as problem:
                             next(one for one in left if not one.done).finish(problem)
         batch = take(MAX_BATCH)
-        _refuse_by_key(batch, f"{row.name!r} is replicated: it cannot be changed by key")
-        self._replicated.execute(row.name, [one for one in batch if not one.done])
+        self._replicated.execute(row.name, batch)
         return None
 
     def _change_strings(self, writable: WritableTensor, reference: str, pending: PendingScatter) -> None:
-        _refuse_by_key([pending], f"{writable.row.name!r} has rows of strings, which cannot be changed by key")
-        if not pending.done:
-            assert isinstance(pending.change, ScatterChange)
-            answered = self._executor.check(writable, reference, pending)
-            pending.finish(answered or self._scatter_strings(writable, reference, pending.change))
+        if isinstance(pending.change, KeyedChange):
+            name = writable.row.name
+            pending.finish(
+                GatherError("not_implemented", f"{name!r} has rows of strings, which cannot be changed by key")
+            )
+            return
+        answered = self._executor.check(writable, reference, pending)
+        pending.finish(answered or self._scatter_strings(writable, reference, pending.change))
 
     def _scatter_strings(self, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
         """A scatter of strings, which differ in length: writes a new file of the content."""
@@ -109,10 +111,3 @@ class ContentChanges:
                 self._versions.install(transaction, upload, new, [row], answers)
             self._versions.finish(upload, [row], row.content)
         return Scattered(etag, row.number)
-
-
-def _refuse_by_key(batch: Sequence[PendingScatter], why: str) -> None:
-    """Finish the changes by key of a batch with not_implemented."""
-    for pending in batch:
-        if isinstance(pending.change, KeyedChange):
-            pending.finish(GatherError("not_implemented", why))

@@ -61,6 +61,11 @@ class Entry:
     key_bytes: int = 0
     counts: tuple[int, ...] | None = None
 
+    @property
+    def string_bytes(self) -> int:
+        """The bytes of the string keys that it brings."""
+        return self.key_bytes - 8 * self.key_count if self.key_type == "string" else 0
+
 
 NO_ROWS: Final = np.empty(0, np.uint64)
 _NO_VALUES: Final = np.empty((0, 0), np.uint8)

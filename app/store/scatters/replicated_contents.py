@@ -19,38 +19,39 @@ otherwise two machines, each with a batch for the other, would wait for one anot
 
 After a loss of power a copy may be unsettled: see `session_replay`. It is not to be read until `is_settled`. After any
 start it may be an older copy, on a disk that was put back to an earlier state: a primary says when it `is_confirmed`.
+
+Changes by key go the same way. A copy that has no room for their rows and keys grows, by itself, before it logs them.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from struct import Struct
-from typing import Final, Protocol
+from typing import Protocol, TypeVar
 
 from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
-from app.store.files.regular_file import open_regular
+from app.store.files.regular_file import mode_of
 from app.store.files.tensor_file import HeaderWord, sequence_in
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
+from app.store.processes.store_locks import StoreLocks
 from app.store.publish_and_remove_versions import CarriedKey, CopiedContent, VersionChanges
+from app.store.scatters.key_changes import TableFull
 from app.store.scatters.log_frames import BrokenLog, encode
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.pending_scatter import PendingScatter, Scattered
 from app.store.scatters.replicated_copy import CopyState, ReplicatedCopy
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_execution import ScatterExecutor
+from app.store.scatters.table_growth import TableGrowth
 from app.store.scatters.writable_tensor import WritableTensor
 from app.store.store_errors import damaged, storage_errors
 
-_FLOCK: Final = Struct("hhqqi4x")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,14 @@ class ReplicatedContents:
 
     _locked: Callable[[str], AbstractContextManager[Row]]
     """Gives a tensor's row within its lock."""
+    _locks: StoreLocks
     _index: CatalogueCache
     _logs: ReplayedLogs
     _keys: IdempotencyKeys
     _checkpoints: Checkpoints
     _executor: ScatterExecutor
     _versions: VersionChanges
+    _growth: TableGrowth
     _run_in_background: Callable[[Callable[[], None]], None]
     replication: Replication | None = None
 
@@ -119,15 +122,51 @@ class ReplicatedContents:
     def open(self, tensor: str) -> Iterator[ReplicatedCopy]:
         """A content within its tensor's lock. A long log is checkpointed after that, in the background."""
         with storage_errors():
-            with self._locked(tensor) as row, self._logs.open(row) as writable:
-                try:
-                    yield self._content(row, writable)
-                    checkpoint = self._checkpoints.begin_if_due(row, writable)
-                except BrokenLog:
-                    writable.mark_damaged()
-                    raise damaged(tensor, "its log is damaged") from None
-            if checkpoint is not None:
+            with self._locked(tensor) as row, self._opened(row) as (content, later):
+                yield content
+            for checkpoint in later:
                 self._run_in_background(checkpoint)
+
+    def change(
+        self, tensor: str, work: Callable[[ReplicatedCopy], T], refused: Callable[[GatherError], T] | None = None
+    ) -> T:
+        """What `work` returns of a content, as within `open`; where it raises TableFull it is done again, on a larger
+        table. If the table cannot grow, what `refused` makes of the error, which is raised without it.
+        """
+        with storage_errors():
+            later: list[Callable[[], None]] = []
+            with self._locked(tensor) as present:
+                row = present
+                while True:
+                    with self._opened(row) as (content, later):
+                        try:
+                            found = work(content)
+                            break
+                        except TableFull as full:
+                            try:
+                                row = self._growth.grow(content.writable, full)
+                            except GatherError as problem:
+                                if refused is None:
+                                    raise
+                                found = refused(problem)
+                                break
+            for checkpoint in later:
+                self._run_in_background(checkpoint)
+            return found
+
+    @contextmanager
+    def _opened(self, row: Row) -> Iterator[tuple[ReplicatedCopy, list[Callable[[], None]]]]:
+        """A content within its tensor's lock, and a list that gets the checkpoint to be run without the lock."""
+        later: list[Callable[[], None]] = []
+        with self._logs.open(row) as writable:
+            try:
+                yield self._content(row, writable), later
+                if self._index.find(row.reference) is row:  # it has not grown
+                    checkpoint = self._checkpoints.begin_if_due(row, writable)
+                    later += [] if checkpoint is None else [checkpoint]
+            except BrokenLog:
+                writable.mark_damaged()
+                raise damaged(row.name, "its log is damaged") from None
 
     @cached_property
     def session(self) -> int:
@@ -147,9 +186,10 @@ class ReplicatedContents:
         while True:
             with self._locked(tensor) as row:
                 pass
-            with _locked_file(self._logs.tensor_folder / row.file) as found:
-                if self._index.find(tensor) is row:
-                    if not found:
+            with self._locks.primary(row.content):
+                found = self._index.find(tensor)
+                if found is not None and found.content == row.content:
+                    if mode_of(self._logs.tensor_folder / found.file) is None:
                         raise damaged(tensor, "its file is missing")
                     yield
                     return
@@ -186,7 +226,12 @@ class ReplicatedContents:
         with storage_errors():  # those of the catalogue without the lock: a key that leaves the log is there before
             found = self._keys.all_of(tensor, logged)
         now = self._keys.clock.now()
-        return [CarriedKey(one.key, one.digest, sequence_in(one.etag), max(0, now - one.clock)) for one in found]
+        return [
+            CarriedKey(
+                one.key, one.digest, sequence_in(one.etag), max(0, now - one.clock), one.counts and (*one.counts,)
+            )
+            for one in found
+        ]
 
     def execute(self, tensor: str, batch: Sequence[PendingScatter]) -> None:
         """Carry out scatters of a tensor, which finish as their batches are committed.
@@ -215,8 +260,12 @@ class ReplicatedContents:
     def _log_batch(
         self, tensor: str, epoch: int, batch: Sequence[PendingScatter]
     ) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
-        """Log the first scatters of a batch, if they change anything; what they are answered once it is committed."""
-        with self.open(tensor) as content:
+        """Log the first scatters of a batch, if they change anything; what they are answered once it is committed.
+
+        The first one alone is refused if the table has to grow for it and cannot.
+        """
+
+        def log(content: ReplicatedCopy) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
             state = content.state()
             if state.epoch != epoch or state.tail:
                 raise GatherError("shard_unavailable", f"the primary of {tensor!r} changes", retry_after=1)
@@ -226,6 +275,11 @@ class ReplicatedContents:
                 return None, outcomes
             content.log_records(records)
             return Batch(epoch, state.last, state.last_epoch, records[-1].entry.sequence, encode(records)), outcomes
+
+        def refused(problem: GatherError) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
+            return None, [(batch[0], problem)]
+
+        return self.change(tensor, log, refused)
 
 
 def _commit(content: ReplicatedCopy, batch: Batch) -> None:
@@ -249,18 +303,3 @@ def _perhaps_made(tensor: str) -> Iterator[None]:
             raise
         detail = f"{problem.detail}; whether the scatter to {tensor!r} is made is not known"
         raise GatherError("shard_unavailable", detail, retry_after=1) from None
-
-
-@contextmanager
-def _locked_file(path: Path) -> Iterator[bool]:
-    """A lock on a file, which no flock on it is in the way of; False if there is no such file."""
-    try:
-        fd = open_regular(path, os.O_RDWR)
-    except FileNotFoundError:
-        yield False
-        return
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        yield True
-    finally:
-        os.close(fd)

@@ -10,7 +10,8 @@ from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.tensor_file import HeaderWord, is_settled
 from app.store.idempotency import IdempotencyKeys
-from app.store.scatters.log_frames import BrokenLog, Record, decode, frames_in
+from app.store.scatters.key_changes import TableFull
+from app.store.scatters.log_frames import BrokenLog, Entry, Record, decode, frames_in
 from app.store.scatters.log_tail import drop_after, frames_after, tail_records
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.writable_tensor import WritableTensor
@@ -91,8 +92,9 @@ class ReplicatedCopy:
     def append_frames(self, frames: bytes) -> None:
         """Add the records of frames to the tail, durably, all or none; those that are there already are skipped.
 
-        Their keys live on from now, by the clock of this store. Raises ValueError if they are not frames, do not
-        follow the last record, differ in epoch from those that are there, or have rows that the content does not have.
+        Their Idempotency-Keys live on from now, by the clock of this store. Raises ValueError if they are not
+        frames, do not follow the last record, differ in epoch from those that are there, or have rows or keys that the
+        content cannot have; and TableFull if a table with keys needs more room for them first.
         """
         state = self.state()
         try:
@@ -111,20 +113,43 @@ class ReplicatedCopy:
                 continue
             if entry.sequence != last + 1 or not max(1, last_epoch) <= entry.epoch <= state.epoch:
                 raise ValueError(f"record {entry.sequence} of epoch {entry.epoch} does not follow {last}")
-            self._check_rows(record)
             last, last_epoch = entry.sequence, entry.epoch
             fresh.append(replace(record, entry=replace(
                 entry, clock=self._keys.logged_at(entry.key, replicated=True), scope=self.row.name,
                 version=self.row.number, etag=self.writable.description.etag(entry.sequence),
             )))  # fmt: skip
         if fresh:
+            self._check_room([one.entry for one in fresh])
+            for record in fresh:
+                self._check_rows(record)
             self.log_records(fresh)
             self.writable.log.settle(self.writable.applied)
 
+    def _check_room(self, fresh: Sequence[Entry]) -> None:
+        """Raise TableFull unless the tail and these records can be applied to the table."""
+        changes = [
+            one for one in (*(placed.entry for placed in self.writable.log.tail), *fresh) if one.size is not None
+        ]
+        if not changes or self.row.keys is None:
+            return
+        layout, rows = self.writable.keys.layout, max(one.size or 0 for one in changes)
+        more = sum(one.string_bytes for one in changes)
+        if rows > layout.capacity or self.writable.words[HeaderWord.HEAP_END] + more > layout.heap:
+            raise TableFull(rows, more)
+
     def _check_rows(self, record: Record) -> None:
-        width, size = record.entry.width, self.writable.description.size
-        if len(record.rows) and (not width or size % width or int(record.rows.max()) >= size // width):
-            raise ValueError(f"record {record.entry.sequence} has rows that {self.row.name} does not have")
+        """Raise ValueError for rows or keys that the content cannot have."""
+        entry, size, keys = record.entry, self.writable.description.size, self.row.keys
+        fits = not len(record.rows) or (
+            entry.width > 0 and size % entry.width == 0 and int(record.rows.max()) < size // entry.width
+        )
+        if record.changes_keys:
+            fits = fits and keys is not None and (
+                not len(record.key_rows)
+                or (entry.key_type == keys.dtype and int(record.key_rows.max()) < (entry.size or 0))
+            )  # fmt: skip
+        if not fits:
+            raise ValueError(f"record {entry.sequence} has rows that {self.row.name} does not have")
 
     def log_records(self, records: Sequence[Record]) -> None:
         """Add records to the tail as one frame, durably."""

@@ -77,5 +77,5 @@ def _replay(writable: WritableTensor) -> None:
     writable.set_words({HeaderWord.UNSETTLED: unsettled})
     writable.set_applied(applied)
     writable.set_words({HeaderWord.SESSION: 0})
-    if applied in sequences:
-        writable.repair(lambda: (record for record in all_records(log.path) if record.entry.sequence <= applied))
+    if next(writable.applied_records(), None) is not None:
+        writable.repair(writable.applied_records)

@@ -4,6 +4,8 @@ The rows and keys that there are go to new files, which take the place of the ol
 catalogue; content and sequence stay. Whoever has mapped the old files reads them on, at the version that they have. The
 new files are durable with all that was logged, so growth is a checkpoint, too. Whenever the process dies, the table has
 the old files with their log or the new ones, and `remove_leftovers` removes the others.
+
+Of a replicated content the new files have what is applied; the tail stays in the log.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files.key_pieces import key_pieces, keys_spec
 from app.store.files.keyed_upload import KeyedUpload, check_capacity
-from app.store.files.tensor_file import PAGE, HeaderWord
+from app.store.files.tensor_file import PAGE, REPLICATION_WORDS, HeaderWord
 from app.store.files.write_uploaded_tensor import UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.publish_and_remove_versions import VersionChanges, row_of
@@ -73,8 +75,8 @@ class TableGrowth:
             # What the memory shows may be older than what was applied: the log has it.
             folder = self._logs.tensor_folder
             with closing(WritableTensor(folder, writable.row, writable.log, private=True)) as copy:
-                if next(copy.logged(), None) is not None:
-                    copy.repair(copy.logged)
+                if next(copy.applied_records(), None) is not None:
+                    copy.repair(copy.applied_records)
                 return self._write(writable, copy, capacity, more_heap)
 
     def _write(self, writable: WritableTensor, source: WritableTensor, capacity: int, more_heap: int) -> Row:
@@ -98,7 +100,8 @@ class TableGrowth:
             upload.finish()
             described = upload.describe()
             now = time.time_ns()
-            upload.seal(described, sequence, writable.words[HeaderWord.MODIFIED], {HeaderWord.RENEWED: sequence})
+            words = {word: writable.words[word] for word in REPLICATION_WORDS} | {HeaderWord.RENEWED: sequence}
+            upload.seal(described, sequence, writable.words[HeaderWord.MODIFIED], words)
             self._keys.store_in_parts([*writable.log.keys.values()])
             new = row_of(described, upload.id, row.created, now, row.number, row.note, upload.keys)
             self._flip(upload, row, new)

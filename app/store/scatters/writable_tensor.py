@@ -100,6 +100,11 @@ class WritableTensor:
         renewed = self.words[HeaderWord.RENEWED]
         return (record for record in all_records(self.log.path) if record.entry.sequence > renewed)
 
+    def applied_records(self) -> Iterator[Record]:
+        """Those of `logged` that are applied: all but the tail of a replicated content."""
+        applied = self.applied
+        return (record for record in self.logged() if record.entry.sequence <= applied)
+
     def items(self) -> NDArray[Any]:
         """All items of the content, flat."""
         description = self.description

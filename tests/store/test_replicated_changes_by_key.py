@@ -1,0 +1,208 @@
+"""Upserts and removals of replicated contents: each copy is what a dictionary is, grows by itself, and starts again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import GatherError
+from app.store import LocalStore, Quota
+from app.store.maintenance.check_store import check
+from app.store.scatters.key_changes import TableFull
+from app.store.scatters.replicated_contents import Batch
+from app.store.scatters.replicated_copy import ReplicatedCopy
+from tests.store.changed_by_key import (
+    REDUCTIONS,
+    Key,
+    Model,
+    Table,
+    as_keys,
+    found_by_key,
+    random_keys,
+    remove,
+    same,
+    some_key,
+    upsert,
+)
+from tests.store.helpers import opened
+from tests.store.keyed import put_keyed
+from tests.store.replicated import Alone
+
+NAME = "c.0-300"
+TYPES = ("int64", "uint64", "string")
+WIDTH = 3
+
+
+class Leading(Alone):
+    """A primary that ships each batch to replicas, of which those in `away` follow later."""
+
+    def __init__(self, store: LocalStore, replicas: list[LocalStore]) -> None:
+        super().__init__(store)
+        self.replicas = replicas
+        self.away: set[int] = set()
+
+    def replicate(self, tensor: str, batch: Batch) -> None:
+        for number, replica in enumerate(self.replicas):
+            if number not in self.away:
+                follow(replica, batch.frame, batch.after)
+
+
+def follow(replica: LocalStore, frames: bytes, committed: int) -> None:
+    """Log records on a replica, and apply what is committed."""
+
+    def take(content: ReplicatedCopy) -> None:
+        content.append_frames(frames)
+        content.commit_to(committed)
+
+    replica.replicated.change(NAME, take)
+
+
+def commit(store: LocalStore) -> None:
+    with store.replicated.open(NAME) as content:
+        content.commit_to(content.state().last)
+        content.settle()
+
+
+def catch_up(primary: LocalStore, replica: LocalStore) -> bool:
+    """Take what the log of the primary has; False if it has not all of it."""
+    with replica.replicated.open(NAME) as content:
+        last = content.state().last
+    with primary.replicated.open(NAME) as content:
+        frames = content.frames_after(last)
+    if frames is None:
+        return False
+    follow(replica, frames, last)
+    return True
+
+
+def filled(store: LocalStore, dtype: str, count: int = 5, capacity: int | None = None) -> Model:
+    keys: list[Key] = [some_key(dtype, number) for number in range(count)]
+    rows = np.arange(count * WIDTH, dtype=np.float32).reshape(count, WIDTH)
+    put_keyed(store, NAME, as_keys(dtype, keys), rows, capacity=capacity)
+    with store.replicated.open(NAME) as content:
+        content.set_epoch(1)
+    return Model(Table((*keys,), rows))
+
+
+def change(rng: random.Random, store: LocalStore, dtype: str, model: Model, key: str | None = None) -> None:
+    keys = random_keys(dtype, rng, 200)
+    if rng.random() < 0.6:
+        values = np.array([[rng.randrange(-9, 9)] * WIDTH for _ in keys], np.float32).reshape(-1, WIDTH)
+        how = rng.choice([*REDUCTIONS])
+        assert upsert(store, NAME, as_keys(dtype, keys), values, how, key=key) == model.upsert(keys, values, how)
+    else:
+        assert remove(store, NAME, as_keys(dtype, keys), key=key) == model.remove(keys)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[list[LocalStore]]:
+    found = [opened(tmp_path / str(number)) for number in range(3)]
+    yield found
+    for one in found:
+        one.close()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_copies_that_begin_with_other_room_are_those_of_a_dictionary_after_each_start(
+    stores: list[LocalStore], tmp_path: Path, dtype: str, soak_scale: int
+) -> None:
+    rng = random.Random(soak_scale)
+    model = filled(stores[0], dtype)
+    for number, capacity in ((1, 150), (2, None)):
+        filled(stores[number], dtype, capacity=capacity)
+    for one in stores:
+        one._checkpoints.checkpoint_bytes = 4000
+    leading = stores[0].replicated.replication = Leading(stores[0], stores[1:])
+    for number in range(60 * soak_scale):
+        change(rng, stores[0], dtype, model, f"k{number}")
+        if number % 20 == 19:
+            which = rng.randrange(3)
+            stores[which].close()
+            stores[which] = opened(tmp_path / str(which))
+            leading = stores[0].replicated.replication = Leading(stores[0], stores[1:])
+        if number % 7 == 0:
+            for replica in leading.replicas:
+                commit(replica)
+            assert all(same(found_by_key(one, NAME), model.table) for one in stores)
+    for replica in leading.replicas:
+        commit(replica)
+    known = {(one.key, one.counts) for one in stores[0].replicated.keys(NAME)}
+    assert len(known) == 60 * soak_scale
+    for number, one in enumerate(stores):
+        assert same(found_by_key(one, NAME), model.table)
+        assert {(each.key, each.counts) for each in one.replicated.keys(NAME)} == known
+        assert list(check(tmp_path / str(number))) == []
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_replica_catches_up_from_the_log_also_across_its_own_growth(stores: list[LocalStore], dtype: str) -> None:
+    rng = random.Random(1)
+    model = filled(stores[0], dtype, capacity=1000)
+    filled(stores[1], dtype)
+    leading = stores[0].replicated.replication = Leading(stores[0], stores[1:2])
+    leading.away = {0}
+    for _ in range(30):
+        change(rng, stores[0], dtype, model)
+    assert catch_up(stores[0], stores[1])
+    with stores[1].replicated.open(NAME) as content:
+        assert len(content.state().tail) == 30
+    leading.away = set()
+    change(rng, stores[0], dtype, model)
+    commit(stores[1])
+    assert same(found_by_key(stores[1], NAME), model.table)
+
+
+def test_a_table_that_grows_keeps_its_epochs_and_the_tail_of_its_log(stores: list[LocalStore], tmp_path: Path) -> None:
+    model = filled(stores[0], "string")
+    filled(stores[1], "string")
+    stores[0].replicated.replication = Leading(stores[0], stores[1:2])
+    rng = random.Random(2)
+    change(rng, stores[0], "string", model)
+    keys = [some_key("string", number) for number in range(100, 180)]
+    values = np.ones((80, WIDTH), np.float32)
+    assert upsert(stores[0], NAME, as_keys("string", keys), values) == model.upsert(keys, values)
+    with stores[1].replicated.open(NAME) as content:
+        before = content.state()
+        assert before.tail == (1,)
+    stores[1].close()
+    stores[1] = opened(tmp_path / "1")
+    with stores[1].replicated.open(NAME) as content:
+        found = content.state()
+        assert (found.epoch, found.applied, found.tail) == (before.epoch, before.applied, before.tail)
+    commit(stores[1])
+    assert same(found_by_key(stores[1], NAME), model.table)
+
+
+def test_a_change_for_which_a_table_cannot_grow_is_refused_alone(tmp_path: Path) -> None:
+    store = opened(tmp_path / "small", Quota(total=40_000))
+    model = filled(store, "int64", capacity=10)
+    store.replicated.replication = Alone(store)
+    keys: list[Key] = [*range(1, 4000)]
+    with pytest.raises(GatherError) as raised:
+        upsert(store, NAME, as_keys("int64", keys), np.ones((len(keys), WIDTH), np.float32))
+    assert raised.value.code == "insufficient_storage"
+    ones = np.ones((2, WIDTH), np.float32)
+    assert upsert(store, NAME, as_keys("int64", keys[:2]), ones) == model.upsert(keys[:2], ones)
+    assert same(found_by_key(store, NAME), model.table)
+    store.close()
+
+
+def test_records_for_which_a_table_has_no_room_are_not_logged(stores: list[LocalStore]) -> None:
+    filled(stores[0], "int64", capacity=100)
+    filled(stores[1], "int64")
+    batches: list[Batch] = []
+
+    class Noting(Alone):
+        def replicate(self, tensor: str, batch: Batch) -> None:
+            batches.append(batch)
+
+    stores[0].replicated.replication = Noting(stores[0])
+    upsert(stores[0], NAME, as_keys("int64", [1, 2, 3]), np.ones((3, WIDTH), np.float32))
+    with stores[1].replicated.open(NAME) as content:
+        with pytest.raises(TableFull):
+            content.append_frames(batches[0].frame)
+        assert content.state().tail == ()
