@@ -6,7 +6,6 @@ A route's methods and needs stand in the table; what its handler works on is han
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
 from app.api.asgi_request import Handler, RequestContext
@@ -29,7 +28,6 @@ from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_scatters import ShardedScatters
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
-from app.errors import GatherError
 from app.imports.import_jobs import ImportJobs
 from app.operators.registry import ROWS
 from app.server.readiness import Readiness
@@ -103,11 +101,17 @@ def handlers_of(
     assert isinstance(service, Router)
     if changing is not None:
         asks = PrimaryAsks(service.fetcher)
-        handlers["scatterTensor"] = changing_by(ShardedScatters(changing, asks, disk_threads), TABLE_SCATTER)
+        of_shards = ShardedScatters(changing, asks, disk_threads)
+        handlers |= {
+            "scatterTensor": changing_by(of_shards, TABLE_SCATTER),
+            "upsertRows": changing_by(of_shards, UPSERT),
+            "removeRows": changing_by(of_shards, REMOVE),
+        }
     else:
-        handlers |= _refusals(tables, {"scatterTensor": "A scatter", "importTensor": _IMPORT})
-    by_key = with_name(partial(_refuse_by_key, tables))
-    handlers |= {"upsertRows": by_key, "removeRows": by_key}
+        handlers |= _refusals(tables, {
+            "scatterTensor": "A scatter", "upsertRows": "An upsert", "removeRows": "A removal of rows",
+            "importTensor": _IMPORT,
+        })  # fmt: skip
     sharded = ShardedDownloads(tables, service, service.read_scalar, changing)
     return handlers | {"tensorContent": with_name(sharded.content), "getKeys": with_name(sharded.keys)}
 
@@ -177,12 +181,3 @@ def _refusals(tables: ShardedTensors, operations: Mapping[str, str]) -> dict[str
         return with_name(handle)
 
     return {operation: refuse(what) for operation, what in operations.items()}
-
-
-async def _refuse_by_key(tables: ShardedTensors, _: RequestContext, name: str) -> None:
-    tables.metadata(name)
-    raise GatherError(
-        "not_implemented",
-        f"{name!r} is in row ranges on several machines: rows are changed by key on one machine only",
-        hint=f"Send the whole table to PUT /tensors/{name} as its next version.",
-    )

@@ -1,7 +1,8 @@
-"""A scatter to one range on its way from a router to the range's primary, and the primary's answer.
+"""A scatter, upsert or removal to one range on its way from a router to the range's primary, and its answer.
 
 The body of `POST /shard/ranges/{tensor}/scatter` is a line of JSON, padded with spaces so that what follows is aligned
-to 8 bytes, then the row numbers (little-endian int64), then the updates (row-major, little endian).
+to 8 bytes, then the row numbers (little-endian int64), then the updates (row-major, little endian). An upsert or a
+removal has keys in place of row numbers: integers, or strings in BYTES framing and zeros up to a multiple of 8 bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from app.cluster.shard_map import DTypeByName
 from app.errors import GatherError, invalid_field
+from app.keys.key_column import KeyColumn, KeyType
+from app.store.files.key_pieces import framed_pieces
+from app.store.row_counts import RowCounts
 from app.tensors.buffer_type import Buffer
+from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Reduction
+from app.tensors.string_frames import read_frames
+from app.tensors.string_tensor import PackedStrings
+from app.tensors.tensor import Tensor
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 MOST_HEAD: Final = 1 << 12
@@ -30,6 +38,9 @@ class ScatterOrder:
     Seen as [slices, width], the range takes update number i at the slice that row number i names. `epoch` is the one
     that the router knows. `key` is always set: the router draws one if its caller gave none. `digest` tells the whole
     request from others with this key. With `if_sequence` the scatter is made only if the range is at that sequence.
+
+    With `key_type` it is an upsert of `count` rows, or a removal that `removes` them and has no updates, by keys of
+    this type, which take `key_bytes`.
     """
 
     epoch: Count
@@ -40,21 +51,33 @@ class ScatterOrder:
     key: str
     digest: str
     if_sequence: Count | None = None
+    key_type: KeyType | None = None
+    key_bytes: Count = 0
+    removes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RangeScatter:
-    """A scatter to one range: `rows` are int64 and within the range, `updates` flat items of the range's type."""
+    """A scatter to one range: `rows` are int64 and within the range, `updates` flat items of the range's type.
+
+    A change by key has `keys`, of one dimension, and no rows.
+    """
 
     order: ScatterOrder
     rows: NDArray[np.int64]
     updates: NDArray[Any]
+    keys: Tensor | None = None
 
     def pieces(self) -> list[Buffer]:
         """The body, of which the arrays are not copied."""
         head = _ORDER.dump_json(self.order)
         head += b" " * (-(len(head) + 1) % 8) + b"\n"
-        arrays = (np.ascontiguousarray(self.rows, "<i8"), np.ascontiguousarray(self.updates))
+        named: list[NDArray[Any]] = [np.ascontiguousarray(self.rows, "<i8")]
+        if isinstance(self.keys, PackedStrings):
+            named = [self.keys.octets, np.zeros(-self.keys.octets.size % 8, np.uint8)]
+        elif self.keys is not None:
+            named = [np.ascontiguousarray(self.keys.array)]
+        arrays = (*named, np.ascontiguousarray(self.updates))
         return [head, *(one.reshape(-1).view(np.uint8).data for one in arrays if one.size)]
 
     @staticmethod
@@ -70,12 +93,15 @@ class RangeScatter:
             first = problem.errors(include_url=False)[0]
             place = "".join(f"/{step}" for step in first["loc"])
             raise invalid_field(place, f"the order is not sound: {first['msg']}") from None
-        start, items = end + 1, order.count * order.width
-        middle = start + 8 * order.count
+        start, items = end + 1, 0 if order.removes else order.count * order.width
+        named = order.key_bytes + -order.key_bytes % 8 if order.key_type == "string" else 8 * order.count
+        middle = start + named
         if len(body) != middle + items * order.dtype.item_size:
             raise _wrong_size(len(body), order)
-        rows = np.frombuffer(body, np.int64, order.count, start)
-        return RangeScatter(order, rows, np.frombuffer(body, order.dtype.numpy, items, middle))
+        updates = np.frombuffer(body, order.dtype.numpy, items, middle)
+        if order.key_type is None:
+            return RangeScatter(order, np.frombuffer(body, np.int64, order.count, start), updates)
+        return RangeScatter(order, NO_ROWS, updates, _keys_in(order, order.key_type, body, start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +110,15 @@ class RangeScattered:
 
     `repeated` says that the scatter was made before, by a request with the same key, after which the range was at
     `sequence`.
-    `refused` says that the range is not at `if_sequence`, and that nothing was done.
+    `refused` says that the range is not at `if_sequence`, and that nothing was done. `counts` are the `RowCounts` of an
+    upsert or a removal.
     """
 
     sequence: Count
     epoch: Count
     repeated: bool = False
     refused: bool = False
+    counts: RowCounts | None = None
 
     def to_json(self) -> bytes:
         """The body of the answer."""
@@ -102,8 +130,37 @@ class RangeScattered:
         return _ANSWER.validate_json(bytes(body), extra="ignore")
 
 
+NO_ROWS: Final = np.empty(0, np.int64)
 _ORDER: Final = TypeAdapter(ScatterOrder)
 _ANSWER: Final = TypeAdapter(RangeScattered)
+
+
+def keys_of(column: KeyColumn) -> tuple[Tensor, int]:
+    """Keys as a RangeScatter has them, copied if they are strings, and the bytes that they take."""
+    count = len(column)
+    if column.dtype != "string":
+        return Tensor(DTYPES[column.dtype], (count,), column.keys), 8 * count
+    pieces = list(framed_pieces(column.rows, 0, count))
+    octets = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
+    starts = np.empty(count, np.int64)
+    read_frames.run(octets, count, starts)
+    return PackedStrings(DTYPES["string"], (count,), starts, octets=octets), octets.size
+
+
+def _keys_in(order: ScatterOrder, key_type: KeyType, body: Buffer, start: int) -> Tensor:
+    """The keys of a body, of which there is enough. Raises invalid_field."""
+    if key_type != "string":
+        dtype = DTYPES[key_type]
+        return Tensor(dtype, (order.count,), np.frombuffer(body, dtype.numpy, order.count, start))
+    octets = np.frombuffer(body, np.uint8, order.key_bytes, start)
+    if order.count > order.key_bytes:  # each has a head
+        raise _wrong_size(len(body), order)
+    starts = np.empty(order.count, np.int64)
+    octets.flags.writeable = False
+    found, fault, wrong = read_frames.run(octets, order.count, starts)
+    if fault or wrong >= 0 or found != order.count:
+        raise invalid_field("/keys", "the keys are not framed strings of UTF-8")
+    return PackedStrings(DTYPES["string"], (order.count,), starts, octets=octets)
 
 
 def _wrong_size(size: int, order: ScatterOrder) -> GatherError:

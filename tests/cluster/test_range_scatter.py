@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.range_scatter import RangeScatter, RangeScattered, ScatterOrder
+from app.cluster.range_scatter import NO_ROWS, RangeScatter, RangeScattered, ScatterOrder, keys_of
 from app.errors import GatherError
+from app.keys.key_column import KeyColumn
+from app.store.files.key_files import wanted_column
+from app.store.row_counts import RowCounts
 from app.tensors.dtypes import DTYPES
+from app.tensors.string_tensor import PackedStrings
 
 NUMBERS = [dtype for dtype in DTYPES.values() if dtype.item_size]
 
@@ -42,6 +46,40 @@ def test_a_body_of_another_size_is_refused(change: bytes) -> None:
         RangeScatter.from_body(body[:-1] + change)
 
 
+@pytest.mark.parametrize(
+    "keys", [KeyColumn.integers(np.array([5, -7, 2**62])), KeyColumn.of_strings(["a", "", "ä" * 9])]
+)
+@pytest.mark.parametrize("removes", [False, True])
+def test_a_change_by_key(keys: KeyColumn, removes: bool) -> None:
+    named, size = keys_of(keys)
+    order = ScatterOrder(1, DTYPES["float32"], 3, 2, "add", "k", "d", None, keys.dtype, size, removes)
+    updates = np.arange(0 if removes else 6, dtype=np.float32)
+    body = b"".join(RangeScatter(order, NO_ROWS, updates, named).pieces())
+    found = RangeScatter.from_body(body)
+    assert found.order == order
+    assert not len(found.rows)
+    assert found.updates.tolist() == updates.tolist()
+    assert found.keys is not None
+    assert wanted_column(found.keys if isinstance(found.keys, PackedStrings) else found.keys.array).tolist() == (
+        keys.tolist()
+    )
+    with pytest.raises(GatherError):
+        RangeScatter.from_body(body[:-8])
+
+
+def test_strings_that_are_not_framed_are_refused() -> None:
+    named, size = keys_of(KeyColumn.of_strings(["abcd", "efgh"]))
+    for count, octets in ((2, 255), (1, 0), (1 << 40, 0)):
+        order = ScatterOrder(1, DTYPES["int64"], count, 0, "none", "k", "", None, "string", size, True)
+        body = bytearray(b"".join(RangeScatter(order, NO_ROWS, np.empty(0, np.int64), named).pieces()))
+        body[body.index(b"\n") + 1] |= octets
+        with pytest.raises(GatherError) as found:
+            RangeScatter.from_body(bytes(body))
+        assert found.value.code == "invalid_field"
+
+
 def test_an_answer() -> None:
+    counted = RangeScattered(7, 2, counts=RowCounts(5, inserted=2))
+    assert RangeScattered.from_json(counted.to_json()) == counted
     found = RangeScattered(7, 2, repeated=True)
     assert RangeScattered.from_json(found.to_json()) == found

@@ -30,7 +30,7 @@ class Shard:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b'HTTP/1.1 200 OK\r\netag: "y-7"\r\ncontent-length: %d\r\n\r\n' % ROWS)
+        writer.write(b'HTTP/1.1 200 OK\r\netag: "y-7"\r\ncontent-length: %d\r\nx-gathernd-shape: 1\r\n\r\n' % ROWS)
         while self.sent < ROWS:
             writer.write(self.piece)
             await writer.drain()

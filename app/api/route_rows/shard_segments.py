@@ -15,6 +15,7 @@ _FENCE: Final = parameter("fence", "query", "The reconciler's fencing token; low
 _CONFIRMED: Final = parameter(
     "confirmed", "query", "true asks the primary, which has all replicas in sync confirm that it is."
 )
+_ROWS: Final = parameter("rows", "query", "true asks for the number of rows, and the sequence that has them.")
 _BYTES: Final = parameter("bytes", "query", "The bytes of the items of a segment.")
 SHARD_ROUTES: Final = (
     Route("/shard/room", CONTROL, Access.CHANGES, {
@@ -28,7 +29,7 @@ SHARD_ROUTES: Final = (
         "DELETE": Operation("dropSegment", "Remove a segment", parameters=(_FENCE,), status=204),
     }),
     Route("/shard/ranges/{tensor}", CONTROL, Access.CHANGES, {
-        "GET": Operation("rangeState", "How far the log of a range is, and its rows", parameters=(_CONFIRMED,)),
+        "GET": Operation("rangeState", "How far the log of a range is, and its rows", parameters=(_CONFIRMED, _ROWS)),
     }),
     Route("/shard/ranges/{tensor}/scatter", CONTROL, Access.CHANGES, {
         "POST": Operation("scatterRange", "Scatter to a range, at its primary"),

@@ -255,7 +255,14 @@ _SCATTER: Final = Operation(
     "ranges on several machines each range changes at once, one by one: `ranges` says how many did. If-Match is for "
     "tables of one range there. After shard_unavailable send the scatter again with its Idempotency-Key.",
 )  # fmt: skip
-_BY_KEY: Final[tuple[Code, ...]] = (*_READ, *_BODY, "no_keys", "rank_mismatch", "not_implemented")
+_BY_KEY: Final[tuple[Code, ...]] = (
+    *_READ, *_BODY, "no_keys", "rank_mismatch", "shard_unavailable", "not_implemented",
+)  # fmt: skip
+_BY_KEY_IN_RANGES: Final = (
+    " Of a table in row ranges on several machines each range changes at once, one by one: `ranges` says how many did. "
+    "If-Match is for tables of one range there. After shard_unavailable send the request again with its "
+    "Idempotency-Key."
+)
 _UPSERT: Final = Operation(
     "upsertRows",
     "Change and add rows of a table by key",
@@ -272,7 +279,7 @@ _UPSERT: Final = Operation(
     description="Rows of known keys are combined with their updates by `reduction`; a new key gets a row, which starts "
     "from zeros. A key that comes several times takes its updates one after the other. Requests see all of it or "
     "nothing, and it is durable when the answer comes. The table grows as it must; insufficient_storage changes "
-    "nothing.",
+    "nothing." + _BY_KEY_IN_RANGES,
 )
 _REMOVE: Final = Operation(
     "removeRows",
@@ -284,7 +291,8 @@ _REMOVE: Final = Operation(
     answer=RemoveAnswer,
     answers={200: {"description": "Carried out", "headers": _ETAG}},
     description="The last rows move into the gaps, so that rows stay dense. Keys that the table does not have are "
-    "counted, and are no error. Requests see all of it or nothing, and it is durable when the answer comes.",
+    "counted, and are no error. Requests see all of it or nothing, and it is durable when the answer comes."
+    + _BY_KEY_IN_RANGES,
 )
 TENSOR_ROUTES: Final = (
     Route("/tensors", TENSORS, Access.TENSORS, {

@@ -45,11 +45,14 @@ ScalarReader: TypeAlias = Callable[[str, ServedRequest], Awaitable[Tensor]]
 class ContentSnapshot:
     """What is read of the content that `etag` names, whatever changes it meanwhile: `size` bytes of rows, or of keys.
 
+    Of these there are `rows`.
+
     `keys` are those that come before the rows. `close` ends it, once.
     """
 
     etag: str
     size: int
+    rows: int
     pieces: AsyncIterator[bytes]
     close: Callable[[], None]
     keys: KeysSpec | None = None
@@ -59,12 +62,15 @@ class ChangingTables(Protocol):
     """Tables that scatters change, or whose rows have keys."""
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-        """Metadata with their ETags as they are now; without a request those known if they cannot be had soon."""
+        """Metadata with their ETags, and rows of tables with keys, as they are now.
+
+        Without a request those known if they cannot be had soon.
+        """
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
         """Rows `first` to `last` - 1 of a version; None if no scatter has changed it, and its rows have no keys.
 
-        Raises shard_unavailable and overloaded.
+        If they have keys it is all rows that there are. Raises shard_unavailable and overloaded.
         """
 
     async def keyed_snapshot(self, found: Metadata, request: ServedRequest, *, with_rows: bool) -> ContentSnapshot:
@@ -110,7 +116,7 @@ class ShardedDownloads:
             assert self.changing is not None, "a static map has no keys"
             snapshot = await self.changing.keyed_snapshot(metadata, context, with_rows=True)
             assert snapshot.keys is not None
-            shape = metadata.shape
+            shape = snapshot.rows, *metadata.shape[1:]
             head = keys_head(snapshot.keys, (dtype, shape, prod(shape) * dtype.item_size))
             await _send_snapshot(context, metadata, codec, metadata.dtype, shape, head, snapshot)
             return
@@ -128,7 +134,11 @@ class ShardedDownloads:
             snapshot = await self.changing.snapshot(metadata, first, last, context)
             if snapshot is None:
                 return False
-            await _send_snapshot(context, metadata, codec, metadata.dtype, shape, head, snapshot)
+            start, found = head, shape
+            if metadata.keys is not None:  # upserts and removals change how many there are
+                found = snapshot.rows, *shape[1:]
+                start = codec.write_head(dtype, found, snapshot.size)
+            await _send_snapshot(context, metadata, codec, metadata.dtype, found, start, snapshot)
             return True
 
         if await is_sent():
@@ -166,16 +176,16 @@ class ShardedDownloads:
         assert metadata.keys is not None
         if await is_unchanged(context, metadata.etag, BY_ACCEPT):
             return
-        dtype, shape = metadata.keys.dtype, metadata.shape[:1]
+        dtype = metadata.keys.dtype
         codec = codec_for_keys(context, dtype)
         if codec is SAFETENSORS_FILE:
             snapshot = await self.changing.keyed_snapshot(metadata, context, with_rows=False)
             assert snapshot.keys is not None
             head = keys_head(snapshot.keys)
         else:
-            head = codec.write_head(DTYPES[dtype], shape, shape[0] * DTYPES[dtype].item_size)
             snapshot = await self.changing.keys_snapshot(metadata, context)
-        await _send_snapshot(context, metadata, codec, dtype, shape, head, snapshot)
+            head = codec.write_head(DTYPES[dtype], (snapshot.rows,), snapshot.rows * DTYPES[dtype].item_size)
+        await _send_snapshot(context, metadata, codec, dtype, (snapshot.rows,), head, snapshot)
 
     async def _rows(
         self, context: RequestContext, metadata: Metadata, start: int, stop: int

@@ -60,7 +60,8 @@ class ResidentTensor(OpenModel):
     lock: bool = Field(description="Whether the content is to be kept in memory.")
     keys: TableKeys | None = Field(description="The keys of its rows; null if it has none.")
     capacity: Size | SkipJsonSchema[None] = Field(
-        None, description="Of a table with keys: for how many rows it has room before it grows."
+        None,
+        description="Of a table with keys: for how many rows it has room before it grows; in a cluster its rows now.",
     )
     replicas: Size | SkipJsonSchema[None] = Field(
         None, description="In a cluster: on how many shards each range of its rows is to be."
@@ -79,14 +80,17 @@ class TensorList(OpenModel):
     next: str | None = Field(description="What to give as `after` for the tensors that follow; null at the end.")
 
 
+_CHANGED_RANGES: Final = Field(
+    None, description="In a cluster: how many row ranges it changed. Each of them changes at once, one by one."
+)
+
+
 class ScatterAnswer(OpenModel):
     """The tensor after the scatter."""
 
     name: str = Field(description="Its name, as the path has it.")
     etag: str
-    ranges: Size | SkipJsonSchema[None] = Field(
-        None, description="In a cluster: how many row ranges it changed. Each of them changes at once, one by one."
-    )
+    ranges: Size | SkipJsonSchema[None] = _CHANGED_RANGES
 
 
 class UpsertAnswer(OpenModel):
@@ -96,6 +100,7 @@ class UpsertAnswer(OpenModel):
     etag: str
     rows: Size = Field(description="How many rows it has.")
     inserted: Size = Field(description="How many of the keys were new.")
+    ranges: Size | SkipJsonSchema[None] = _CHANGED_RANGES
 
 
 class RemoveAnswer(OpenModel):
@@ -106,6 +111,7 @@ class RemoveAnswer(OpenModel):
     rows: Size = Field(description="How many rows it has.")
     removed: Size = Field(description="How many rows went.")
     missing: Size = Field(description="How many of the keys, each counted once, the table did not have.")
+    ranges: Size | SkipJsonSchema[None] = _CHANGED_RANGES
 
 
 class AliasBody(OpenModel):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from app.api.meant_shard import FIELD
@@ -16,7 +16,7 @@ from app.cluster.router.fetch_rows import RowFetcher
 from app.cluster.router.row_sinks import BadAnswer, WholeBody
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shards import Ask
-from app.cluster.shard_map import RowRange
+from app.cluster.shard_map import Replica, RowRange
 from app.errors import Code, GatherError
 from app.telemetry.served_request import ServedRequest
 
@@ -38,6 +38,13 @@ class RangeFailed:
     """Why a range has not made its part, as far as is known."""
 
     why: str
+
+
+class Extent(NamedTuple):
+    """The rows of a range of a table with keys, and the sequence that they are of."""
+
+    sequence: int
+    rows: int
 
 
 class PrimaryAsks:
@@ -68,6 +75,8 @@ class PrimaryAsks:
             except ValueError as error:
                 return RangeFailed(f"{primary.address}: the answer cannot be read: {error}")
             fetcher.sequences.told(one.tensor, found.sequence)
+            if found.counts is not None and not found.repeated:
+                fetcher.sequences.told_rows(one.tensor, found.sequence, found.counts.rows)
             return found
         if failure.code in _FINAL:
             raise GatherError(failure.code, failure.said)
@@ -93,6 +102,30 @@ class PrimaryAsks:
             return RangeFailed(f"{primary.address}: the answer cannot be read: {error}")
         fetcher.sequences.told(one.tensor, found)
         return found
+
+    async def extent(self, one: RowRange, replica: Replica, request: ServedRequest) -> Extent | RangeFailed:
+        """Ask a replica once how many rows a range has, as a reader may know it, and at which sequence."""
+        fetcher = self._fetcher
+        head = (
+            b"GET /shard/ranges/%b?rows=true HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b\r\n"
+        ) % (
+            quote(one.tensor).encode(), replica.address.encode(), FIELD, replica.node.encode(), fetcher.fields,
+            fetcher.handed_on(request),
+        )  # fmt: skip
+        sink = WholeBody(_MOST_ANSWER)
+        failure = await self._asked(replica.address, [head], sink, self._patience(request, 0))
+        if failure is not None:
+            return RangeFailed(f"{replica.address}: {failure.said or failure.detail}")
+        try:
+            found = sink.document()
+            extent = Extent(int(found["applied"]), int(found["rows"]))
+        except (BadAnswer, KeyError, TypeError, ValueError) as error:
+            return RangeFailed(f"{replica.address}: the answer cannot be read: {error}")
+        least = fetcher.sequences.least(one.tensor)
+        if extent.sequence < least:
+            return RangeFailed(f"{replica.address}: the range is at sequence {extent.sequence}, and {least} is known")
+        fetcher.sequences.told_rows(one.tensor, *extent)
+        return extent
 
     @staticmethod
     def _patience(request: ServedRequest, size: int) -> float:

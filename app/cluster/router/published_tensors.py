@@ -38,14 +38,16 @@ from app.cluster.router.sharded_upload import (
 from app.cluster.router.table_etags import TableEtags
 from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
-from app.cluster.shard_map import ShardedVersion, ShardMap
+from app.cluster.shard_map import ShardedVersion, ShardMap, bounds_of
 from app.errors import GatherError
 from app.keys.key_column import KeyColumn, KeyType
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import not_found
 from app.store.tensor_metadata import Metadata
 from app.telemetry.served_request import ServedRequest
+from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
+from app.tensors.tensor import nbytes
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
 ANY: Final = ("*",)
@@ -99,9 +101,9 @@ class PublishedTensors(ShardedTensors):
         if spec.capacity is not None:
             raise GatherError(
                 "not_implemented",
-                "capacity is for tables that grow, and those of a cluster get no rows by upsert",
+                "capacity is for tables on one machine: in a cluster, each shard makes room as rows come",
                 pointer="/query/capacity",
-                hint="Leave out 'capacity', and upload the next version with all rows.",
+                hint="Leave out 'capacity'.",
             )
         check_new_version(self._client.catalogue.record_of(spec.name))
 
@@ -224,24 +226,29 @@ class PublishedTensors(ShardedTensors):
         return self._serving.serve(newest)
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-        """What was found of tables, with their ETags as they are now.
+        """What was found of tables, with their ETags, and the rows of those with keys, as they are now.
 
         Without a request, ranges that do not answer soon count with the sequences that are known. Otherwise raises
         shard_unavailable and deadline_exceeded.
         """
         residents = [self._open_resident(f"{one.name}@{one.version}") for one in found]
-        asked = [one for one in residents if one is not None]
+        asked = [one for one in residents if one is not None and one.keys is None]
         if not asked:
-            return list(found)
-        if request is None:
+            etags = []
+        elif request is None:
             etags = await self.etags.read_soon(asked)
         else:
             etags = [await self.etags.read(one, request) for one in asked]
         told = dict(zip(map(id, asked), etags, strict=True))
+        keyed = [one for one in residents if one is not None and one.keys is not None]
+        measured = await asyncio.gather(*(self.etags.measure(one, request) for one in keyed))
+        rows = dict(zip(map(id, keyed), measured, strict=True))
         return [
-            one if resident is None else replace(one, etag=told[id(resident)])
+            one if resident is None
+            else _with_rows(one, *rows[id(resident)]) if id(resident) in rows
+            else replace(one, etag=told[id(resident)])
             for one, resident in zip(found, residents, strict=True)
-        ]
+        ]  # fmt: skip
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
         """Rows of a version at one moment of each range, None if none of them takes scatters and they have no keys."""
@@ -301,6 +308,18 @@ class PublishedTensors(ShardedTensors):
     def _change(self, transition: Callable[[Catalogue], Change | None]) -> ShardMap:
         """Make a change: a map that has it, by which all workers serve."""
         return self._serving.serve(self._client.transact(transition))
+
+
+def _with_rows(found: Metadata, etag: str, rows: Sequence[int]) -> Metadata:
+    """The metadata of a table with keys whose ranges have so many rows."""
+    count = sum(rows)
+    ranges = tuple(
+        replace(one, start=start, stop=stop)
+        for one, (start, stop) in zip(found.ranges, bounds_of(rows), strict=False)
+    )  # fmt: skip
+    dtype, shape = DTYPES[found.dtype], (count, *found.shape[1:])
+    size = nbytes(dtype, shape) if dtype.item_size else found.size  # rows of strings are not changed by key
+    return replace(found, etag=etag, shape=shape, size=size, capacity=count, ranges=ranges)
 
 
 def _is_spooled(spec: UploadSpec) -> bool:

@@ -1,21 +1,25 @@
-"""A scatter to a table in row ranges, cut into the part of each range; no I/O."""
+"""A scatter, upsert or removal of a table in row ranges, cut into the part of each range; no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.cluster.range_scatter import RangeScatter, ScatterOrder
+from app.cluster.key_placement import HASHES, KeyPlacement, first_hashes
+from app.cluster.range_scatter import NO_ROWS, RangeScatter, ScatterOrder, keys_of
+from app.cluster.router.key_columns import column_of
 from app.cluster.shard_map import RowRange, ShardedVersion
+from app.keys.key_column import KeyColumn
+from app.operators.changes_by_key import row_items
 from app.operators.scatternd import plan_scatter
 from app.tensors.dtypes import DType
 from app.tensors.operator_signature import Reduction
-from app.tensors.scatter_call import ScatterCall
+from app.tensors.scatter_call import KeyedCall, ScatterCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +36,23 @@ class ScatterPart:
     updates: NDArray[Any]
     row_slices: int
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no updates."""
+        return not len(self.slices)
+
     def cut(self, ranges: Sequence[RowRange]) -> list[ScatterPart]:
         """The parts of those ranges that have some of the updates; the ranges cover the rows."""
-        if not len(self.slices):
+        if self.is_empty:
             return []
         if len(ranges) == 1:
-            return [ScatterPart(ranges[0].start, ranges[0].stop, self.slices, self.updates, self.row_slices)]
+            return [replace(self, start=ranges[0].start, stop=ranges[0].stop)]
         stops = np.array([one.stop for one in ranges], np.int64) * self.row_slices
-        numbers = np.searchsorted(stops, self.slices, "right").astype(np.uint16)  # 16 bits are sorted by counting
-        order = np.argsort(numbers, kind="stable")
-        counts = np.bincount(numbers, minlength=len(ranges))
-        parts = []
-        end = 0
-        for number in np.flatnonzero(counts).tolist():
-            begin, end = end, end + int(counts[number])
-            places, one = order[begin:end], ranges[number]
-            parts.append(ScatterPart(one.start, one.stop, self.slices[places], self.updates[places], self.row_slices))
-        return parts
+        numbers = np.searchsorted(stops, self.slices, "right")
+        return [
+            ScatterPart(one.start, one.stop, self.slices[places], self.updates[places], self.row_slices)
+            for one, places in _by_range(ranges, numbers)
+        ]
 
     def order(
         self, dtype: DType, reduction: Reduction, epoch: int, key: str, digest: str, if_sequence: int | None
@@ -57,6 +61,79 @@ class ScatterPart:
         count, width = self.updates.shape
         head = ScatterOrder(epoch, dtype, count, width, reduction, key, digest, if_sequence)
         return RangeScatter(head, self.slices - self.start * self.row_slices, self.updates.reshape(-1))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPart:
+    """The keys whose hashes are from `start` to `stop` - 1, in the order of the request, and the rows for them.
+
+    `updates` is [keys, items of a row], None of a removal. `placement` gives the hashes.
+    """
+
+    start: int
+    stop: int
+    column: KeyColumn
+    updates: NDArray[Any] | None
+    row_items: int
+    placement: KeyPlacement
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no keys."""
+        return not len(self.column)
+
+    def cut(self, ranges: Sequence[RowRange]) -> list[KeyedPart]:
+        """The parts of those ranges that have some of the keys; the ranges cover the hashes."""
+        if self.is_empty:
+            return []
+        if len(ranges) == 1:
+            return [replace(self, start=ranges[0].start, stop=ranges[0].stop)]
+        numbers = self.placement.range_numbers(self.column, first_hashes([one.start for one in ranges]))
+        return [
+            replace(
+                self, start=one.start, stop=one.stop, column=self.column.take(places),
+                updates=None if self.updates is None else self.updates[places],
+            )
+            for one, places in _by_range(ranges, numbers)
+        ]  # fmt: skip
+
+    def order(
+        self, dtype: DType, reduction: Reduction, epoch: int, key: str, digest: str, if_sequence: int | None
+    ) -> RangeScatter:
+        """What the primary of the range is asked."""
+        keys, size = keys_of(self.column)
+        head = ScatterOrder(
+            epoch, dtype, len(self.column), self.row_items, reduction, key, digest, if_sequence, self.column.dtype,
+            size, self.updates is None,
+        )  # fmt: skip
+        updates = np.empty(0, dtype.numpy) if self.updates is None else self.updates.reshape(-1)
+        return RangeScatter(head, NO_ROWS, updates, keys)
+
+
+Part: TypeAlias = ScatterPart | KeyedPart
+
+
+def _by_range(ranges: Sequence[RowRange], numbers: NDArray[np.intp]) -> Iterator[tuple[RowRange, NDArray[np.intp]]]:
+    """Each range that has items, with the places of its items; `numbers` has the range of each item."""
+    numbers = numbers.astype(np.uint16)  # 16 bits are sorted by counting
+    order = np.argsort(numbers, kind="stable")
+    counts = np.bincount(numbers, minlength=len(ranges))
+    end = 0
+    for number in np.flatnonzero(counts).tolist():
+        begin, end = end, end + int(counts[number])
+        yield ranges[number], order[begin:end]
+
+
+def judged_by_key(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
+    """The whole of an upsert or removal, whose keys have the type of those of the version.
+
+    Raises what `row_items` raises.
+    """
+    assert version.keys is not None
+    items = row_items(version.dtype, version.shape, call)
+    column = column_of([call.keys], version.keys.dtype)
+    updates = None if call.updates is None else call.updates.array.reshape(len(column), items)
+    return KeyedPart(0, HASHES, column, updates, items, version.keys)
 
 
 def judged(version: ShardedVersion, call: ScatterCall) -> ScatterPart:

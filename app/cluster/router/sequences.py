@@ -29,6 +29,8 @@ class Sequences:
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
+        self._rows: dict[str, tuple[int, int]] = {}
+        """The rows of ranges of tables with keys that upserts or removals have changed, and at which sequence."""
         self._contents: frozenset[str] = frozenset()
         """The content ids of those that are known."""
 
@@ -39,6 +41,16 @@ class Sequences:
             self._known[tensor] = sequence
             if not known:
                 self._contents |= {content_of(tensor)}
+
+    def told_rows(self, tensor: str, sequence: int, rows: int) -> None:
+        """A shard says that a range of a table with keys has so many rows at `sequence`, which is committed."""
+        self.told(tensor, sequence)
+        if sequence and sequence >= self._rows.get(tensor, (0, 0))[0]:
+            self._rows[tensor] = sequence, rows
+
+    def rows(self, version: ShardedVersion) -> list[int]:
+        """The rows of each range of a version, as they were told last, or else as they were uploaded."""
+        return [self._rows.get(one.tensor, (0, one.rows))[1] for one in version.ranges]
 
     def knows(self, content_id: str) -> bool:
         """Whether a range of this content is known to have changed."""
@@ -59,6 +71,7 @@ class Sequences:
             self._contents &= {version.content_id for table in shard_map.tables.values() for version in table.versions}
             known = self._known.items()
             self._known = {tensor: sequence for tensor, sequence in known if self.knows(content_of(tensor))}
+            self._rows = {tensor: rows for tensor, rows in self._rows.items() if tensor in self._known}
 
 
 def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:

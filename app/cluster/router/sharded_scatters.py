@@ -1,8 +1,9 @@
-"""Scatters to the tables of a cluster: judged here, and each range that they change is asked at its primary.
+"""Scatters, upserts and removals of the tables of a cluster: judged here, each range is asked at its primary.
 
-A scatter changes each range at once, and the ranges one by one. Each range is sent the key of the request, or one that
-is drawn for it, so that it may be asked again until it says that it has made its part: after a lost connection, or at
-another primary. What a caller's key is bound to (`key_bindings`) is the content that its retries go to.
+A change by key is a scatter whose rows the shards find. Each range is changed at once, and the ranges one by one. Each
+range is sent the key of the request, or one that is drawn for it, so that it may be asked again until it says that it
+has made its part: after a lost connection, or at another primary. What a caller's key is bound to (`key_bindings`) is
+the content that its retries go to.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from app.api.disk_threads import DiskThreads
 from app.api.routes.tensors_scatter import ScatterOutcome, SentScatter
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.cluster.catalogue.key_bindings import Binding
-from app.cluster.range_scatter import RangeScattered
+from app.cluster.range_scatter import RangeScatter, RangeScattered
 from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, is_led_anew
 from app.cluster.router.published_tensors import PublishedTensors
-from app.cluster.router.scatter_parts import ScatterPart, judged
+from app.cluster.router.scatter_parts import Part, judged, judged_by_key
 from app.cluster.router.sharded_tensors import ShardedResident, without_positions
 from app.cluster.shard_map import ShardedVersion
 from app.errors import GatherError
+from app.services.find_rows import check_keys
 from app.store.files.tensor_file import sequence_in
 from app.store.idempotency import DRAWN
+from app.store.row_counts import RowCounts
 from app.store.store_errors import not_found
 from app.telemetry.served_request import ServedRequest
-from app.tensors.scatter_call import ScatterCall
+from app.tensors.scatter_call import KeyedCall, ScatterCall
 
 _ATTEMPTS: Final = 8
 """So often a scatter without a key begins anew where its version goes meanwhile."""
@@ -49,8 +52,8 @@ class _Judged:
 
     table: str
     version: ShardedVersion
-    whole: ScatterPart
-    call: ScatterCall
+    whole: Part
+    call: ScatterCall | KeyedCall
     key: str
     digest: str
     is_own: bool
@@ -70,7 +73,6 @@ class ShardedScatters:
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
         """Read, judge and make a scatter. Raises shard_unavailable besides the errors of one machine."""
         call, digest = await self._threads.change(sent.name, sent.read)
-        assert isinstance(call, ScatterCall), "changes by key are refused"
         # A task of its own: what is begun on some ranges is made on all, also when the request is cancelled.
         task = asyncio.get_running_loop().create_task(self._carry_out(sent, call, digest, request))
         self._tasks.add(task)
@@ -78,7 +80,7 @@ class ShardedScatters:
         return await asyncio.shield(task)
 
     async def _carry_out(
-        self, sent: SentScatter, call: ScatterCall, digest: str, request: ServedRequest
+        self, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str, request: ServedRequest
     ) -> ScatterOutcome:
         for _ in range(_ATTEMPTS):
             one = await self._begin(sent, call, digest)
@@ -91,7 +93,7 @@ class ShardedScatters:
 
     # What it is judged by
 
-    async def _begin(self, sent: SentScatter, call: ScatterCall, digest: str) -> _Judged:
+    async def _begin(self, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _Judged:
         """The scatter, judged by the content that the name, or its key, stands for."""
         try:
             found = self._tables.shard_map.find(sent.name)
@@ -111,7 +113,7 @@ class ShardedScatters:
             return one
         return await self._bound(binding, sent, call, digest)
 
-    async def _bound(self, binding: Binding, sent: SentScatter, call: ScatterCall, digest: str) -> _Judged:
+    async def _bound(self, binding: Binding, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _Judged:
         """The scatter, judged by the content that its key is bound to."""
         if binding.digest != digest:
             raise GatherError(
@@ -126,11 +128,18 @@ class ShardedScatters:
         return await self._judge(*found, sent, call, digest)
 
     async def _judge(
-        self, table: str, version: ShardedVersion, sent: SentScatter, call: ScatterCall, digest: str
+        self, table: str, version: ShardedVersion, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str
     ) -> _Judged:
-        if version.keys is not None:
-            raise without_positions(sent.name, "/indices", "Upload the table again with its new rows.")
-        whole = await self._threads.change(sent.name, lambda: judged(version, call))
+        def judge() -> Part:
+            if isinstance(call, KeyedCall):
+                check_keys(call.keys, ShardedResident(self._tables.shard_map, table, version), sent.name, "/name")
+                return judged_by_key(version, call)
+            if version.keys is not None:
+                hint = f"Send 'keys' in place of 'indices' to /tensors/{sent.name}/upsert."
+                raise without_positions(sent.name, "/indices", hint)
+            return judged(version, call)
+
+        whole = await self._threads.change(sent.name, judge)
         if version.dtype.kind == "string":
             _refuse_strings(sent.name)
         if len(version.ranges) > 1 and sent.conditions not in _UNCONDITIONAL:
@@ -151,10 +160,13 @@ class ShardedScatters:
         """The same if `conditions` hold for the table, which has one range at most."""
         version = self._newest(one)
         resident = ShardedResident(self._tables.shard_map, one.table, version)
-        if not len(one.whole.slices):  # no primary is asked for a part that would judge it
+        if one.whole.is_empty:  # no primary is asked for a part that would judge it
             conditions.check(await self._tables.etags.committed(resident, request))
             return await self._outcome(one, [])
-        etag = await self._tables.etags.read(resident, request)
+        if isinstance(one.call, KeyedCall):
+            etag = (await self._tables.etags.measure(resident, request))[0]
+        else:
+            etag = await self._tables.etags.read(resident, request)
         for _ in range(_ATTEMPTS):
             problem = _problem(conditions, etag)
             if problem is not None and one.is_own and not version.is_open:
@@ -170,7 +182,7 @@ class ShardedScatters:
         raise GatherError("overloaded", f"{one.table!r} changes again and again", retry_after=1)
 
     async def _all(
-        self, one: _Judged, parts: Sequence[ScatterPart], request: ServedRequest, if_sequence: int | None = None
+        self, one: _Judged, parts: Sequence[Part], request: ServedRequest, if_sequence: int | None = None
     ) -> list[tuple[str, RangeScattered]]:
         """What the primaries of all parts answer, with the names of their tensors.
 
@@ -184,7 +196,7 @@ class ShardedScatters:
         return [each for answer in answers if not isinstance(answer, BaseException) for each in answer]
 
     async def _part(
-        self, one: _Judged, part: ScatterPart, request: ServedRequest, if_sequence: int | None
+        self, one: _Judged, part: Part, request: ServedRequest, if_sequence: int | None
     ) -> list[tuple[str, RangeScattered]]:
         """Have a range make its part, by whichever primary it has, until the deadline of the request.
 
@@ -205,7 +217,7 @@ class ShardedScatters:
                 failure = await self._opened(one, version, request.deadline) or failure
             elif own[0].primary.address:
                 epoch = own[0].primary.epoch
-                order = part.order(version.dtype, one.call.reduction, epoch, one.key, one.digest, if_sequence)
+                order = await self._threads.change(one.table, partial(_order, one, part, epoch, if_sequence))
                 answer = await self._asks.ask(own[0], order, request)
                 if isinstance(answer, RangeScattered):
                     return [(own[0].tensor, answer)]
@@ -245,7 +257,7 @@ class ShardedScatters:
             raise ContentGone
         return found
 
-    def _is_led_anew(self, one: _Judged, part: ScatterPart, epoch: int) -> bool:
+    def _is_led_anew(self, one: _Judged, part: Part, epoch: int) -> bool:
         """Whether the newest map says something else of a part than that its primary is at `epoch`."""
         found = self._tables.shard_map.find_content(one.version.content_id)
         ranges = () if found is None else found.ranges
@@ -258,9 +270,30 @@ class ShardedScatters:
         except ContentGone:  # it was made, and the version has been removed since
             version = one.version
         resident = ShardedResident(self._tables.shard_map, one.table, version)
-        etag = await self._tables.etags.after(resident, {tensor: answer.sequence for tensor, answer in answers})
+        changed = {tensor: answer.sequence for tensor, answer in answers}
         is_repeated = bool(answers) and all(answer.repeated for _, answer in answers)
-        return ScatterOutcome(etag, version.number, is_repeated, len(answers))
+        if not isinstance(one.call, KeyedCall):
+            etag = await self._tables.etags.after(resident, changed)
+            return ScatterOutcome(etag, version.number, is_repeated, len(answers))
+        _, rows = await self._tables.etags.measure(resident, None, changed)
+        counts = {tensor: answer.counts for tensor, answer in answers if answer.counts is not None}
+        told = RowCounts(
+            sum(
+                counts[each.tensor].rows if each.tensor in counts else known
+                for each, known in zip(version.ranges, rows, strict=True)
+            ),
+            sum(each.inserted for each in counts.values()),
+            sum(each.removed for each in counts.values()),
+            sum(each.missing for each in counts.values()),
+        )
+        return ScatterOutcome(
+            self._tables.etags.known(resident, changed), version.number, is_repeated, len(answers), told
+        )
+
+
+def _order(one: _Judged, part: Part, epoch: int, if_sequence: int | None) -> RangeScatter:
+    reduction = one.call.reduction
+    return part.order(one.version.dtype, reduction, epoch, one.key, one.digest, if_sequence)
 
 
 def _problem(conditions: Conditions, etag: str) -> GatherError | None:
@@ -316,16 +349,27 @@ def _code(error: BaseException) -> str:
     return error.code if isinstance(error, GatherError) else ""
 
 
-def _unavailable(one: _Judged, part: ScatterPart, failure: RangeFailed) -> GatherError:
+def _unavailable(one: _Judged, part: Part, failure: RangeFailed) -> GatherError:
+    start, stop = _rows_of(one.version, part)
     name = f"{one.table}@{one.version.number}"
     hint = "Send the request again with the Idempotency-Key of this one."
     if one.is_own:
         hint = "Read the rows to see whether it is made. With an Idempotency-Key it could just be sent again."
     return GatherError(
         "shard_unavailable",
-        f"rows {part.start} to {part.stop - 1} of {name!r} take no scatters now ({failure.why}); whether this one is "
+        f"rows {start} to {stop - 1} of {name!r} take no scatters now ({failure.why}); whether this one is "
         "made there is not known",
-        facts={"ranges": [{"tensor": name, "start": part.start, "stop": part.stop}]},
+        facts={"ranges": [{"tensor": name, "start": start, "stop": stop}]},
         hint=hint,
         retry_after=1,
     )
+
+
+def _rows_of(version: ShardedVersion, part: Part) -> tuple[int, int]:
+    """The first row of a part and the one behind its last, as errors name them: of a table with keys, as uploaded."""
+    bounds = [
+        row_bounds
+        for one, row_bounds in zip(version.ranges, version.row_bounds, strict=True)
+        if part.start <= one.start and one.stop <= part.stop
+    ]
+    return (bounds[0][0], bounds[-1][1]) if bounds else (part.start, part.stop)

@@ -1,4 +1,4 @@
-"""The ETags of tables that take scatters: each range is asked how far it is.
+"""The ETags of tables that take scatters, and the rows of those with keys: each range is asked how far it is.
 
 Any replica in sync answers for a reader. A condition on a change is judged by the primaries alone, since a replica
 learns a moment later that a scatter is committed.
@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from time import perf_counter
 from typing import Final
 
-from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, is_led_anew
+from app.cluster.router.ask_primary import Extent, PrimaryAsks, RangeFailed, is_led_anew
 from app.cluster.router.fetch_rows import LostRange, RowFetcher, TableReads
 from app.cluster.router.range_requests import probes
 from app.cluster.router.shard_connection import Failure
@@ -27,6 +27,8 @@ SOON_S: Final = 2.0
 """How long an answer that can do without waits for shards."""
 BLOCKED_S: Final = 10.0
 """How long a thread waits for the ETag that a change is judged by."""
+_ROUNDS: Final = 3
+_PAUSE_S: Final = 0.1
 _NOWHERE: Final = NeedingPlaces((), 0)
 _BUDGET: Final = Budget(0)
 
@@ -57,12 +59,55 @@ class TableEtags:
         read = {id(one.resident): one.read for one in wanted}
         return [self._fetcher.etag_of(one, read.get(id(one))) for one in residents]
 
+    async def measure(
+        self, resident: ShardedResident, request: ServedRequest | None, but: Collection[str] = ()
+    ) -> tuple[str, list[int]]:
+        """The ETag of a table with keys, and the rows of each range; those with tensors in `but` are not asked.
+
+        Without a request, ranges that do not answer soon count as they are known. Otherwise raises shard_unavailable.
+        """
+        version, wanted = resident.version_in_map, request or _request_of(SOON_S)
+        asked = [
+            (number, one)
+            for number, one in enumerate(version.ranges)
+            if one.primary is not None and one.tensor not in but
+        ]
+        answers = await asyncio.gather(*(self._extent(one, wanted) for _, one in asked))
+        rows, read, lost = self._fetcher.sequences.rows(version), dict[str, int](), list[LostRange]()
+        for (number, one), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, Extent):
+                read[one.tensor], rows[number] = answer
+            else:
+                lost.append(LostRange(0, number, [Failure("lost", answer.why)]))
+        if lost and request is not None:
+            raise unavailable(resident, lost, [_NOWHERE] * len(lost))
+        return self._fetcher.etag_of(resident, read), rows
+
+    async def _extent(self, one: RowRange, request: ServedRequest) -> Extent | RangeFailed:
+        """How many rows a range has, by whichever replica tells it."""
+        failure = RangeFailed("no replica is in sync")
+        for turn in range(_ROUNDS):
+            if turn:
+                await asyncio.sleep(_PAUSE_S)
+            for replica in self._fetcher.shards.choice.order(one.replicas, asyncio.get_running_loop().time()):
+                if perf_counter() > request.deadline:
+                    return failure
+                answer = await self._asks.extent(one, replica, request)
+                if isinstance(answer, Extent):
+                    return answer
+                failure = answer
+        return failure
+
     async def after(self, resident: ShardedResident, changed: Mapping[str, int]) -> str:
         """The ETag of a table after a scatter that has left the ranges `changed` at these sequences."""
         reads = _probing(resident, changed.keys())
         if reads.requests:
             await self._fetch_soon([reads])
         return self._fetcher.etag_of(resident, {**(reads.read or {}), **changed})
+
+    def known(self, resident: ShardedResident, changed: Mapping[str, int]) -> str:
+        """The ETag of a table whose ranges `changed` are at these sequences, the others as far as is known."""
+        return self._fetcher.etag_of(resident, changed)
 
     def now(self, resident: ShardedResident) -> str:
         """The ETag that a change of the table is judged by: it counts each scatter that was acknowledged before.

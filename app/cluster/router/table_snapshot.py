@@ -63,12 +63,16 @@ class _Target(NamedTuple):
 
 @dataclass(slots=True)
 class _RangeStream:
-    """The rows of one range that come, of the content at `sequence`: `held`, and `left` bytes after that."""
+    """The rows of one range that come, of the content at `sequence`: `held`, and `left` bytes after that.
+
+    There are so many `rows`.
+    """
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     left: int
     sequence: int
+    rows: int
     held: deque[bytes] = field(default_factory=deque)
     keys: KeysSpec | None = None
     """Those that come first."""
@@ -133,21 +137,25 @@ class TableSnapshots:
         self._fetcher = fetcher
 
     async def open(self, resident: ShardedResident, first: int, last: int, request: ServedRequest) -> ContentSnapshot:
-        """The rows `first` to `last` - 1 of a version. Raises shard_unavailable and overloaded."""
-        targets = {}
-        for number, (start, stop) in enumerate(resident.version_in_map.row_bounds):
-            if start < last and first < stop:
+        """The rows `first` to `last` - 1 of a version, all of one with keys.
+
+        Raises shard_unavailable and overloaded.
+        """
+        version = resident.version_in_map
+        targets = {} if version.keys is None else dict.fromkeys(range(len(version.ranges)), _Target(b"content"))
+        for number, (start, stop) in enumerate(version.row_bounds):
+            if version.keys is None and start < last and first < stop:
                 targets[number] = _Target(b"content?rows=%d:%d" % (max(first, start) - start, min(last, stop) - start))
         found, etag = await self._streams(resident, targets, request)
         pieces = _pieces(found, request.memory)
-        return ContentSnapshot(etag, sum(one.left for one in found), pieces, lambda: _close(found))
+        return ContentSnapshot(etag, sum(one.left for one in found), _rows_of(found), pieces, lambda: _close(found))
 
     async def open_keys(self, resident: ShardedResident, request: ServedRequest) -> ContentSnapshot:
         """All keys: integers, or strings in BYTES framing. Raises shard_unavailable and overloaded."""
         targets = dict.fromkeys(range(len(resident.version_in_map.ranges)), _Target(b"keys"))
         found, etag = await self._streams(resident, targets, request)
         pieces = _pieces(found, request.memory)
-        return ContentSnapshot(etag, sum(one.left for one in found), pieces, lambda: _close(found))
+        return ContentSnapshot(etag, sum(one.left for one in found), _rows_of(found), pieces, lambda: _close(found))
 
     async def open_keyed(
         self, resident: ShardedResident, request: ServedRequest, *, with_rows: bool
@@ -159,7 +167,8 @@ class TableSnapshots:
         specs = [one.keys for one in found if one.keys is not None]
         keys = KeysSpec(specs[0].dtype, sum(one.count for one in specs), sum(one.string_bytes for one in specs))
         size = keys.size + sum(one.left - spec.size for one, spec in zip(found, specs, strict=True))
-        return ContentSnapshot(etag, size, _keyed_pieces(found, specs, request.memory), lambda: _close(found), keys)
+        pieces = _keyed_pieces(found, specs, request.memory)
+        return ContentSnapshot(etag, size, keys.count, pieces, lambda: _close(found), keys)
 
     async def _streams(
         self, resident: ShardedResident, targets: Mapping[int, _Target], request: ServedRequest
@@ -219,7 +228,8 @@ class TableSnapshots:
             sequence = sequence_of(fields.get("etag"))
             if sequence < least:
                 raise BadAnswer(f"the content is at sequence {sequence}, and {least} is known", stale=True)
-            stream = _RangeStream(reader, writer, int(fields["content-length"]), sequence)
+            rows = int(fields["x-gathernd-shape"].partition(",")[0] or 1)
+            stream = _RangeStream(reader, writer, int(fields["content-length"]), sequence, rows)
             if target.accept != _RAW:
                 stream.keys = await stream.read_keys()
             return stream
@@ -229,6 +239,10 @@ class TableSnapshots:
         except BaseException:
             writer.close()
             raise
+
+
+def _rows_of(streams: Sequence[_RangeStream]) -> int:
+    return sum(one.rows for one in streams)
 
 
 async def _pieces(streams: Sequence[_RangeStream], memory: Memory) -> AsyncIterator[bytes]:

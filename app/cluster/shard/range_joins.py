@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException, HTTPResponse
 from typing import Final
 
+import orjson
+
 from app.api.route_table import path_of
+from app.api.upload_receiver import UploadReceiver
 from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.replication.primary import Join, JoinAnswer
 from app.cluster.replication.replica import Appended, CopyOrder
@@ -19,7 +23,12 @@ from app.cluster.shard.range_log import RangeLog
 from app.cluster.shard.range_messages import Admission, join_json, read_keys
 from app.cluster.shard.range_metrics import RangeCounts
 from app.cluster.shard.read_gate import GatedStore
-from app.formats.body_formats import RAW
+from app.cluster.shard_map import digest_of
+from app.formats.body_formats import RAW, SAFETENSORS_FILE
+from app.formats.npy import Start
+from app.formats.safetensors.upload import read_start
+from app.memory.budget import UNCOUNTED
+from app.store.files.keyed_upload import KeyedUpload
 from app.store.files.tensor_file import sequence_in
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import storage_errors
@@ -67,37 +76,69 @@ class Joins:
         return found.answer
 
     def _copy(self, one: Listed, node: str, order: CopyOrder) -> None:
-        """Copy the rows and the keys of a range from a shard, and publish them here at their sequence."""
-        tensor, version, segment = one.tensor, one.version, one.segment
-        shape = (segment.stop - segment.start, *version.shape[1:]) if version.shape else ()
-        upload = self.store.upload(UploadSpec(tensor, version.dtype, shape, keep=1))
+        """Copy the rows and the Idempotency-Keys of a range from a shard, and publish them here at their sequence."""
+        tensor, segment = one.tensor, one.segment
+        receiver = UploadReceiver(
+            partial(_start_of, one), partial(self._begin, one, node), sys.maxsize, encoding=None, digest=None
+        )
         try:
-            sequence = self._read_rows(tensor, node, partial(_write, upload), segment.size)
-            upload.finish()
+            sequence = self._read_rows(one, node, partial(_write, receiver))
+            with storage_errors():
+                upload = receiver.end()
             answer = self.peers.ask(node, "GET", path_of("rangeKeys", tensor=tensor), seconds=_KEYS_S)
             if answer.status != 200:
                 raise PeerFailed(f"{node}: status {answer.status} for the keys of {tensor}")
             keys = [key for key in read_keys(answer.body) if key.sequence <= sequence]
         except BaseException:
-            upload.abandon()
+            receiver.abandon()
             self.counts.copied("failed")
             raise
-        if self.log.adopt(tensor, upload, sequence, order, keys, segment.sha256):
+        sha256 = segment.sha256 if one.version.keys is None else ""
+        if self.log.adopt(tensor, upload, sequence, order, keys, sha256):
             self.counts.copied("done")
             logger.info("%s: copied from %s at sequence %d", tensor, node, sequence)
 
-    def _read_rows(self, tensor: str, node: str, write: Callable[[memoryview], None], size: int) -> int:
-        """Hand all rows of a shard's copy to `write`; the sequence that they are of.
+    def _begin(self, one: Listed, node: str, start: Start) -> Upload:
+        """The upload of a copy, which is known by the hashes of what was first uploaded. Raises PeerFailed."""
+        version = one.version
+        found = start.dtype, start.shape[1:], None if start.keys is None else start.keys.dtype
+        if version.keys is None or start.keys is None:
+            return self.store.upload(UploadSpec(one.tensor, version.dtype, start.shape, keep=1))
+        if found != (version.dtype, version.shape[1:], version.keys.dtype):
+            raise PeerFailed(f"{node}: {one.tensor} is another table there: {found}")
+        rows, keys = self._hashes(one.tensor, node)
+        if digest_of(rows, keys) != one.segment.sha256:
+            raise PeerFailed(f"{node}: {one.tensor} is of another upload there")
+        upload = self.store.upload(UploadSpec(one.tensor, version.dtype, start.shape, keep=1, keys=start.keys))
+        assert isinstance(upload, KeyedUpload)
+        upload.take_identity(upload.id, rows, keys)
+        return upload
+
+    def _hashes(self, tensor: str, node: str) -> tuple[str, str]:
+        """The hashes of rows and keys of a shard's copy. Raises PeerFailed."""
+        answer = self.peers.ask(node, "GET", path_of("getTensor", name=tensor), seconds=_KEYS_S)
+        if answer.status != 200:
+            raise PeerFailed(f"{node}: status {answer.status} for {tensor}")
+        try:
+            found = orjson.loads(answer.body)
+            return str(found["sha256"]), str(found["keys"]["sha256"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise PeerFailed(f"{node}: the metadata of {tensor} cannot be read: {error}") from None
+
+    def _read_rows(self, one: Listed, node: str, write: Callable[[memoryview], None]) -> int:
+        """Hand all rows of a shard's copy to `write`, keys first; the sequence that they are of.
 
         Raises PeerFailed, and the GatherErrors of `write`.
         """
+        tensor, has_keys = one.tensor, one.version.keys is not None
+        size = 0 if has_keys else one.segment.size
         address = self.peers.address_of(node)
         connection = self.peers.take(address)
         try:
             connection.close()  # a kept one may be stale, and this is asked only once
             connection.connect()
             connection.sock.settimeout(SILENT_S)
-            fields = self.peers.headers_for(node) | {"Accept": RAW.media_type}
+            fields = self.peers.headers_for(node) | {"Accept": (SAFETENSORS_FILE if has_keys else RAW).media_type}
             connection.request("GET", path_of("tensorContent", name=tensor), headers=fields)
             answer = connection.getresponse()
             if answer.status != 200:
@@ -123,7 +164,18 @@ class Joins:
             left -= count
 
 
-def _write(upload: Upload, piece: memoryview) -> None:
+def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
+    """What a copy begins with: nothing but rows comes of a table without keys."""
+    version, segment = one.version, one.segment
+    if version.keys is None:
+        return Start(version.dtype, (segment.stop - segment.start, *version.shape[1:]) if version.shape else (), 0)
+    start = read_start(head, UNCOUNTED)
+    if start is None and whole:
+        raise PeerFailed(f"the copy of {one.tensor} ended before its rows")
+    return start
+
+
+def _write(receiver: UploadReceiver, piece: memoryview) -> None:
     """Raises insufficient_storage: an error of this disk is none of the shard that is read from."""
     with storage_errors():
-        upload.write(piece)
+        receiver.take(piece)

@@ -18,7 +18,8 @@ from app.cluster.replication.replica import (
 )
 from app.cluster.shard.read_gate import GatedStore
 from app.errors import GatherError
-from app.store.files.tensor_file import Description, HeaderWord, is_settled
+from app.store.files.mapped_tensor import MappedContent
+from app.store.files.tensor_file import HeaderWord, is_settled
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.publish_and_remove_versions import CarriedKey, CopiedContent
 from app.store.scatters.log_frames import decode, frames_in
@@ -87,9 +88,9 @@ class RangeLog:
         words = self.words(tensor)
         return words is not None and words.epoch > 0
 
-    def description(self, tensor: str) -> Description:
-        """What the file says of the rows. Raises tensor_not_found and tensor_damaged."""
-        return self._store.ungated_content(tensor).description
+    def content(self, tensor: str) -> MappedContent:
+        """The rows, also if they may not be read by others. Raises tensor_not_found and tensor_damaged."""
+        return self._store.ungated_content(tensor)
 
     def raise_epoch(self, tensor: str, epoch: int) -> None:
         """Make an epoch the log's own, durably, unless that is as high. Raises tensor_not_found and tensor_damaged."""

@@ -10,6 +10,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 import orjson
@@ -30,6 +31,7 @@ from app.cluster.shard.read_gate import GatedStore
 from app.cluster.shard.segment_routes import segment_of
 from app.errors import GatherError
 from app.formats.body_formats import RAW
+from app.store import Resident
 from app.store.files.tensor_file import sequence_in
 from app.store.scatters.pending_scatter import ContentReplaced, Scattered
 from app.telemetry.tensor_change_log import SCATTERED, Change
@@ -90,7 +92,7 @@ class RangeRoutes:
         """Carry out a scatter and answer it; what came of it, as `RangeCounts` has it."""
         body = await read_body(context, self._most_bytes)
         scatter = RangeScatter.from_body(body)
-        context.memory.charge(64 * scatter.order.count + 3 * scatter.updates.nbytes)
+        context.memory.charge(64 * scatter.order.count + 3 * (scatter.updates.nbytes + scatter.order.key_bytes))
         await self._know(scatter.order.epoch, tensor)
         outcome = "changed"
         try:
@@ -100,7 +102,7 @@ class RangeRoutes:
         else:
             one = self._follower.open_ranges().get(tensor)
             epoch = scatter.order.epoch if one is None or one.opened is None else one.opened.epoch
-            answer = RangeScattered(sequence_in(found.etag), epoch, found.repeated)
+            answer = RangeScattered(sequence_in(found.etag), epoch, found.repeated, counts=found.counts)
             outcome = "repeated" if found.repeated else "ok"
             if not found.repeated:
                 context.changes = [Change(SCATTERED, tensor, found.version, len(body))]
@@ -126,7 +128,7 @@ class RangeRoutes:
 
         if not self._log.is_replicated(tensor):
             await _run(self._scatters, lambda: self._primaries.begin(tensor))
-        change, conditions = change_of(self._log.description(tensor), scatter)
+        change, conditions = change_of(self._log.content(tensor), scatter)
         pending = self._store.queue_scatter(tensor, change, conditions, wake)
 
         async def finish() -> Scattered:
@@ -168,9 +170,22 @@ class RangeRoutes:
         await context.send(200, RAW.media_type.encode(), found.pieces())
 
     async def state(self, context: RequestContext) -> None:
-        """`GET /shard/ranges/{tensor}`: epoch, applied and last; `confirmed`: with all that was acknowledged before."""
+        """`GET /shard/ranges/{tensor}`: epoch, applied and last; `confirmed`: with all that was acknowledged before.
+
+        With `rows`, what a reader may read instead: the rows and the sequence that they are of.
+        """
         tensor = segment_of(context)
-        if read_flag(context.query_fields(), "confirmed"):
+        fields = context.query_fields()
+        if read_flag(fields, "rows"):
+            resident = self._store.get(tensor)
+            if resident is None:
+                raise GatherError("tensor_not_found", f"there is no range {tensor} here")
+            if resident.version & 1:  # it is being changed
+                resident = await _run(self._others, partial(_settled, resident))
+            extent = {"applied": resident.version >> 1, "rows": resident.tensor.shape[0]}
+            await context.send(200, JSON, orjson.dumps(extent))
+            return
+        if read_flag(fields, "confirmed"):
             await _run(self._scatters, lambda: self._primaries.confirm(tensor))
         found = await _run(self._others, lambda: self._log.state(tensor))
         if found is None:
@@ -189,6 +204,12 @@ class RangeRoutes:
         """Begin nothing more."""
         for pool in (self._scatters, self._records, self._joins, self._others):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _settled(resident: Resident) -> Resident:
+    """The same content between two changes."""
+    with resident.exclude_writers():
+        return resident.refreshed()
 
 
 async def _run(pool: Executor, work: Callable[[], T]) -> T:

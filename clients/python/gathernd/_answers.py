@@ -132,6 +132,7 @@ class RowsChanged:
     version          number of the version that it changed
     request_id       by which the service's log knows the request
     idempotency_key  the key that it was sent with
+    ranges           in a cluster: how many row ranges it changed; None on one machine
     """
 
     etag: str
@@ -142,6 +143,7 @@ class RowsChanged:
     version: int | None
     request_id: str
     idempotency_key: str
+    ranges: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,13 +333,14 @@ def read_rows_changed(answer: Answer, idempotency_key: str) -> RowsChanged:
     try:
         document = json_document(answer)
         counts = {name: int(document.get(name, 0)) for name in ("inserted", "removed", "missing")}
-        etag, rows = str(document["etag"]), int(document["rows"])
+        etag, rows, ranges = str(document["etag"]), int(document["rows"]), document.get("ranges")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnexpectedAnswer(f"the answer does not say what changed: {error!r}", answer.status) from error
     request_id = answer.headers.get("x-request-id", "")
     return RowsChanged(
-        etag, rows, **counts, version=version_of(answer.headers), request_id=request_id, idempotency_key=idempotency_key
-    )
+        etag, rows, **counts, version=version_of(answer.headers), request_id=request_id,
+        idempotency_key=idempotency_key, ranges=ranges,
+    )  # fmt: skip
 
 
 def tensor_info(body: Any) -> TensorInfo:
