@@ -28,7 +28,7 @@ from tests.store.changed_by_key import (
     some_key,
     upsert,
 )
-from tests.store.helpers import opened
+from tests.store.helpers import opened, reopened
 from tests.store.keyed import put_keyed
 from tests.store.replicated import Alone
 
@@ -175,6 +175,27 @@ def test_a_table_that_grows_keeps_its_epochs_and_the_tail_of_its_log(stores: lis
         assert (found.epoch, found.applied, found.tail) == (before.epoch, before.applied, before.tail)
     commit(stores[1])
     assert same(found_by_key(stores[1], NAME), model.table)
+
+
+def test_string_keys_of_a_log_and_its_tail_fit_again_after_a_start(tmp_path: Path) -> None:
+    """However full the heap is: the log is applied once more, and then comes the tail."""
+    for number in range(16):
+        stores = [opened(tmp_path / f"{number}-{which}") for which in range(2)]
+        model = filled(stores[0], "string", count=20, capacity=40)
+        filled(stores[1], "string", count=20, capacity=40)
+        stores[0].replicated.replication = Leading(stores[0], stores[1:])
+        ones = np.ones((4, WIDTH), np.float32)
+        for step in range(number):  # the keys of removed rows stay in the heap
+            keys = [some_key("string", 500 + step)]
+            assert upsert(stores[0], NAME, as_keys("string", keys), ones[:1]) == model.upsert(keys, ones[:1])
+            assert remove(stores[0], NAME, as_keys("string", keys)) == model.remove(keys)
+        keys = [some_key("string", 600 + each) for each in range(4)]
+        assert upsert(stores[0], NAME, as_keys("string", keys), ones) == model.upsert(keys, ones)
+        stores[1] = reopened(stores[1], tmp_path / f"{number}-1")
+        commit(stores[1])
+        assert same(found_by_key(stores[1], NAME), model.table)
+        for one in stores:
+            one.close()
 
 
 def test_a_change_for_which_a_table_cannot_grow_is_refused_alone(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class Joins:
         """The upload of a copy, which is known by the hashes of what was first uploaded. Raises PeerFailed."""
         version = one.version
         found = start.dtype, start.shape[1:], None if start.keys is None else start.keys.dtype
-        if version.keys is None or start.keys is None:
+        if version.keys is None:
             return self.store.upload(UploadSpec(one.tensor, version.dtype, start.shape, keep=1))
         if found != (version.dtype, version.shape[1:], version.keys.dtype):
             raise PeerFailed(f"{node}: {one.tensor} is another table there: {found}")

@@ -166,7 +166,10 @@ class ReplicatedCopy:
         if records:
             writable.save_snapshots(records)
         for record in records:  # one by one: see `session_replay.make_sure`
-            writable.apply([record], snapshots_saved=True)
+            if self.row.keys is None or is_settled(writable.words):
+                writable.apply([record], snapshots_saved=True)
+            else:  # its keys and index may be of any moment: see `session_replay`
+                writable.repair(lambda record=record: [record])  # type: ignore[misc]
         writable.log.settle(writable.applied)
         return writable.applied
 

@@ -22,7 +22,7 @@ from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
 from app.store.files.key_files import ROWS_AT_ONCE, Access, describe_keys, map_index, map_key_file, open_index
 from app.store.files.regular_file import open_regular
-from app.store.scatters.log_frames import BrokenLog, Record, string_bytes
+from app.store.scatters.log_frames import BrokenLog, Entry, Record, string_bytes
 
 _FLUSH_BYTES: Final = 1 << 21
 
@@ -116,21 +116,24 @@ class WritableKeys:
     def _store_index(self, change: Callable[[], object]) -> None:
         disk_writes.store_words(self._index_mapping, lambda _: _discard(change()))
 
-    def heap_start(self, records: Iterable[Record], rows: int, heap_end: int) -> int:
+    def heap_start(self, records: Iterable[Record], tail: Iterable[Entry], rows: int, heap_end: int) -> int:
         """From where on the heap may be written when `records` are applied again to a table of `rows` rows.
 
         That is at `heap_end`, where it ended before them. After a loss of power that may be older or newer than the
-        keys: so it is behind all keys that the records do not touch, and there if there is no room otherwise.
+        keys: so it is behind all keys that the records do not touch, and there if there is no room otherwise for the
+        records and those of the `tail` behind them.
         """
         if self.layout.dtype != "string":
             return heap_end
         touched: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-        total = 0
+        total = last = 0
         for record in records:
+            last = record.entry.sequence
             if record.entry.size is not None:
                 total += string_bytes(record.keys)
                 touched.append(record.key_rows.astype(np.int64))
                 rows = record.entry.size
+        total += sum(one.string_bytes for one in tail if one.sequence > last)
         others = np.ones(min(rows, self.layout.capacity), np.bool_)
         changed = np.concatenate(touched)
         others[changed[changed < len(others)]] = False

@@ -144,8 +144,9 @@ class WritableTensor:
         """
         words, heap_end = self.words, None
         if self.row.keys is not None and any(record.changes_keys for record in records()):
+            tail = (placed.entry for placed in self.log.tail)
             before = words[HeaderWord.HEAP_BEFORE if self.version & 1 else HeaderWord.HEAP_END]
-            heap_end = self.keys.heap_start(records(), words[HeaderWord.ROWS], before)
+            heap_end = self.keys.heap_start(records(), tail, words[HeaderWord.ROWS], before)
         self._apply(records(), repaired_from=heap_end)
 
     def _apply(
