@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from app.cluster.catalogue.records import Options
-from tests.cluster.clustered import KERNEL, Clustered, clustered, routing, until
+from tests.cluster.clustered import KERNEL, Clustered, clustered, until
 from tests.cluster.keyed_cases import KEY_TYPES, Keyed, key_arrays, random_key
 from tests.cluster.replicated import Replicated, stopped
 from tests.cluster.shard_nodes import KEY
 from tests.cluster.test_keyed_tables import gathered, keyed, read_back
+from tests.cluster.two_routers import client, cluster, other
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.http.conftest import Start, start
 from tests.http.server import Server
@@ -25,7 +26,7 @@ from tests.http.tensors import NPY, SAFETENSORS, error, npy
 from tests.parity.items import Array, Rng, choose
 from tests.parity.messages import loaded, saved
 
-__all__ = ["start"]
+__all__ = ["client", "cluster", "other", "start"]
 
 CHANGES = 25 if not TEST_ALL else 200 if not SOAK else 4000
 REDUCTIONS: dict[str, Any] = {
@@ -34,30 +35,10 @@ REDUCTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(start: Start, warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
-    options = Options(ranges=4, replicas=2, key=KEY)
-    with clustered(start, warmed, tmp_path_factory.mktemp("cluster"), options=options) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def other(start: Start, cluster: Clustered) -> Iterator[Server]:
-    """Another router."""
-    with routing(start, cluster.database) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def one_range(start: Start, warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
     options = Options(ranges=1, replicas=3, key=KEY)
     with clustered(start, warmed, tmp_path_factory.mktemp("one"), options=options) as running:
         yield running
-
-
-@pytest.fixture
-def client(cluster: Clustered) -> Iterator[httpx.Client]:
-    with cluster.router.client() as found:
-        yield found
 
 
 def send(

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 
-from app.cluster.catalogue.records import Options
-from tests.cluster.clustered import Clustered, clustered, routing
+from tests.cluster.clustered import Clustered
 from tests.cluster.running import put
-from tests.cluster.shard_nodes import KEY
+from tests.cluster.two_routers import client, cluster, other
 from tests.cluster.waiting import until
 from tests.cluster.written import sequence_of
-from tests.http.conftest import Start
 from tests.http.forms import int64
 from tests.http.server import Server
 from tests.http.tensors import RAW, error, put_strings, scatter_body
 
+__all__ = ["client", "cluster", "other"]
+
 TABLE = np.zeros((40, 2), np.int64)
-
-
-@pytest.fixture(scope="module")
-def cluster(start: Start, warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
-    options = Options(ranges=4, replicas=2, key=KEY)
-    with clustered(start, warmed, tmp_path_factory.mktemp("cluster"), options=options) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def other(start: Start, cluster: Clustered) -> Iterator[Server]:
-    """Another router."""
-    with routing(start, cluster.database) as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: Clustered) -> Iterator[httpx.Client]:
-    with cluster.router.client() as found:
-        yield found
 
 
 def send(

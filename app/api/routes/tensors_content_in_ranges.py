@@ -43,11 +43,10 @@ ScalarReader: TypeAlias = Callable[[str, ServedRequest], Awaitable[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ContentSnapshot:
-    """What is read of the content that `etag` names, whatever changes it meanwhile: `size` bytes of rows, or of keys.
+    """What is read of the content that `etag` names, whatever changes it meanwhile.
 
-    Of these there are `rows`.
-
-    `keys` are those that come before the rows. `close` ends it, once.
+    `size` is the bytes of `pieces`, and `rows` the number of rows, or of keys, that they hold. `keys` are those that
+    come before the rows. `close` ends it, once.
     """
 
     etag: str
@@ -70,7 +69,7 @@ class ChangingTables(Protocol):
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
         """Rows `first` to `last` - 1 of a version; None if no scatter has changed it, and its rows have no keys.
 
-        If they have keys it is all rows that there are. Raises shard_unavailable and overloaded.
+        Of a table with keys it is all rows, whatever `first` and `last` are. Raises shard_unavailable and overloaded.
         """
 
     async def keyed_snapshot(self, found: Metadata, request: ServedRequest, *, with_rows: bool) -> ContentSnapshot:
