@@ -19,7 +19,7 @@ from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options
 from tests.cluster.databases import RunningDatabase, running_database
 from tests.cluster.reconciler.clustered_shards import RECONCILE
 from tests.cluster.running import PATIENT
-from tests.cluster.shard_nodes import KEY, shard
+from tests.cluster.shard_nodes import KEY, address_of, shard
 from tests.cluster.waiting import until
 from tests.http.conftest import Start
 from tests.http.server import Server
@@ -106,15 +106,21 @@ def clustered(
         killed: set[str] = set()
 
         def begin(name: str) -> None:
-            own = shard(warmed, folder / name, *shard_flags, cluster=database.cluster, tls=tls)
-            shards[name] = stack.enter_context(_mortal(own, name, killed))
-            until(lambda: name in client.refresh().alive, f"the shard {name} is registered")
+            served = shard(warmed, folder / name, *shard_flags, cluster=database.cluster, tls=tls)
+            own = shards[name] = stack.enter_context(_mortal(served, name, killed))
+            until(lambda: _is_registered(client.refresh(), name, own), f"the shard {name} is registered")
 
         for number in range(count):
             begin(f"s{number}")
         stack.enter_context(reconciling(database))
         router = stack.enter_context(routing(start, database, *flags))
         yield Clustered(database, client, shards, router, begin, killed, folder)
+
+
+def _is_registered(catalogue: Catalogue, name: str, own: Server) -> bool:
+    """Whether a shard is registered where it answers now: one of before is alive until its lease has run out."""
+    node = catalogue.nodes.get(name)
+    return node is not None and node.address == address_of(own) and name in catalogue.alive
 
 
 @contextmanager

@@ -60,6 +60,7 @@ def test_a_range_that_no_shard_has_rows_of_rests_until_one_is_started_with_them(
     for node in NODES:
         cluster.kill(node)
         (cluster.folder / node / "store").rename(cluster.folder / node / "kept")
+    for node in NODES:
         cluster.begin(node)
     cluster.client.transact_all(lambda at: ranges.open_ranges(at, table.name, 1))
     until(lambda: len(table.record(tensor).in_sync) == 1, "all but one have said that they have no rows")

@@ -8,6 +8,7 @@ The rows of an import may be pulled by the shards themselves, see `pulled_from`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ _PULLS: Final = 8
 _LOOK_S: Final = 0.5
 _ATTEMPTS: Final = 3
 """Shards that are tried in the place of one that was lost."""
+logger = logging.getLogger("gathernd")
 
 Found = TypeVar("Found")
 BytesBefore: TypeAlias = Callable[[int], int]
@@ -285,6 +287,7 @@ class VersionWriter:
         segment = replace(segment, sha256=next(iter(digests.values()), ""))
         whole = list(digests)
         for node, failure in failures.items():
+            logger.warning("the shard %s did not take rows of %s: %s", node, self._table, failure)
             self._lost.add(node)
             segment = self._replaced(segment, node, whole, failure, origin)
         number = next(n for n, one in enumerate(self._segments) if one.start == segment.start)
