@@ -210,6 +210,25 @@ def test_strings_that_come_and_go_do_not_fill_the_disk(store: LocalStore, folder
     assert sum(path.stat().st_size for path in (folder / "tensors").iterdir()) < 30_000
 
 
+def test_strings_that_a_start_writes_lower_in_a_full_heap_match_their_checksums(
+    store: LocalStore, folder: Path
+) -> None:
+    def long_keys(name: str, count: int) -> list[Key]:
+        return [f"{name}{number:03}".ljust(4000, "x") for number in range(count)]
+
+    first, second, third = long_keys("a", 100), long_keys("b", 10), long_keys("c", 20)
+    put_keyed(store, "x", as_keys("string", first), np.zeros((100, WIDTH), np.float32), capacity=140)
+    ones = np.ones((20, WIDTH), np.float32)
+    upsert(store, "x", as_keys("string", second), ones[:10])
+    store = reopened(store, folder)  # their checksums are made
+    remove(store, "x", as_keys("string", second))
+    upsert(store, "x", as_keys("string", third), ones)
+    store = reopened(store, folder)  # there is room for them once more where the second ones were
+    assert list(check(folder)) == []
+    assert found_by_key(store, "x").keys == (*first, *third)
+    store.close()
+
+
 def test_rows_of_strings_are_not_changed_by_key(store: LocalStore) -> None:
     put_keyed(store, "x", as_keys("int64", [1, 2]), strings("a", "b"))
     for change in (

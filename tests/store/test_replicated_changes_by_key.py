@@ -198,6 +198,38 @@ def test_string_keys_of_a_log_and_its_tail_fit_again_after_a_start(tmp_path: Pat
             one.close()
 
 
+def rows_file(folder: Path) -> Path:
+    """The file with the rows and the head of the only content."""
+    (found,) = (path for path in (folder / "tensors").iterdir() if "." not in path.name)
+    return found
+
+
+def test_a_full_heap_of_a_machine_that_lost_power_fits_although_the_tail_had_reached_its_keys(tmp_path: Path) -> None:
+    """The key file is newer than the head of the rows: a row that the tail touches has its key at the heap's top."""
+    folder = tmp_path / "one"
+    store = opened(folder)
+    keys: list[Key] = [f"{number:03}".ljust(4000, "x") for number in range(120)]
+    rows = np.arange(120 * WIDTH, dtype=np.float32).reshape(120, WIDTH)
+    put_keyed(store, NAME, as_keys("string", keys[:100]), rows[:100], capacity=140)
+    with store.replicated.open(NAME) as content:
+        content.set_epoch(1)
+    model = Model(Table((*keys[:100],), rows[:100]))
+    store.replicated.replication = Alone(store)
+    assert upsert(store, NAME, as_keys("string", keys[100:]), rows[100:]) == model.upsert(keys[100:], rows[100:])
+    before = rows_file(folder).read_bytes()
+    assert remove(store, NAME, as_keys("string", keys[:1])) == model.remove(keys[:1])
+    store.close()
+    rows_file(folder).write_bytes(before)
+    store = opened(folder)
+    with store.replicated.open(NAME) as content:
+        state = content.state()
+        assert (state.applied, state.tail, state.settled) == (1, (1,), False)
+    commit(store)
+    assert same(found_by_key(store, NAME), model.table)
+    store.close()
+    assert list(check(folder)) == []
+
+
 def test_a_change_for_which_a_table_cannot_grow_is_refused_alone(tmp_path: Path) -> None:
     store = opened(tmp_path / "small", Quota(total=40_000))
     model = filled(store, "int64", capacity=10)

@@ -53,7 +53,8 @@ def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, sta
         sources = [CopySource(description, sequence, modified, rows.checksums, snapshot.read, changed, of_keys)]
         for fd in fds[1:]:
             _, layout = describe_keys(fd, row)
-            dirty = dirty_key_blocks(all_records(writable.log.path), layout, words[HeaderWord.HEAP_CHECKED])
+            heap = words[HeaderWord.HEAP_CHECKED], words[HeaderWord.HEAP_END]
+            dirty = dirty_key_blocks(all_records(writable.log.path), layout, *heap)
             sources.append(_keys_source(fd, row, modified, snapshot.read_keys, dirty))
     except BrokenLog:
         raise BadFile("its log is damaged") from None

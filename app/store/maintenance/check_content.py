@@ -151,7 +151,8 @@ def _check_keys_within_lock(tensors: Path, row: Row, log: Path, page: bytes, sus
         description, layout = describe_keys(fd, row)
         if page_word(page, HeaderWord.ROWS) > layout.capacity:
             raise BadFile("its file says that it has more rows than there is room for")
-        changed = dirty_key_blocks(all_records(log), layout, page_word(page, HeaderWord.HEAP_CHECKED))
+        heap = page_word(page, HeaderWord.HEAP_CHECKED), page_word(page, HeaderWord.HEAP_END)
+        changed = dirty_key_blocks(all_records(log), layout, *heap)
         _check_suspects(fd, description, suspects, changed, _OF[1])
     finally:
         os.close(fd)

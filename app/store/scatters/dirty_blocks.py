@@ -17,9 +17,16 @@ def dirty_blocks(records: Iterable[Record]) -> set[int]:
     return blocks
 
 
-def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked: int) -> set[int]:
-    """The numbers of the blocks of the key file that records change; `heap_checked` is the word HEAP_CHECKED."""
-    return dirty_table_blocks(records, layout, heap_checked, layout.heap)[1] or set()
+def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int) -> set[int]:
+    """The numbers of the blocks of the key file that records change, and of those behind the end of the heap.
+
+    A repair may have written keys there, and then others before them: see `WritableKeys.heap_start`. `heap_checked` and
+    `heap_end` are the words HEAP_CHECKED and HEAP_END.
+    """
+    changed = dirty_table_blocks(records, layout, heap_checked, layout.heap)[1] or set()
+    if layout.dtype == "string":
+        changed.update(range(-(-(layout.heap_at + heap_end) // BLOCK), -(-layout.size // BLOCK)))
+    return changed
 
 
 def dirty_table_blocks(

@@ -119,9 +119,12 @@ class WritableKeys:
     def heap_start(self, records: Iterable[Record], tail: Iterable[Entry], rows: int, heap_end: int) -> int:
         """From where on the heap may be written when `records` are applied again to a table of `rows` rows.
 
-        That is at `heap_end`, where it ended before them. After a loss of power that may be older or newer than the
-        keys: so it is behind all keys that the records do not touch, and there if there is no room otherwise for the
-        records and those of the `tail` behind them.
+        That is behind all keys that the records do not touch, and not before `heap_end`, where the heap ended when the
+        head of the file was written. If the records and those of the `tail` behind them do not fit there, it is lower:
+
+        - At `heap_end`. After a loss of power the keys may be newer than the head. Rows that the tail touches may then
+          have keys behind `heap_end`, which the tail writes again.
+        - Behind the untouched keys before `heap_end`, if the head counts the records already.
         """
         if self.layout.dtype != "string":
             return heap_end
@@ -137,9 +140,11 @@ class WritableKeys:
         others = np.ones(min(rows, self.layout.capacity), np.bool_)
         changed = np.concatenate(touched)
         others[changed[changed < len(others)]] = False
-        untouched = int(self.column(len(others)).bounds()[1][others].max(initial=0))
-        start = max(heap_end, untouched)
-        return start if start + total <= self.layout.heap else untouched
+        starts, stops = (bounds[others] for bounds in self.column(len(others)).bounds())
+        behind_all = int(stops.max(initial=heap_end))
+        before_end = min(heap_end, int(stops[starts < heap_end].max(initial=0)))
+        fitting = (start for start in (behind_all, heap_end) if start + total <= self.layout.heap)
+        return next(fitting, before_end)
 
     def make_durable(self, blocks: Collection[int]) -> None:
         """Make keys and index durable, and the checksums of these blocks of the key file. Raises OSError."""

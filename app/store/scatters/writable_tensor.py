@@ -157,6 +157,7 @@ class WritableTensor:
         rows, heap_end = words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]
         if repaired_from is not None:
             heap_end = repaired_from
+            self._set_word(HeaderWord.HEAP_CHECKED, min(words[HeaderWord.HEAP_CHECKED], heap_end))
         if self.row.keys is not None:
             self._set_word(HeaderWord.HEAP_BEFORE, heap_end)
         # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
@@ -269,11 +270,11 @@ class WritableTensor:
         set, `records` are all that have changed it since this last succeeded, and none may come.
         """
         description = self.description
-        heap_end, key_blocks = self.words[HeaderWord.HEAP_END], None
+        heap_end, checked, key_blocks = self.words[HeaderWord.HEAP_END], self.words[HeaderWord.HEAP_CHECKED], None
         if self.words[HeaderWord.UNWRITTEN]:
             blocks = sorted(self.rewrite(records))
         elif self._bare is not None:
-            found, key_blocks = dirty_table_blocks(records, self._bare, self.words[HeaderWord.HEAP_CHECKED], heap_end)
+            found, key_blocks = dirty_table_blocks(records, self._bare, checked, heap_end)
             blocks = sorted(found)
         else:
             blocks = sorted(dirty_blocks(records))
@@ -292,7 +293,7 @@ class WritableTensor:
         except OSError:
             self._set_word(HeaderWord.UNWRITTEN, 1)
             raise
-        if key_blocks is not None:
+        if key_blocks is not None and self.words[HeaderWord.HEAP_CHECKED] == checked:  # no repair has gone below it
             self._set_word(HeaderWord.HEAP_CHECKED, heap_end)
         if self.words[HeaderWord.UNWRITTEN]:
             self._set_word(HeaderWord.UNWRITTEN, 0)
