@@ -144,10 +144,13 @@ class RangeLog:
                 content.set_epoch(plan.epoch)
             if plan.truncate_after is not None:
                 content.drop_tail(plan.truncate_after)
+            if plan.commit_to is not None:
+                # First of all: after a loss of power a table may be too mixed to grow until its tail is applied.
+                content.commit_to(plan.commit_to)
             if plan.new:
                 content.append_frames(frames)
-            if plan.commit_to is not None:
-                content.commit_to(plan.commit_to)
+                if plan.commit_to is not None:
+                    content.commit_to(plan.commit_to)
             state = content.state()
             if isinstance(plan.answer, Appended) and state.applied >= message.commit:
                 content.confirm()
