@@ -3,6 +3,7 @@
 The body of `POST /shard/ranges/{tensor}/scatter` is a line of JSON, padded with spaces so that what follows is aligned
 to 8 bytes, then the row numbers (little-endian int64), then the updates (row-major, little endian). An upsert or a
 removal has keys in place of row numbers: integers, or strings in BYTES framing and zeros up to a multiple of 8 bytes.
+It has no row numbers, so that a shard which knows no `key_count` finds the body too long and refuses it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class ScatterOrder:
     that the router knows. `key` is always set: the router draws one if its caller gave none. `digest` tells the whole
     request from others with this key. With `if_sequence` the scatter is made only if the range is at that sequence.
 
-    With `key_type` it is an upsert of `count` rows, or a removal that `removes` them and has no updates, by keys of
-    this type, which take `key_bytes`.
+    With `key_type` it is an upsert of `key_count` rows, or a removal that `removes` them and has no updates, by keys of
+    this type, which take `key_bytes`; `count` is 0 then.
     """
 
     epoch: Count
@@ -52,8 +53,14 @@ class ScatterOrder:
     digest: str
     if_sequence: Count | None = None
     key_type: KeyType | None = None
+    key_count: Count = 0
     key_bytes: Count = 0
     removes: bool = False
+
+    @property
+    def changed(self) -> int:
+        """How many rows or keys it names."""
+        return self.count if self.key_type is None else self.key_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +100,10 @@ class RangeScatter:
             first = problem.errors(include_url=False)[0]
             place = "".join(f"/{step}" for step in first["loc"])
             raise invalid_field(place, f"the order is not sound: {first['msg']}") from None
-        start, items = end + 1, 0 if order.removes else order.count * order.width
-        named = order.key_bytes + -order.key_bytes % 8 if order.key_type == "string" else 8 * order.count
+        if order.count and order.key_type is not None:
+            raise invalid_field("/count", "a change by key names no rows")
+        start, items = end + 1, 0 if order.removes else order.changed * order.width
+        named = order.key_bytes + -order.key_bytes % 8 if order.key_type == "string" else 8 * order.changed
         middle = start + named
         if len(body) != middle + items * order.dtype.item_size:
             raise _wrong_size(len(body), order)
@@ -151,18 +160,18 @@ def _keys_in(order: ScatterOrder, key_type: KeyType, body: Buffer, start: int) -
     """The keys of a body, of which there is enough. Raises invalid_field."""
     if key_type != "string":
         dtype = DTYPES[key_type]
-        return Tensor(dtype, (order.count,), np.frombuffer(body, dtype.numpy, order.count, start))
+        return Tensor(dtype, (order.key_count,), np.frombuffer(body, dtype.numpy, order.key_count, start))
     octets = np.frombuffer(body, np.uint8, order.key_bytes, start)
-    if order.count > order.key_bytes:  # each has a head
+    if order.key_count > order.key_bytes:  # each has a head
         raise _wrong_size(len(body), order)
-    starts = np.empty(order.count, np.int64)
+    starts = np.empty(order.key_count, np.int64)
     octets.flags.writeable = False
-    found, fault, wrong = read_frames.run(octets, order.count, starts)
-    if fault or wrong >= 0 or found != order.count:
+    found, fault, wrong = read_frames.run(octets, order.key_count, starts)
+    if fault or wrong >= 0 or found != order.key_count:
         raise invalid_field("/keys", "the keys are not framed strings of UTF-8")
-    return PackedStrings(DTYPES["string"], (order.count,), starts, octets=octets)
+    return PackedStrings(DTYPES["string"], (order.key_count,), starts, octets=octets)
 
 
 def _wrong_size(size: int, order: ScatterOrder) -> GatherError:
-    what = f"{order.count} updates of {order.width} items of {order.dtype.name}"
+    what = f"{order.changed} updates of {order.width} items of {order.dtype.name}"
     return invalid_field("/body", f"the body has {size} bytes, which is not what {what} take")

@@ -103,7 +103,7 @@ class KeyedPart:
         """What the primary of the range is asked."""
         keys, size = keys_of(self.column)
         head = ScatterOrder(
-            epoch, dtype, len(self.column), self.row_items, reduction, key, digest, if_sequence, self.column.dtype,
+            epoch, dtype, 0, self.row_items, reduction, key, digest, if_sequence, self.column.dtype, len(self.column),
             size, self.updates is None,
         )  # fmt: skip
         updates = np.empty(0, dtype.numpy) if self.updates is None else self.updates.reshape(-1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
 import orjson
 
@@ -106,13 +106,17 @@ def _split(body: Buffer) -> tuple[dict[str, Any], bytes]:
 
 
 def keys_json(keys: Sequence[CarriedKey]) -> bytes:
-    """The Idempotency-Keys of a range as JSON."""
-    return orjson.dumps([asdict(key) for key in keys])
+    """The Idempotency-Keys of a range as JSON. Only those of changes by key have `counts`."""
+    members = ({name: value for name, value in asdict(key).items() if value is not None} for key in keys)
+    return orjson.dumps([*members])
 
 
 def read_keys(body: bytes) -> list[CarriedKey]:
-    """Read Idempotency-Keys. Raises ValueError."""
+    """Read Idempotency-Keys; unknown members are ignored. Raises ValueError."""
     try:
-        return [CarriedKey(**one) for one in orjson.loads(body)]
-    except TypeError as error:
+        return [CarriedKey(**{name: one[name] for name in _OF_KEY & one.keys()}) for one in orjson.loads(body)]
+    except (TypeError, AttributeError) as error:
         raise ValueError(f"no Idempotency-Keys: {error}") from None
+
+
+_OF_KEY: Final = frozenset(one.name for one in fields(CarriedKey))

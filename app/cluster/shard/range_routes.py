@@ -92,7 +92,7 @@ class RangeRoutes:
         """Carry out a scatter and answer it; what came of it, as `RangeCounts` has it."""
         body = await read_body(context, self._most_bytes)
         scatter = RangeScatter.from_body(body)
-        context.memory.charge(64 * scatter.order.count + 3 * (scatter.updates.nbytes + scatter.order.key_bytes))
+        context.memory.charge(64 * scatter.order.changed + 3 * (scatter.updates.nbytes + scatter.order.key_bytes))
         await self._know(scatter.order.epoch, tensor)
         outcome = "changed"
         try:

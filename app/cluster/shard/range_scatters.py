@@ -47,7 +47,7 @@ def _by_key(about: Description, scatter: RangeScatter, keys: Tensor) -> KeyedCha
     order, width = scatter.order, prod(about.shape[1:])
     if order.width != width:
         raise invalid_field("/width", f"a row has {width} items")
-    updates = None if order.removes else Tensor(order.dtype, (order.count, width), scatter.updates)
+    updates = None if order.removes else Tensor(order.dtype, (order.key_count, width), scatter.updates)
     return KeyedChange(about.id, keys, updates, width, order.reduction, order.key, order.digest)
 
 
