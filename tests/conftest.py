@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -76,22 +75,22 @@ def soak_scale() -> int:
 
 
 @pytest.fixture(scope="session")
-def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder with all that is compiled at start-up, for the servers that tests start."""
+def warmed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with all that is compiled at start-up, for the servers that tests start.
+
+    pytest's cache keeps it for the next run, which compiles what has changed since.
+    """
     from tests.http import fork_server
 
-    own = tmp_path_factory.getbasetemp()
+    cache = getattr(request.config, "cache", None)
+    folder = tmp_path_factory.getbasetemp() / "warmed" if cache is None else cache.mkdir("compiled")
+    folder.mkdir(exist_ok=True)
     # The processes that share the tests (pytest-xdist) share the folder too: whoever comes first fills it.
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    folder = shared / "warmed"
-    with (shared / "warmed.lock").open("w") as lock:
+    with (folder / "warmed.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            command = [sys.executable, "-m", "app.cli", "warm", "--cache-dir", str(folder)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
-            if done.returncode:
-                shutil.rmtree(folder, ignore_errors=True)
-            assert done.returncode == 0, done.stderr
+        command = [sys.executable, "-m", "app.cli", "warm", "--cache-dir", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+        assert done.returncode == 0, done.stderr
     fork_server.load_from(folder)
     return folder
 

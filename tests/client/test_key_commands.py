@@ -63,6 +63,12 @@ def test_keys_may_be_strings_and_in_a_safetensors_file(run: Run) -> None:
     assert done(run, "rows", "ids", "7") == f"{ROWS[[0]]}\n"
 
 
+def test_a_table_without_keys_gives_its_rows_by_position(run: Run) -> None:
+    done(run, "put", "plain", "rows.npy")
+    assert done(run, "rows", "plain", "2", "0") == f"{ROWS[[2, 0]]}\n"
+    assert done(run, "rows", "plain", "--", "-1") == f"{ROWS[[2]]}\n"
+
+
 def test_what_comes_for_a_key_that_the_table_lacks(run: Run) -> None:
     done(run, "put", "ids", "rows.npy", "--keys", "keys.npy")
     ended = run("tensors", "rows", "ids", "7", "5")
@@ -82,7 +88,9 @@ def test_what_comes_for_a_key_that_the_table_lacks(run: Run) -> None:
         (["rows", "ids", "7", "--keys", "keys.npy"], 2, "give keys"),
         (["rows", "ids", "seven"], 1, "int64"),
         (["rows", "ids", "7", "--missing", "row", "--missing-row", "{"], 2, "--missing-row"),
-        (["rows", "plain", "7"], 1, "no_keys"),
+        (["rows", "plain", "7"], 1, "index_out_of_bounds"),
+        (["rows", "plain", "seven"], 1, "positions"),
+        (["rows", "plain", "7", "--missing", "fill"], 1, "no_keys"),
         (["keys", "plain"], 1, "no_keys"),
         (["put", "ids", "https://example.com/x", "--server", "--columns", "a"], 1, "reads no Parquet"),
         (["put", "ids", "rows.npy", "--columns", "a"], 1, "columns of a Parquet or Arrow file"),

@@ -1,4 +1,4 @@
-"""`gathernd tensors keys|rows|upsert|remove`: the keys of a table, and its rows by key."""
+"""`gathernd tensors keys|rows|upsert|remove`: the keys of a table, and its rows by key or position."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gathernd import Client
 
 Table = Annotated[str, typer.Argument(help="Name of a table with keys, NAME@7, or an alias.", show_default=False)]
+AnyTable = Annotated[str, typer.Argument(help="Name of a table, NAME@7, or an alias.", show_default=False)]
 
 
 def keys(
@@ -51,8 +52,11 @@ def keys(
 
 
 def rows(
-    name: Table,
-    wanted: Annotated[list[str] | None, typer.Argument(help="Keys; a first one below 0 follows --.")] = None,
+    name: AnyTable,
+    wanted: Annotated[
+        list[str] | None,
+        typer.Argument(help="Keys, or positions in a table without keys; a first one below 0 follows --."),
+    ] = None,
     keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file of keys, in place of KEYs.")] = None,
     missing: MissingMode = Missing.ERROR,
     missing_row: MissingRow = None,
@@ -62,15 +66,18 @@ def rows(
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Print the rows of a table that have these keys, or write them into an npy file."""
+    """Print the rows of these keys, or of these positions in a table without keys, or write them into an npy file."""
     if bool(wanted) == (keys_file is not None):
-        called_wrongly("give keys, or --keys with an npy file of them")
+        called_wrongly("give keys or positions, or --keys with an npy file of keys")
     options = missing_options(missing, missing_row) | value_option(fill_value)
 
     from .npy_files import print_or_save  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     with connect_or_exit(url, key, ca) as service:
-        found = service.gather(name, keys=_given(service, name, wanted, keys_file), with_info=True, **options)
+        if keys_file is not None or missing is not Missing.ERROR or service.metadata(name).keys is not None:
+            found = service.gather(name, keys=_given(service, name, wanted, keys_file), with_info=True, **options)
+        else:
+            found = service.gather(name, typed(wanted or [], "int64", "positions"), with_info=True)
     print_or_save({"": found.array}, output)
     tell_missing(found.missing)
 
@@ -132,8 +139,8 @@ def _given(service: Client, name: str, texts: list[str] | None, file: Path | Non
     return typed(texts or [], "string" if info is None else info.dtype)
 
 
-def typed(texts: list[str], dtype: str) -> NDArray[Any]:
-    """Keys of the type that the keys of a table have. Raises ValueError for a text that is no such integer."""
+def typed(texts: list[str], dtype: str, what: str = "keys") -> NDArray[Any]:
+    """Keys or positions of this type. Raises ValueError for a text that is no such integer."""
     import numpy as np  # noqa: PLC0415
 
     if dtype == "string":
@@ -141,4 +148,4 @@ def typed(texts: list[str], dtype: str) -> NDArray[Any]:
     try:
         return np.array([int(text) for text in texts], dtype)
     except (ValueError, OverflowError):
-        raise ValueError(f"the keys of this table are {dtype}; {', '.join(texts)} are not all") from None
+        raise ValueError(f"the {what} of this table are {dtype}; {', '.join(texts)} are not all") from None
