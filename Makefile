@@ -20,7 +20,7 @@ OTHER := .venv-other
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi sync-client grpc-messages clients cluster cuda docs frameworks other-python bench lock build release clean
+.PHONY: help install generated serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi sync-client grpc-messages clients cluster cuda docs frameworks other-python bench lock build release clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -58,11 +58,13 @@ on_command_line = $(filter command,$(firstword $(origin $(1))))
 SERVE_FLAGS = $(if $(call on_command_line,HOST),--host $(HOST)) \
 	$(if $(call on_command_line,PORT)$(if $(GATHERND_PORT),,$(PORT)),--port $(PORT))
 
+install: $(VENV)/.stamp-dev ## The environment for development, which every other target but serve installs too
+
 serve: $(VENV)/.stamp-runtime ## Install what is missing and serve on 127.0.0.1:8080 (PORT, HOST, every GATHERND_*)
 	exec $(VENV)/bin/gathernd serve $(strip $(SERVE_FLAGS))
 
 check: $(VENV)/.stamp-dev ## The fast part of test, under a minute: lint, format, types, the tests without a server
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint types unit
+	@$(MAKE) --no-print-directory -j 2 --keep-going --output-sync=target lint types unit
 
 test: $(VENV)/.stamp-dev ## Lint and the tests that need only Python, make and git, in four minutes; `check` and `test-all` check types
 	@$(MAKE) --no-print-directory -j 2 lint pytest
@@ -83,7 +85,7 @@ types: $(VENV)/.stamp-dev ## mypy --strict
 
 UNIT := $(addprefix tests/,spec dispatch api server telemetry wire/test_json_write.py wire/test_npy.py \
 	wire/test_safetensors.py test_layers.py memory/test_container_memory.py test_repository.py \
-	client/test_sync_client.py)
+	client/test_sync_client.py test_settings.py test_reference_tables.py)
 unit: $(VENV)/.stamp-dev
 	$(PY) -m pytest -q $(UNIT)
 
@@ -133,6 +135,9 @@ audit: $(VENV)/.stamp-dev ## Known vulnerabilities in the locks; asks an advisor
 sbom: $(VENV)/.stamp-dev ## Bills of materials: sbom.json, sbom-gpu.json
 	$(PY) -m deploy.sbom requirements/runtime.lock > sbom.json
 	$(PY) -m deploy.sbom requirements/gpu.lock > sbom-gpu.json
+
+generated: openapi sync-client ## Write all that is made from the code: the OpenAPI file, the tables of settings, the blocking client
+	$(PY) -m deploy.settings_tables
 
 openapi: $(VENV)/.stamp-dev ## Write openapi/openapi.json
 	$(VENV)/bin/gathernd openapi > openapi/openapi.json.new

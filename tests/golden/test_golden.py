@@ -1,6 +1,6 @@
 """The service answers the requests of the corpus as it did when the answers were written.
 
-`python -m tests.golden.write` writes them anew. Read the difference before you do.
+`.venv/bin/python -m tests.golden.write` writes them anew; `git diff` then shows what has changed.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def test_every_hint_that_was_kept_is_a_short_sentence() -> None:
 def test_every_answer_is_the_one_that_was_kept(group: str, asking: tuple[Service, int]) -> None:
     asked_service, share = asking
     wanted = kept()
+    new = [each.name for each in of_group(group) if each.name not in wanted]
+    assert not new, f"no answer is kept to {new}: write them with .venv/bin/python -m tests.golden.write"
     count, different = 0, list[tuple[Asked, str]]()
     for number, each in enumerate(of_group(group)):
         if group not in EVERY_TIME and number % share:
