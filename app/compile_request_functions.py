@@ -1,7 +1,8 @@
 """Compiling, or loading from the cache, the functions that requests use beside the kernel.
 
 Those are the readers and writers of JSON, of strings in frames, the searches and changes of key indexes, and the
-counting of requests. Each takes over from its sibling in Python (see `app.compilation.until_compiled`).
+counting of requests. Each takes over from its sibling in Python (see `app.compilation.until_compiled`). Those of keys
+come first: an upload with keys waits for them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,23 @@ class _Function(NamedTuple):
     arguments: tuple[Any, ...]
 
 
+KEY_FUNCTIONS: Final[tuple[_Function, ...]] = (
+    _Function(probe.insert, compiled_probe.insert, (_octets_out, *_column, _integer, _integer, _integers_out)),
+    _Function(string_frames.read_frames, compiled_string_frames.read_frames, (_bytes, _integer, _integers_out)),
+    _Function(
+        probe.find,
+        compiled_probe.find,
+        (_bytes, *_column, _integer, *_column, _integers_out, _integer, _integer),
+    ),
+    _Function(probe.hash_keys, compiled_probe.hash_keys, (*_column, _bytes, _integers_out, _integer, _integer)),
+)
+"""What uploads with keys and lookups by key use."""
+_COUNTERS: Final[tuple[_Function, ...]] = (
+    _Function(increments.answer, compiled_increments.answer, (_integer, _integer, _integer, *_counted)),
+    _Function(increments.add, compiled_increments.add, (_integer, *_counted)),
+)
 FUNCTIONS: Final[tuple[_Function, ...]] = (
+    *KEY_FUNCTIONS,
     _Function(find_arrays.scan_tensors, compiled_find_arrays.scan_tensors, (_bytes,)),
     _Function(
         read_elements.read_elements,
@@ -75,28 +92,19 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
         (_bytes, *(_integer,) * 6, _integers_out, _octets_out, _flag),
     ),
     _Function(write_elements.write_singles, format_float.write_singles, (_bytes, _flag, _octets_out)),
-    _Function(increments.answer, compiled_increments.answer, (_integer, _integer, _integer, *_counted)),
-    _Function(increments.add, compiled_increments.add, (_integer, *_counted)),
+    *_COUNTERS,
     _Function(find_arrays.scan_arrays, compiled_find_arrays.scan_arrays, (_bytes, _integer, _integers_out)),
     _Function(
         grammar.check,
         compiled_grammar.check,
         (_bytes, _integer, _integers_out, _integers_out, _flag),
     ),
-    _Function(string_frames.read_frames, compiled_string_frames.read_frames, (_bytes, _integer, _integers_out)),
     _Function(string_frames.frames_size, compiled_string_frames.frames_size, (_bytes, _integers)),
     _Function(string_frames.first_longer, compiled_string_frames.first_longer, (_bytes, _integers, _integer)),
     _Function(string_frames.copy_frames, compiled_string_frames.copy_frames, (_bytes, _integers, _octets_out)),
     _Function(write_elements.write_strings, write_strings.write_strings, (_bytes, _integers, _octets_out)),
-    _Function(
-        probe.find,
-        compiled_probe.find,
-        (_bytes, *_column, _integer, *_column, _integers_out, _integer, _integer),
-    ),
-    _Function(probe.insert, compiled_probe.insert, (_octets_out, *_column, _integer, _integer, _integers_out)),
     _Function(probe.remove, compiled_probe.remove, (_octets_out, *_column, _integer, _integers)),
     _Function(probe.move, compiled_probe.move, (_octets_out, *_column, _integer, _integers, _integers)),
-    _Function(probe.hash_keys, compiled_probe.hash_keys, (*_column, _bytes, _integers_out, _integer, _integer)),
 )
 _SOURCES: Final = (
     intrinsics,
@@ -128,15 +136,15 @@ def configure(cache_dir: Path) -> Path:
     return decorators.keep_compiled(cache_dir, "codec", _SOURCES, [function.compiled for function in FUNCTIONS])
 
 
-def warm(progress: Callable[[str], None] = lambda text: None) -> None:
-    """Compile all, or load it from the cache, and have requests use each function as soon as it is there; once."""
-    if all(used.run is not used.plain for used, _, _ in FUNCTIONS):
-        return
+def warm(progress: Callable[[str], None] = lambda text: None, functions: tuple[_Function, ...] = FUNCTIONS) -> None:
+    """Compile these functions, or load them from the cache, and have requests use each as soon as it is there; once."""
     started = perf_counter()
-    for used, compiled, arguments in FUNCTIONS:
+    missing = [function for function in functions if function.used.run is function.used.plain]
+    for function in missing:
+        used, compiled, arguments = function
         compiled.compile(arguments)
         compiled.disable_compile()  # a request never compiles
-        used.run = compiled
-    for used, compiled, _ in FUNCTIONS[3:5]:
-        used.run = compiled.overloads[compiled.signatures[0]].entry_point  # without the search for a signature
-    progress(f"codec of requests ready after {perf_counter() - started:.2f} s")
+        # Counters are called without the search for a signature.
+        used.run = compiled.overloads[compiled.signatures[0]].entry_point if function in _COUNTERS else compiled
+    if missing:
+        progress(f"{len(missing)} functions of requests ready after {perf_counter() - started:.2f} s")

@@ -1,9 +1,10 @@
 """Compiling ahead, or loading from the cache, what requests use.
 
-With an empty cache nothing is waited for: until the compiled functions are there, NumPy's kernel runs all plans, plain
-functions read and write requests (`app.compilation.until_compiled`), and JSON of more than 1 MiB is refused. Two other
-processes compile meanwhile, one the kernels and one the readers and writers. Numba is imported here alone, and not at
-all for a service with NumPy's kernel, which compiles nothing.
+With an empty cache nothing is waited for but an upload with many keys: until the compiled functions are there, NumPy's
+kernel runs all plans, plain functions read and write requests (`app.compilation.until_compiled`), and JSON of more than
+1 MiB is refused. Two other processes compile meanwhile, one the kernels and one what uses keys and then the readers and
+writers; each part is loaded as soon as it is whole. Numba is imported here alone, and not at all for a service with
+NumPy's kernel, which compiles nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +13,34 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from threading import Thread
-from typing import Final
+from time import sleep
+from typing import IO, Final, NamedTuple
 
 from app.compilation.until_compiled import UntilCompiled
 
 NUMBA: Final = "numba"
-_PARTS: Final = ("kernels", "readers")
-"""What the other processes compile, one each."""
+_PROCESSES: Final = (("kernels",), ("keys", "readers"))
+"""The parts that each of the other processes compiles, in its order."""
+_POLL_S: Final = 0.1
+
+
+class _Part(NamedTuple):
+    """What is compiled together: `whole` is a file that is there once all of it is in the cache."""
+
+    whole: Path
+    load: Callable[[], None]
+    """Load it, and compile what the cache lacks."""
+
+    def finish(self) -> None:
+        """Load it, and note that it is whole."""
+        self.load()
+        with suppress(OSError):
+            self.whole.touch()
 
 
 def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) -> Callable[[], None] | None:
@@ -34,28 +51,17 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
     """
     if kernel != NUMBA:
         return None
-    from app import compile_request_functions  # noqa: PLC0415
-    from app.kernels import numba_cpu  # noqa: PLC0415
-
-    whole = numba_cpu.configure(cache_dir) / f"whole-{compile_request_functions.configure(cache_dir).name}"
-
-    def load() -> None:
-        numba_cpu.warm(progress)
-        compile_request_functions.warm(progress)
-
-    if whole.exists():
-        load()
+    parts = _parts(cache_dir, progress)
+    if all(part.whole.exists() for part in parts.values()):
+        for part in parts.values():
+            part.load()
         return None
 
     def compile_all() -> None:
         try:
-            with _alone(cache_dir):  # one worker of a group compiles
-                if not whole.exists():
-                    for process in [_start(part, cache_dir) for part in _PARTS]:
-                        process.wait()
-            load()  # what a process that failed has left is compiled here
-            with suppress(OSError):
-                whole.touch()
+            with _compilers_lock(cache_dir) as lock:
+                for part in _load_compiled(parts, cache_dir, lock):
+                    part.finish()
         finally:
             UntilCompiled.are_due = False
 
@@ -63,39 +69,72 @@ def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) 
     return compile_all
 
 
-def _start(part: str, cache_dir: Path) -> subprocess.Popen[bytes]:
-    program = "import sys; from app.warmup import compile_part; compile_part(*sys.argv[1:])"
-    # Its input stays open until this process ends.
-    return subprocess.Popen([sys.executable, "-P", "-c", program, part, str(cache_dir)], stdin=subprocess.PIPE)  # noqa: S603  (our own code)
+def _parts(cache_dir: Path, progress: Callable[[str], None]) -> Mapping[str, _Part]:
+    from app import compile_request_functions as requests  # noqa: PLC0415
+    from app.kernels import numba_cpu  # noqa: PLC0415
+
+    kernels, functions = numba_cpu.configure(cache_dir), requests.configure(cache_dir)
+    return {
+        "keys": _Part(functions / "whole-keys", lambda: requests.warm(progress, requests.KEY_FUNCTIONS)),
+        "kernels": _Part(kernels / "whole", lambda: numba_cpu.warm(progress)),
+        "readers": _Part(functions / "whole", lambda: requests.warm(progress)),
+    }
+
+
+def _load_compiled(parts: Mapping[str, _Part], cache_dir: Path, lock: IO[bytes] | None) -> Iterable[_Part]:
+    """Load each part once it is whole, until all are or the processes that compile have ended.
+
+    Returns the parts that these have not made. Of the workers of a group the one that gets the lock starts them. A
+    folder that cannot be written is no cache: there each worker compiles for itself.
+    """
+    missing = dict(parts)
+    processes: list[subprocess.Popen[bytes]] | None = None
+    while missing:
+        owns = processes is not None or lock is None or _takes(lock)
+        for name in [name for name, part in missing.items() if part.whole.exists()]:
+            missing.pop(name).load()
+        if processes is not None and all(process.poll() is not None for process in processes):
+            break
+        if owns and processes is None:
+            processes = [_start(own, cache_dir) for own in _PROCESSES if missing.keys() & set(own)]
+        sleep(_POLL_S)
+    return missing.values()
+
+
+def _start(parts: tuple[str, ...], cache_dir: Path) -> subprocess.Popen[bytes]:
+    program = "import sys; from app.warmup import compile_parts; compile_parts(*sys.argv[1:])"
+    command = [sys.executable, "-P", "-c", program, str(cache_dir), *parts]
+    return subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  (our own code); its input ends with this process
 
 
 @contextmanager
-def _alone(cache_dir: Path) -> Iterator[None]:
-    """Wait until no other process compiles into the cache, and keep others waiting.
-
-    A folder that cannot be written is no cache: there each process compiles for itself.
-    """
+def _compilers_lock(cache_dir: Path) -> Iterator[IO[bytes] | None]:
+    """The open file that whoever compiles into the cache locks; None if the folder cannot be written."""
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         file = (cache_dir / "compiling.lock").open("ab")
     except OSError:
-        yield
+        yield None
         return
     with file:
-        flock(file, LOCK_EX)
-        yield
+        yield file
 
 
-def compile_part(part: str, cache_dir: str) -> None:
-    """Compile one of `_PARTS` into the cache, as a process of its own; it ends with the one that started it."""
-    from app import compile_request_functions  # noqa: PLC0415
-    from app.kernels import numba_cpu  # noqa: PLC0415
+def _takes(lock: IO[bytes]) -> bool:
+    try:
+        flock(lock, LOCK_EX | LOCK_NB)
+    except OSError:
+        return False
+    return True
 
+
+def compile_parts(cache_dir: str, *names: str) -> None:
+    """Compile parts into the cache, as a process of its own; it ends with the one that started it."""
     gc.disable()  # nearly all that a compiler makes is kept: to look for garbage takes it a fifteenth of its time
     Thread(target=_end_with_parent, daemon=True).start()
-    compiler = numba_cpu if part == "kernels" else compile_request_functions
-    compiler.configure(Path(cache_dir))
-    compiler.warm()
+    parts = _parts(Path(cache_dir), lambda text: None)
+    for name in names:
+        parts[name].finish()
     os._exit(0)  # without waiting for the thread that reads
 
 

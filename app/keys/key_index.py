@@ -20,6 +20,8 @@ from app.keys.index_layout import LINE, MAGIC, SEED_BYTES, capacity_of, index_by
 from app.keys.key_column import KEY_TYPES, KeyColumn, KeyType
 
 _HEADER: Final = struct.Struct("<8sQ16sQ24x")
+_MOST_INSERTED_PLAIN: Final = 1 << 11
+"""Keys that the plain function inserts, in some 0.1 s; more of them wait for the compiled one while that is made."""
 
 
 class IndexDamaged(ValueError):
@@ -139,14 +141,17 @@ class KeyIndex:
     def insert(self, column: KeyColumn, start: int, stop: int) -> Duplicates:
         """Insert rows `start` to `stop` of a column that holds all rows before them; returns those that repeat a key.
 
-        These are not in the index. Raises IndexFull if `stop` is above the capacity; rows before the one that found no
-        room may be in the index then.
+        These are not in the index. At a first start more than 2048 rows wait for the compiled function: only threads
+        that may wait insert as many. Raises IndexFull if `stop` is above the capacity; rows before the one that found
+        no room may be in the index then.
         """
         self._check(column)
         if not 0 <= start <= stop <= len(column):
             raise ValueError(f"{start} to {stop} is not within {len(column)} rows")
         if stop > self.capacity:
             raise IndexFull(f"{stop} keys do not fit an index for {self.capacity}")
+        if stop - start > _MOST_INSERTED_PLAIN:
+            probe.insert.wait()
         first = np.empty(probe.FIRST_DUPLICATES, np.int64)
         total, end = probe.insert.run(self.buffer, *column.arrays, start, stop, first)
         if end < stop:

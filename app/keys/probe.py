@@ -1,9 +1,10 @@
 """Reading and changing the buckets of a key index; see `app.keys.index_layout` for their layout.
 
-The functions here are the plain ones, in whose place the compiled ones are used once they are ready. Arrays of bytes
-stand for everything: `index` is a whole index; `offsets`, `step` and `keys` are the `arrays` of a column, and `rows`
-says how many rows it has. No content of these arrays makes a function raise, read outside them or search through more
-than MOST_PROBES buckets: an entry counts only if its row is one of the column's and has the key.
+The functions here are the plain ones, in whose place the compiled ones are used once they are ready; what searches for
+many keys leaves the rest to the compiled one then. Arrays of bytes stand for everything: `index` is a whole index;
+`offsets`, `step` and `keys` are the `arrays` of a column, and `rows` says how many rows it has. No content of these
+arrays makes a function raise, read outside them or search through more than MOST_PROBES buckets: an entry counts only
+if its row is one of the column's and has the key.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ FIRST_DUPLICATES: Final = 10
 def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
     """Write the hashes of rows `start` to `stop` to `out`, as the int64 with the same bits; 0 for a torn string."""
     for row in range(start, stop):
+        if hash_keys.is_overtaken:
+            hash_keys.run(offsets, step, keys, seed, out, row, stop)
+            return
         key = _key(offsets, step, keys, row)
         hashed = 0 if key is None else siphash(key, seed.tobytes())
         out[row] = hashed - 2**64 if hashed >= 2**63 else hashed
@@ -45,6 +49,10 @@ def find(
     """
     missing = 0
     for number in range(start, stop):
+        if find.is_overtaken:
+            return missing + find.run(
+                index, offsets, step, keys, rows, wanted_offsets, wanted_step, wanted_keys, out, number, stop
+            )
         key = _key(wanted_offsets, wanted_step, wanted_keys, number)
         row = -1 if key is None else _find(index, offsets, step, keys, rows, key)
         missing += row < 0
