@@ -21,7 +21,7 @@ from app.api.request_body import inflate, read_body
 from app.errors import GatherError
 from app.formats.body_formats import FORMATS, Codec
 from app.formats.fields_in_query import refuse_query
-from app.memory.budget import Memory
+from app.memory.budget import UNCOUNTED, Memory
 from app.operators.changes_by_key import row_items
 from app.operators.scatternd import plan_scatter
 from app.server.readiness import Readiness
@@ -29,6 +29,7 @@ from app.services.find_rows import check_keys
 from app.store import Conditions, LocalStore
 from app.store.idempotency import read_key
 from app.store.row_counts import RowCounts
+from app.store.scatters.key_changes import bytes_moved
 from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, PendingScatter, ScatterChange, Scattered
 from app.telemetry.served_request import ServedRequest
 from app.telemetry.tensor_change_log import ROWS_REMOVED, SCATTERED, UPSERTED, Change
@@ -45,6 +46,8 @@ _ATTEMPTS: Final = 8
 """So often a scatter begins anew where its tensor is replaced meanwhile."""
 _ROW_BYTES: Final = 64
 """Memory for one row of a scatter while rows are worked out and put in order."""
+_COPIES_OF_STRINGS: Final = 5
+"""Copies of string keys that a router has: all of them, by range, framed, in one piece, and on their way."""
 
 
 class ScatterOutcome(NamedTuple):
@@ -159,7 +162,6 @@ class StoreScatters:
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
         """Read, judge and make a scatter; while others of the tensor are carried out it takes no thread."""
-        del request
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
         lock = self._store.lock_name(sent.name)
@@ -169,7 +171,9 @@ class StoreScatters:
 
         def begin() -> tuple[ScatterAttempt, Scattered | None]:
             call, digest = sent.read()
-            attempt = ScatterAttempt(self._store, sent.name, call, sent.conditions, sent.key, digest, wake)
+            attempt = ScatterAttempt(
+                self._store, sent.name, call, sent.conditions, sent.key, digest, wake, request.memory
+            )
             return attempt, attempt.advance()
 
         async def finish(attempt: ScatterAttempt) -> Scattered:
@@ -206,10 +210,15 @@ class ScatterAttempt:
         key: str | None,
         digest: str,
         wake: Callable[[], None],
+        memory: Memory = UNCOUNTED,
     ) -> None:
-        """`digest` tells the request from others with the same key; `wake` is called from any thread."""
+        """`digest` tells the request from others with the same key; `wake` is called from any thread.
+
+        `memory` is charged with the rows that a removal moves.
+        """
         self._store, self._name, self._call, self._conditions = store, name, call, conditions
         self._key, self._digest, self._wake = key, digest, wake
+        self._memory: Memory | None = memory
         self._attempts = _ATTEMPTS
         self._queued: PendingScatter | None = None
 
@@ -252,7 +261,11 @@ class ScatterAttempt:
             check_keys(call.keys, resident, self._name, "/name")
             width = row_items(dtype, shape, call)
             keys = _widened(call.keys)
-            return KeyedChange(about.id, keys, call.updates, width, call.reduction, self._key, self._digest)
+            change = KeyedChange(about.id, keys, call.updates, width, call.reduction, self._key, self._digest)
+            if self._memory is not None:  # once: a later attempt may outlive the request
+                self._memory.charge(bytes_moved(content, change))
+                self._memory = None
+            return change
         plan = plan_scatter(dtype, shape, call)
         indices = call.indices
         from_end = resident.keys is not None and (not indices.shape[-1] or bool((indices.array < 0).any()))
@@ -289,11 +302,12 @@ def read_request(
 
 def working_bytes(call: ScatterCall | KeyedCall) -> int:
     """About what a scatter takes beside its call: its rows while they are worked out and put in order, the values that
-    it writes, and the record of both in the log.
+    it writes, and the record of both in the log. What a removal moves is charged once it is known.
     """
     if isinstance(call, KeyedCall):
-        values = _nbytes(call.keys) + (0 if call.updates is None else _nbytes(call.updates))
-        return _ROW_BYTES * call.keys.array.size + 3 * values
+        keys, values = _nbytes(call.keys), 0 if call.updates is None else _nbytes(call.updates)
+        copies = _COPIES_OF_STRINGS if isinstance(call.keys, PackedStrings) else 3
+        return _ROW_BYTES * call.keys.array.size + copies * keys + 3 * values
     depth = call.indices.shape[-1] if call.indices.shape else 1
     return _ROW_BYTES * (call.indices.array.size // max(depth, 1)) + 3 * _nbytes(call.updates)
 

@@ -31,9 +31,11 @@ from app.cluster.shard.read_gate import GatedStore
 from app.cluster.shard.segment_routes import segment_of
 from app.errors import GatherError
 from app.formats.body_formats import RAW
+from app.memory.budget import Memory
 from app.store import Resident
 from app.store.files.tensor_file import sequence_in
-from app.store.scatters.pending_scatter import ContentReplaced, Scattered
+from app.store.scatters.key_changes import bytes_moved
+from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, Scattered
 from app.telemetry.tensor_change_log import SCATTERED, Change
 
 T = TypeVar("T")
@@ -96,7 +98,7 @@ class RangeRoutes:
         await self._know(scatter.order.epoch, tensor)
         outcome = "changed"
         try:
-            found = await self._carry_out(tensor, scatter)
+            found = await self._carry_out(tensor, scatter, context.memory)
         except SequenceDiffers as refusal:
             answer = RangeScattered(refusal.sequence, scatter.order.epoch, refused=True)
         else:
@@ -118,8 +120,11 @@ class RangeRoutes:
             except OSError as error:
                 raise unavailable(f"etcd does not answer: {error}") from None
 
-    async def _carry_out(self, tensor: str, scatter: RangeScatter) -> Scattered:
-        """What a scatter is answered; while others of the range are carried out it takes no thread."""
+    async def _carry_out(self, tensor: str, scatter: RangeScatter, memory: Memory) -> Scattered:
+        """What a scatter is answered; while others of the range are carried out it takes no thread.
+
+        `memory` is charged with the rows that a removal moves.
+        """
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
 
@@ -128,7 +133,10 @@ class RangeRoutes:
 
         if not self._log.is_replicated(tensor):
             await _run(self._scatters, lambda: self._primaries.begin(tensor))
-        change, conditions = change_of(self._log.content(tensor), scatter)
+        content = self._log.content(tensor)
+        change, conditions = change_of(content, scatter)
+        if isinstance(change, KeyedChange):
+            memory.charge(bytes_moved(content, change))
         pending = self._store.queue_scatter(tensor, change, conditions, wake)
 
         async def finish() -> Scattered:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from app.keys.key_column import KeyColumn
 from app.keys.key_index import build, new_seed
 from app.keys.row_changes import fill_gaps, number_new_keys
 from app.store.files.key_files import wanted_column
+from app.store.files.mapped_tensor import MappedContent
 from app.store.files.tensor_file import HeaderWord
 from app.store.row_counts import RowCounts
 from app.store.scatters.log_frames import NO_KEYS, NO_ROWS, Record, key_bytes, string_bytes
@@ -23,6 +24,9 @@ from app.store.scatters.pending_scatter import KeyedChange
 from app.store.scatters.scatter_reductions import new_rows
 from app.store.scatters.writable_tensor import WritableTensor
 from app.tensors.string_tensor import PackedStrings
+
+_COPIES_MOVED: Final = 4
+"""Copies of a row that moves: its values, the record in the log, the frame for the replicas, and what is read of it."""
 
 
 class TableFull(Exception):
@@ -53,6 +57,20 @@ class PlannedChange:
             "size": self.counts.rows, "key_count": len(keys), "key_type": keys.dtype, "key_bytes": key_bytes(keys),
             "counts": tuple(self.counts),
         }  # fmt: skip
+
+
+def bytes_moved(content: MappedContent, change: KeyedChange) -> int:
+    """About the most bytes that the rows take which a removal moves, and their keys, until it is applied.
+
+    The rows behind the new end move, so that there are no more of them than keys, or than half of the rows. 0 for an
+    upsert.
+    """
+    if change.updates is not None:
+        return 0
+    about, rows = content.description, content.words[HeaderWord.ROWS]
+    row_bytes = about.size // max(about.shape[0], 1) + 8
+    key_bytes = 16 + content.words[HeaderWord.HEAP_END] // max(rows, 1)
+    return _COPIES_MOVED * min(change.keys.array.size, rows // 2) * (row_bytes + key_bytes)
 
 
 def rows_after(writable: WritableTensor, records: Sequence[Record]) -> int:

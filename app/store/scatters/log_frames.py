@@ -26,6 +26,7 @@ FRAME: Final = Struct("<4sIIQ")
 """The head of a frame."""
 FRAME_MAGIC: Final = b"redo"
 _CHECKED_FROM: Final = 8
+_SIZES: Final = Struct("<IQ")
 
 
 class BrokenLog(Exception):
@@ -122,9 +123,12 @@ def encode(records: Sequence[Record]) -> bytes:
     arrays: list[NDArray[Any]] = []
     for record in records:
         arrays += (record.rows, record.values, *_key_arrays(record))
-    rows = [array.tobytes() for array in arrays]
-    rest = b"".join((Struct("<IQ").pack(len(text), sum(map(len, rows))), text, *rows))
-    return FRAME_MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest
+    size = sum(array.nbytes for array in arrays)
+    rest: list[Any] = [_SIZES.pack(len(text), size), text, *map(np.ascontiguousarray, arrays)]
+    crc = 0
+    for part in rest:
+        crc = zlib.crc32(part, crc)
+    return b"".join((FRAME_MAGIC, crc.to_bytes(4, "little"), *rest))  # copied once: they may be large
 
 
 def _told(entry: Entry) -> dict[str, Any]:
