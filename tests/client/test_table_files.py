@@ -217,6 +217,7 @@ def test_columns_belong_to_a_file_that_has_them(service: Any, tmp_path: Path) ->
             service.put("columns", source, columns=["a"])
 
 
+@pytest.mark.slow
 def test_a_large_file_takes_little_memory(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "large.parquet"
     rows = 1_000_000

@@ -36,8 +36,8 @@ class Clustered:
     client: CatalogueClient
     shards: dict[str, Server]
     router: Server
-    begin: Callable[[str], None]
-    """Start one more shard."""
+    begin: Callable[..., None]
+    """Start a shard, and wait until it is registered unless `registered` is false."""
     killed: set[str]
     folder: Path
     source: str = ""
@@ -105,10 +105,12 @@ def clustered(
         shards: dict[str, Server] = {}
         killed: set[str] = set()
 
-        def begin(name: str) -> None:
+        def begin(name: str, *, registered: bool = True) -> None:
             served = shard(warmed, folder / name, *shard_flags, cluster=database.cluster, tls=tls)
             own = shards[name] = stack.enter_context(_mortal(served, name, killed))
-            until(lambda: _is_registered(client.refresh(), name, own), f"the shard {name} is registered")
+            until(
+                lambda: not registered or _is_registered(client.refresh(), name, own), f"the shard {name} is registered"
+            )
 
         for number in range(count):
             begin(f"s{number}")

@@ -203,6 +203,7 @@ def test_a_download_is_whole_while_rows_come_and_go(cluster: Clustered, client: 
         running.result()
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_drained_gives_its_rows_and_keys_to_others(cluster: Clustered, client: httpx.Client) -> None:
     table = keyed("string", 60)
     assert table.send(client, "moved").is_success
@@ -261,6 +262,7 @@ def test_a_replica_that_was_away_while_a_table_grew_copies_it_and_takes_over(one
         assert found["rows"] == len(table.keys)
 
 
+@pytest.mark.slow
 def test_a_change_waits_for_another_primary(cluster: Clustered, client: httpx.Client) -> None:
     """The last test: it kills a shard."""
     table = keyed("uint64", 100)

@@ -193,6 +193,7 @@ def test_an_explanation_says_how_many_keys_each_range_has(cluster: Clustered, cl
     assert [one["tuples"] for one in in_gather] == [one.row_count for one in cluster.segments("explained")]
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_drained_gives_its_rows_and_keys_to_others(cluster: Clustered, client: httpx.Client) -> None:
     table = keyed("string")
     assert table.send(client, "moved").is_success
@@ -219,6 +220,7 @@ def test_an_import_takes_keys_from_the_same_file(start: Start, cluster: Clustere
     assert np.array_equal(gathered(client, "imported", table), table.rows)
 
 
+@pytest.mark.slow
 def test_keys_of_a_lost_shard_are_looked_up_on_others_and_else_the_error_says_which_need_it(
     cluster: Clustered, client: httpx.Client
 ) -> None:

@@ -33,6 +33,7 @@ def cluster(start: Start, warmed: Path, tmp_path_factory: pytest.TempPathFactory
         yield made
 
 
+@pytest.mark.slow
 def test_a_new_primary_without_its_rows_gives_the_range_back_to_the_old_one(cluster: Clustered) -> None:
     table = Replicated.made(cluster, "back", ROWS)
     (tensor,) = table.tensors
@@ -53,6 +54,7 @@ def test_a_new_primary_without_its_rows_gives_the_range_back_to_the_old_one(clus
         assert table.first_row(node, tensor, 2) == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_range_that_no_shard_has_rows_of_rests_until_one_is_started_with_them(cluster: Clustered) -> None:
     put(cluster.router.shared_client(), "rests", ROWS)
     table = Replicated(cluster, "rests")

@@ -69,6 +69,7 @@ def is_whole(cluster: Clustered, *without: str) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_table_has_as_many_replicas_as_its_upload_and_later_changes_say(
     start: Start, warmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

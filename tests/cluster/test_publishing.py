@@ -250,6 +250,7 @@ def test_the_last_map_stays_in_force_and_changes_wait_while_etcd_restarts(
     assert np.array_equal(content(client, "kept", TABLE), TABLE + 1)
 
 
+@pytest.mark.slow
 def test_a_lookup_through_any_router_never_mixes_the_releases_that_aliases_move_between(
     start: Start, warmed: Path, tmp_path: Path
 ) -> None:

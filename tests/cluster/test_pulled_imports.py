@@ -97,6 +97,7 @@ def test_shards_read_the_rows_and_the_router_only_where_they_are(cluster: Cluste
     assert cluster.table("items").versions[0].origin == f"{origin.url}/tables/a.npy"
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_killed_midway_costs_its_segments_alone(
     start: Start, warmed: Path, tmp_path: Path, origin: RangeServer
 ) -> None:
@@ -141,6 +142,7 @@ def test_the_router_reads_a_file_without_ranges(cluster: Clustered, origin: Rang
     assert "is not read by the shards" not in what_the_router_says(cluster, origin)
 
 
+@pytest.mark.slow
 def test_the_router_reads_what_shards_may_not_read(
     start: Start, warmed: Path, tmp_path: Path, origin: RangeServer
 ) -> None:

@@ -87,6 +87,7 @@ def launched(cluster: str, folder: Path) -> Iterator[Any]:
         actor.stop()
 
 
+@pytest.mark.slow
 def test_shards_are_started_on_machines_that_come_and_given_up_where_they_go(ray: StandIn, tmp_path: Path) -> None:
     with running_database(tmp_path / "database") as database, catalogue_client(database) as client:
         client.transact(lambda _: Change({"options": Options(key="k")}))
@@ -113,6 +114,7 @@ def test_shards_are_started_on_machines_that_come_and_given_up_where_they_go(ray
         assert client.refresh().reconciler is None
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_not_registered_says_why(ray: StandIn, tmp_path: Path) -> None:
     del ray
     launcher = importlib.import_module("app.cluster.ray_launcher")

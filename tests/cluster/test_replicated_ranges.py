@@ -139,6 +139,7 @@ def test_a_deposed_primary_commits_nothing(cluster: Clustered) -> None:
         assert table.first_row(node, tensor, 3) == [3, 4]
 
 
+@pytest.mark.slow
 def test_a_replica_whose_disk_was_put_back_serves_nothing_before_the_primary_has_told_it(cluster: Clustered) -> None:
     table = Replicated.made(cluster, "restored", ROWS)
     (tensor,) = table.tensors
@@ -158,7 +159,7 @@ def test_a_replica_whose_disk_was_put_back_serves_nothing_before_the_primary_has
     kept.rename(store)
     path = f"/tensors/{tensor}/content"
     with stopped(cluster, primary):
-        cluster.begin(back)
+        cluster.begin(back, registered=False)
         assert back in table.record(tensor).in_sync
         until(lambda: "etcd" not in table.ask(back, "GET", path).text, "it knows the catalogue", 10)
         assert table.refusal(back, tensor) == "precondition_failed"
@@ -183,6 +184,7 @@ def test_a_range_that_the_catalogue_has_forgotten_is_read_again_after_a_scatter(
         assert table.first_row(node, tensor, 2) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_shard_that_takes_over_has_all_that_was_acknowledged(cluster: Clustered) -> None:
     table = Replicated.made(cluster, "dies", ROWS)
     (tensor,) = table.tensors

@@ -30,6 +30,7 @@ def cluster(start: Start, warmed: Path, tmp_path_factory: pytest.TempPathFactory
         yield made
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_shard_take_the_scatters_of_its_ranges(cluster: Clustered) -> None:
     table = Replicated.made(cluster, "workers", ROWS)
     first, second = table.tensors

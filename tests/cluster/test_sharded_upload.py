@@ -163,6 +163,7 @@ def check_published(cluster: Clustered, answer: httpx.Response, lost: str) -> No
     assert client.get("/tensors/items/content", headers={"accept": RAW}).content == TABLE.tobytes()
 
 
+@pytest.mark.slow
 def test_another_shard_takes_the_place_of_one_that_is_killed_midway(cluster: Clustered) -> None:
     lost = ""
 

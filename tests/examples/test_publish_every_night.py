@@ -95,6 +95,7 @@ BAD: dict[str, tuple[Table, str]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_bad_table_is_never_live_and_leaves_nothing(publisher: Publisher, client: Client) -> None:
     publisher.publish(table(1))
     np.savez(publisher.folder / "known.npz", rows=[0, 7], values=[[2] * 4, [3] * 4])
@@ -116,6 +117,7 @@ def test_a_good_table_passes_every_check(publisher: Publisher, client: Client) -
     assert client.gather("live", [9]).tolist() == [[3] * 4]
 
 
+@pytest.mark.slow
 def test_a_table_that_is_served_otherwise_than_it_is_in_the_file_is_never_live(
     publisher: Publisher, client: Client
 ) -> None:

@@ -80,6 +80,7 @@ ATTACKS: dict[str, tuple[str, bytes, int, int]] = {
 
 
 @for_each("kind", slow_but_for(("check", "watch-after-its-message", "infer-many-calls", "stream"), ATTACKS))
+@pytest.mark.slow
 def test_parts_of_messages_fit_the_budget(server: GrpcServer, most: int, kind: str) -> None:
     path, first, flag, calls = ATTACKS[kind]
     held = 0

@@ -74,6 +74,7 @@ def on_the_event_loop() -> Iterator[Body]:
 
 
 @pytest.mark.usefixtures("compiled")
+@pytest.mark.slow
 def test_no_body_that_is_read_on_the_event_loop_holds_it_long() -> None:
     """Those that would are read in a thread; `benchmarks.body_times` has the times."""
     found = list(on_the_event_loop())

@@ -72,6 +72,7 @@ def wait_until_free(server: Server) -> None:
         sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_hundred_large_requests_at_once_stay_within_the_budget_and_most_are_answered(narrow: Server) -> None:
     work = [large(seed) for seed in range(4)]
     before = narrow.forget_peak()

@@ -352,6 +352,7 @@ def test_garbage_behind_a_request_leaves_time_to_read_its_answer(server: Server)
         assert wire.closed()
 
 
+@pytest.mark.slow
 def test_a_request_that_waits_behind_others_has_the_time_that_each_has(start: Start) -> None:
     """Its header came in part when no more was read; the answer before it is read after the timeout."""
     content = np.arange(2 << 20, dtype=np.int64).tobytes()

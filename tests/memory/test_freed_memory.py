@@ -31,6 +31,7 @@ print(most >> 20)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
+@pytest.mark.slow
 def test_memory_freed_between_blocks_that_stay_is_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) <= 3 * 8

@@ -79,6 +79,7 @@ def test_keys_find_their_rows_in_every_worker_and_after_a_restart(
     again.close()
 
 
+@pytest.mark.slow
 def test_long_keys_are_looked_up_where_they_are(store: LocalStore) -> None:
     put_keyed(store, "x", ["a", "b" * 9], ROWS[:2])
     resident = store.get("x")

@@ -177,6 +177,7 @@ def test_a_table_that_grows_keeps_its_epochs_and_the_tail_of_its_log(stores: lis
     assert same(found_by_key(stores[1], NAME), model.table)
 
 
+@pytest.mark.slow
 def test_string_keys_of_a_log_and_its_tail_fit_again_after_a_start(tmp_path: Path) -> None:
     """However full the heap is: the log is applied once more, and then comes the tail."""
     for number in range(16):

@@ -48,6 +48,7 @@ def test_what_a_lost_shard_has_is_pulled_elsewhere_and_dropped_when_it_is_back(c
     until(lambda: cluster.held(tensor) == {"b", "c"}, "what nobody wants is dropped")
 
 
+@pytest.mark.slow
 def test_a_drained_shard_gives_up_what_it_has_once_another_one_has_it(cluster: ClusteredShards) -> None:
     tensor = cluster.publish("users", ROWS, "a", "b")
     cluster.write(drained__b=Mark())
@@ -62,6 +63,7 @@ def test_a_shard_gets_back_what_it_has_lost(cluster: ClusteredShards) -> None:
     assert cluster.nodes_of("lost") == [(0, 60, {"a", "b"})]
 
 
+@pytest.mark.slow
 def test_replicas_are_added_and_taken_away(cluster: ClusteredShards) -> None:
     tensor = cluster.publish("wide", ROWS, "a", replicas=3)
     until(lambda: cluster.nodes_of("wide") == [(0, 60, {"a", "b", "c"})], "three replicas")
@@ -71,6 +73,7 @@ def test_replicas_are_added_and_taken_away(cluster: ClusteredShards) -> None:
 
 
 @pytest.mark.parametrize("rows", [ROWS, np.array(["a", "", "longer words", "é"] * 15, object)], ids=["rows", "strings"])
+@pytest.mark.slow
 def test_a_large_segment_is_cut_in_two(cluster: ClusteredShards, rows: Array) -> None:
     tensor = cluster.publish("large", rows, "a", "b")
     size = cluster.newest.tables["large"].versions[0].segments[0].size
@@ -80,6 +83,7 @@ def test_a_large_segment_is_cut_in_two(cluster: ClusteredShards, rows: Array) ->
     until(lambda: not cluster.held(tensor), "the old one is dropped")
 
 
+@pytest.mark.slow
 def test_another_reconciler_takes_over(cluster: ClusteredShards) -> None:
     first = cluster.newest.reconciler
     (running,) = cluster.reconcilers
@@ -89,6 +93,7 @@ def test_another_reconciler_takes_over(cluster: ClusteredShards) -> None:
     until(lambda: cluster.newest.reconciler not in (first, None), "the other one is in office")
 
 
+@pytest.mark.slow
 def test_a_reconciler_that_stood_still_while_another_took_over_does_no_harm(cluster: ClusteredShards) -> None:
     """It goes on after its lease has ended: it changes nothing, and the other one stays in office."""
     tensor = cluster.publish("items", ROWS, "a", "b")
@@ -110,6 +115,7 @@ def test_a_reconciler_that_stood_still_while_another_took_over_does_no_harm(clus
     assert cluster.nodes_of("items") == [(0, 60, {"b", "c"})]
 
 
+@pytest.mark.slow
 def test_a_reconciler_goes_on_when_the_database_is_back(cluster: ClusteredShards) -> None:
     tensor = cluster.publish("items", ROWS, "a", "b")
     cluster.database.stop()
@@ -119,6 +125,7 @@ def test_a_reconciler_goes_on_when_the_database_is_back(cluster: ClusteredShards
     assert "c" in cluster.held(tensor)
 
 
+@pytest.mark.slow
 def test_metrics_say_how_the_cluster_stands(cluster: ClusteredShards) -> None:
     cluster.stop_reconcilers()
     port = free_port()
