@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.common import free_port
 from gathernd import Client
 from tests.block_shell import Shell
+from tests.free_port import free_port
 from tests.http.server import Server, serving
 from tests.imports.conftest import moto
 from tests.markdown_blocks import COMPILED, ROOT, RUNNABLE, Block, blocks, check_output, documents

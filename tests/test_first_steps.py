@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import free_port
 from tests.block_shell import Shell
+from tests.free_port import free_port
 from tests.markdown_blocks import ROOT, blocks, check_output
 
 FIRST_STEPS = next(block for block in blocks(ROOT / "README.md") if block.language == "bash")

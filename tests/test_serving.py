@@ -20,7 +20,7 @@ from app.server.worker_process import WorkerStart
 from app.server_from_settings import WORKER_PROGRAM, worker_settings
 from app.settings import Settings
 from app.telemetry.shared_counters import CounterGroup
-from benchmarks.common import free_port
+from tests.free_port import free_port
 from tests.http.server import GATHERND, run_program
 
 

@@ -1,7 +1,7 @@
 """The functions of `increments`, compiled: the header lines and the metrics of an answered gather in one call.
 
 To do so in Python, number by number, took 3 to 4 µs: with limits, keys and logs, 9.0 % of a tiny gather's rate before
-and 3.9 % after (`benchmarks.cost`, 2026-11-20, 2 cores, AMD EPYC).
+and 3.9 % after (measured 2026-11-20, 2 cores, AMD EPYC).
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from app.cli import cluster_command
 from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.records import Change, Mark, Node, Options, Record, Segment, Table, Version
 from app.tensors.dtypes import DTYPES
-from benchmarks.common import free_port
 from tests.cluster.clustered import catalogue_client
 from tests.cluster.databases import RunningDatabase, running_database
 from tests.cluster.shard_nodes import KEY, address_of, client_of, give, shard
 from tests.cluster.waiting import until
+from tests.free_port import free_port
 from tests.http.server import GATHERND
 
 NODES = {name: Node(f"127.0.0.1:{port}", 10**6, zone) for name, port, zone in (("a", 9, "x"), ("b", 10, "y"))}

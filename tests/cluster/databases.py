@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 
 from app.cluster.catalogue.etcd import Database, DatabaseAddress
-from benchmarks.common import free_port
 from tests.cluster.waiting import until
+from tests.free_port import free_port
 
 KINDS = ("etcd", "stand_in")
 

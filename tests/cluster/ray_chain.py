@@ -25,9 +25,9 @@ from ray.cluster_utils import Cluster
 
 from app.cluster import ray_launcher
 from app.cluster.child_process import answers
-from benchmarks.common import free_port
 from tests.cluster.databases import EtcdMembers
 from tests.cluster.waiting import until
+from tests.free_port import free_port
 
 ROWS, WIDTH = 4000, 16
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}

@@ -15,8 +15,8 @@ import pytest
 
 from app.cluster import child_process
 from app.cluster.child_process import ChildProcess, answers, without_settings
-from benchmarks.common import free_port
 from tests.cluster.waiting import until
+from tests.free_port import free_port
 
 ANSWERING = """
 import sys

@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 from app.cluster.child_process import ChildProcess, answers
-from benchmarks.common import free_port
 from tests.cluster.running import cuts, put, routing
+from tests.free_port import free_port
 from tests.http.conftest import Start
 from tests.http.forms import int64
 

@@ -26,10 +26,10 @@ from app.store import LocalStore
 from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
-from benchmarks.common import free_port
 from tests.cluster.clustered import Clustered, catalogue_client, clustered, registered, routing
 from tests.cluster.databases import running_database
 from tests.cluster.waiting import until
+from tests.free_port import free_port
 from tests.http.conftest import Start, start
 from tests.http.tensors import RAW
 

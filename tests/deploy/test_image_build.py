@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 import app
-from benchmarks.common import free_port
 from tests.deploy.clean_root import Root, bootstrap, entry
 from tests.deploy.dockerfile import read_dockerfile
+from tests.free_port import free_port
 from tests.needs import skip_without
 
 STAGES = read_dockerfile()

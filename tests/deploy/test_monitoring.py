@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.api.route_rows.operation import Plane
 from app.api.route_table import ROUTES
 from app.cluster.reconciler.metrics import SERIES as RECONCILER_SERIES
-from benchmarks.common import free_port
+from tests.free_port import free_port
 from tests.http.server import ROOT, Server, serving
 
 RULES = sorted((ROOT / "deploy/prometheus").glob("*.yml"))

@@ -18,7 +18,7 @@ from app.grpc_api.infer import RpcInference
 from app.memory.budget import UNCOUNTED
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
-from benchmarks.read_body import MODEL
+from tests.costly_bodies.read_body import MODEL
 from tests.for_each import for_each
 from tests.grpc_api.messages import example
 from tests.processor_time import LONGEST, units

@@ -16,7 +16,7 @@ from app.formats.grpc.message_fields import split
 from app.memory.budget import UNCOUNTED
 from app.security import api_keys
 from app.tensors.shape_limits import Limits
-from benchmarks.read_body import MODEL
+from tests.costly_bodies.read_body import MODEL
 from tests.for_each import for_each
 from tests.grpc_api.conftest import GrpcServer, StartGrpc
 from tests.grpc_api.messages import Channel, example, judged, pb, request

@@ -13,7 +13,7 @@ import grpc.aio
 from app.grpc_from_settings import grpc_listener
 from app.main import create_app
 from app.settings import Settings
-from benchmarks.common import free_port
+from tests.free_port import free_port
 
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 WATCH = "/grpc.health.v1.Health/Watch"

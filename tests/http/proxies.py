@@ -57,12 +57,6 @@ def replaced(text: str, changes: Mapping[str, str]) -> str:
     return text
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @contextmanager
 def nginx(http: str, port: int, folder: Path) -> Iterator[None]:
     """nginx with these lines of the context `http`, which listen on `port`; skips where there is none."""

@@ -20,9 +20,10 @@ import yaml
 
 from app.settings import Settings
 from tests.conftest import slow_but_for
+from tests.free_port import free_port
 from tests.grpc_api.conftest import port_of
 from tests.http.conftest import Start
-from tests.http.proxies import caddy, free_port, nginx, page_blocks, replaced
+from tests.http.proxies import caddy, nginx, page_blocks, replaced
 from tests.http.raw import TINY
 from tests.http.test_early_refusals import EARLY, Refusing, refusing
 from tests.needs import skip_without

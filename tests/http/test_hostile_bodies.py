@@ -16,10 +16,10 @@ from app.json_text.write_values import values_text
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from benchmarks.costly_bodies import MAKERS, native, repeated
-from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
-from benchmarks.read_body import Body, read
 from tests.conftest import TEST_ALL
+from tests.costly_bodies.gathers import native, repeated
+from tests.costly_bodies.makers import MAKERS, OPERATOR_MAKERS
+from tests.costly_bodies.read_body import Body, read
 from tests.processor_time import LONGEST, unit, units
 
 SIZE = 60_000
@@ -76,7 +76,7 @@ def on_the_event_loop() -> Iterator[Body]:
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.slow
 def test_no_body_that_is_read_on_the_event_loop_holds_it_long() -> None:
-    """Those that would are read in a thread; `benchmarks.body_times` has the times."""
+    """Longer ones are read in a thread."""
     found = list(on_the_event_loop())
     assert max(len(body.content) for body in found if body.codec == "native") > LONG_JSON - 2000
     assert max(len(body.content) for body in found) > LONG_BINARY - 2000

@@ -38,7 +38,7 @@ import safetensors.numpy
 
 from app.store import LocalStore
 from app.tensors.shape_limits import Limits
-from benchmarks.common import free_port
+from tests.free_port import free_port
 
 ROOT = Path(__file__).parents[2]
 THREADS = 6

@@ -106,7 +106,7 @@ def test_a_store_of_a_thousand_names_with_a_hundred_versions_each_answers_as_one
         assert read(store, "t5").tolist() == list(range(30))
         store.close()
     few, many = times[10], times[1000]
-    # Far less than ten thousand times as much; `benchmarks.many_versions` has the figures.
+    # Far less than ten thousand times as much.
     assert start < 30
     assert min(many.lookups) < 20 * min(few.lookups), times
     assert median(many.uploads) < 40 * median(few.uploads) + 10e-3, times

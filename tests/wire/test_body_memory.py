@@ -16,17 +16,15 @@ from app.errors import GatherError
 from app.json_text.grammar import check
 from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
-from benchmarks.costly_bodies import MAKERS as GATHER_MAKERS
-from benchmarks.costly_bodies import bombs
-from benchmarks.costly_operator_bodies import MAKERS as OPERATOR_MAKERS
-from benchmarks.read_body import CODINGS, Body, read, read_coded
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.costly_bodies.gathers import bombs
+from tests.costly_bodies.makers import MAKERS, OPERATOR_MAKERS
+from tests.costly_bodies.read_body import CODINGS, Body, read, read_coded
 from tests.told_memory import ToldMemory
 from tests.traced_memory import peak_of
 
 CONSTANT_BYTES = 3 << 20
 """What any request may hold for a moment: the part of it that becomes Python objects is limited."""
-MAKERS = GATHER_MAKERS | OPERATOR_MAKERS
 SMALL, SAMPLE, LARGE = 30_000, 200_000, 1_000_000
 HEADER = 60_000
 """A query is a part of the header, which is limited."""

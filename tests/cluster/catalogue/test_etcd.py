@@ -19,9 +19,9 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import BadAddress, Compacted, Database, DatabaseAddress, Written, open_database
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Record, TooLarge, to_json
 from app.errors import GatherError
-from benchmarks.common import free_port
 from tests.cluster.databases import KINDS, EtcdMembers, RunningDatabase, running_database
 from tests.cluster.waiting import until
+from tests.free_port import free_port
 from tests.http.test_tls import make_pair
 from tests.needs import skip_without
 

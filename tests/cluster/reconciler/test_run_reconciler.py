@@ -12,10 +12,10 @@ import pytest
 
 from app.cluster.catalogue.records import Mark, Options
 from app.cluster.catalogue.transitions import set_replicas
-from benchmarks.common import free_port
 from tests.cluster.reconciler.clustered_shards import ClusteredShards, clustered_shards, rows_of
 from tests.cluster.shard_nodes import KEY
 from tests.cluster.waiting import until
+from tests.free_port import free_port
 from tests.parity.items import Array
 
 ROWS = rows_of()

@@ -1,7 +1,6 @@
-"""Bodies made to cost much: for each codec, shapes that are known to take long or much memory somewhere.
+"""Costly bodies of gathers and uploads: for each codec, shapes that take long or much memory somewhere.
 
-Each is made to a wanted size, so that its cost can be divided by its bytes; `read_body.read` hands one to its codec.
-Those of scatters, gradients and lookups are in `costly_operator_bodies`.
+Each maker takes a size in bytes. `read_body.read` hands a body to its codec.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from app.formats import body_formats
-from benchmarks.read_body import Body
+from tests.costly_bodies.read_body import Body
 
 _TIE: Final = "9007199254740993"
 _NEAR_TIE: Final = "1.00000000000000011102230246251565404"
@@ -374,14 +373,3 @@ def query_bodies(size: int) -> Iterator[Body]:
         yield Body(f"query, {name}", "upload", b"", raw, kind=body_formats.RAW.media_type)
     dimensions = b"dtype=int8&shape=" + b"1," * (size // 2) + b"1"
     yield Body("query, dimensions", "upload", b"", dimensions, kind=body_formats.RAW.media_type)
-
-
-MAKERS: Final[dict[str, Callable[[int], Iterator[Body]]]] = {
-    "values": values_bodies,
-    "single": single_bodies,
-    "base64": base64_bodies,
-    "fields": fields_bodies,
-    "binary": binary_bodies,
-    "npy": npy_bodies,
-    "query": query_bodies,
-}
