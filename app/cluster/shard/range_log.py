@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from threading import BoundedSemaphore
 from typing import Final, NamedTuple
 
 from app.cluster.replication.replica import (
@@ -25,6 +26,8 @@ from app.store.publish_and_remove_versions import CarriedKey, CopiedContent
 from app.store.scatters.log_frames import decode, frames_in
 from app.store.scatters.replicated_copy import CopyState, ReplicatedCopy
 
+GROWTHS: Final = 4
+"""Tables that grow at once for records that come, so that most threads for records serve other ranges."""
 _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 
 
@@ -46,6 +49,7 @@ class RangeLog:
 
     def __init__(self, store: GatedStore) -> None:
         self._store = store
+        self._growths = BoundedSemaphore(GROWTHS)
 
     def exclusive(self, tensor: str) -> AbstractContextManager[None]:
         """Be the only one that acts as the primary of a range. Raises tensor_not_found and tensor_damaged."""
@@ -131,7 +135,10 @@ class RangeLog:
         return self._store.replicated.keys(tensor)
 
     def append(self, tensor: str, message: Append, frames: bytes) -> AppendAnswer:
-        """Do what a primary's message asks of a replica, durably; the answer to it."""
+        """Do what a primary's message asks of a replica, durably; the answer to it.
+
+        Raises overloaded if the table has to grow first and GROWTHS others do: the primary asks again.
+        """
         words = self.words(tensor)
         if words is None:
             return on_append(None, message).answer
@@ -158,7 +165,17 @@ class RangeLog:
                     content.settle()
             return plan.answer
 
-        return self._store.replicated.change(tensor, follow)
+        return self._store.replicated.change(tensor, follow, growing=self._growing)
+
+    @contextmanager
+    def _growing(self) -> Iterator[None]:
+        """Be one of the GROWTHS that grow a table. Raises overloaded."""
+        if not self._growths.acquire(blocking=False):
+            raise GatherError("overloaded", f"{GROWTHS} other ranges grow here now", retry_after=1)
+        try:
+            yield
+        finally:
+            self._growths.release()
 
     def adopt(
         self, tensor: str, upload: Upload, sequence: int, order: CopyOrder, keys: Sequence[CarriedKey], sha256: str

@@ -26,7 +26,7 @@ Changes by key go the same way. A copy that has no room for their rows and keys 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -128,10 +128,15 @@ class ReplicatedContents:
                 self._run_in_background(checkpoint)
 
     def change(
-        self, tensor: str, work: Callable[[ReplicatedCopy], T], refused: Callable[[GatherError], T] | None = None
+        self,
+        tensor: str,
+        work: Callable[[ReplicatedCopy], T],
+        refused: Callable[[GatherError], T] | None = None,
+        growing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> T:
         """What `work` returns of a content, as within `open`; where it raises TableFull it is done again, on a larger
-        table. If the table cannot grow, what `refused` makes of the error, which is raised without it.
+        table, which is written within `growing`. If the table cannot grow, what `refused` makes of the error, which is
+        raised without it.
         """
         with storage_errors():
             later: list[Callable[[], None]] = []
@@ -144,7 +149,8 @@ class ReplicatedContents:
                             break
                         except TableFull as full:
                             try:
-                                row = self._growth.grow(content.writable, full)
+                                with growing():
+                                    row = self._growth.grow(content.writable, full)
                             except GatherError as problem:
                                 if refused is None:
                                     raise
