@@ -224,9 +224,9 @@ $(FRAMEWORKS)/.stamp: tests/frameworks/requirements.txt $(VENV)/.checkout
 	$(PIP) --python $(FRAMEWORKS)/bin/python install -q -r $<
 	@touch $@
 
-bench: $(VENV)/.stamp-dev ## JSON over HTTP against the floor and a naive server; start-up (needs wrk; BENCH_ARGS)
-	$(PY) -m benchmarks.http_json $(BENCH_ARGS)
-	$(PY) -m benchmarks.startup
+bench: $(VENV)/.stamp-dev ## requests over HTTP beside the floor and an hour's work; start-up (needs wrk; BENCH_ARGS)
+	$(PY) -m benchmarks.http requests $(BENCH_ARGS)
+	$(PY) -m benchmarks.http start
 
 # Universal locks: every platform and every Python from 3.11 on; hashes, no hosts. Pins stay where they fit;
 # LOCK_ARGS=--upgrade takes the newest. The locks for development and for GPUs have the runtime lock's pins and more; that

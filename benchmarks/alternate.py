@@ -1,14 +1,13 @@
-"""Two checkouts of the service taking turns on the same work: is the newer one as fast as the older one?
+"""Two checkouts of the service in turns on the same work: is the newer one as fast as the older one?
 
 python -m benchmarks.alternate OLD NEW [--alternations 20] [--seconds 1] [--work "tiny JSON,scatter"]
 
-OLD and NEW are folders of checkouts, such as git worktrees of two commits. Each is served by its own `.venv` where it
-has one, else by the Python that runs this. Both services run at once on one half of the processors and wrk on the
-other; one is driven while the other waits, in the order old, new, new, old, so that a slow while of the machine weighs
-on both. After half of the alternations both are started anew, the other one first, since the service that starts second
-is up to 15 % slower on some work whichever code it runs. A figure of the table is the median of the ratios new/old of
-all alternations, so that 1.00 is as fast as before and 0.97 is 3 % slower: of requests a second, and of requests a
-second of processor time, which other processes disturb less. wrk drives HTTP, and a small client in this process gRPC.
+OLD and NEW are folders of checkouts, such as git worktrees of two commits. Each is served by its own `.venv`, or else
+by the Python that runs this. Both services run at once on one half of the processors and wrk on the other; one is
+driven while the other waits. After half of the alternations both are started anew in the other order, since the service
+that starts second is up to 15 % slower on some work. A figure is the median of the ratios new/old: 0.97 is 3 % slower.
+The ratios are of requests a second, and of requests a second of processor time, which other processes disturb less.
+wrk drives HTTP, and a small client in this process gRPC.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
-from benchmarks import common, peers
+from benchmarks import common, work
 
 PUT_NAMES = 64
 PUT_SCRIPT = """
@@ -82,7 +81,7 @@ LEAST, LENGTHS = 32, 64
 IN_FLIGHT = 16
 
 
-class Work(NamedTuple):
+class Driven(NamedTuple):
     """A piece of work: the request and what more wrk is told of it. One with a `message` is a call of gRPC."""
 
     request: common.Request
@@ -105,33 +104,31 @@ class Ratio(NamedTuple):
     high: float
 
 
-def all_work() -> dict[str, Work]:
-    """What is measured, by name. The lookups and the scatter use the tensor of `peers.upload`."""
-    requests = {name: request for name, way, request in peers.work() if way == "native"}
-    protocol = {name: request for name, way, request in peers.work() if way == "protocol"}
+def all_work() -> dict[str, Driven]:
+    """What is measured, by name. The lookups and the scatter use the table `items`."""
+    made = work.all_work(work.table())
     rng = np.random.default_rng(10)
     changes: dict[str, np.ndarray[Any, Any]] = {
-        "indices": rng.integers(0, peers.ROWS, (16, 1)),
-        "updates": rng.random((16, peers.WIDTH), np.float32),
+        "indices": rng.integers(0, work.ROWS, (16, 1)),
+        "updates": rng.random((16, work.WIDTH), np.float32),
     }
-    scatter = common.Request("/tensors/items/scatter", save(changes), peers.NATIVE)
+    scatter = common.Request("/tensors/items/scatter", save(changes), work.SAFETENSORS)
     small = rng.random(256, np.float32).tobytes()
-    octets = {"Content-Type": "application/octet-stream"}
-    put = common.Request("/tensors/small-0?dtype=float32&shape=256", small, octets, method="PUT")
+    put = common.Request("/tensors/small-0?dtype=float32&shape=256", small, work.OCTETS, method="PUT")
     return {
-        "tiny JSON": Work(requests["tiny json"]),
-        "pipelined JSON": Work(requests["tiny json"], PIPELINE_SCRIPT.replace("{count}", str(PIPELINED))),
-        "large JSON": Work(common.Request("/gathernd", large_json())),
-        "JSON lookup": Work(requests["lookup json"]),
-        "binary lookup": Work(requests["lookup binary"]),
-        "4 MB inline": Work(requests["inline 4 MB binary"]),
-        "scatter": Work(scatter),
-        "small PUT": Work(put, PUT_SCRIPT.replace("{names}", str(PUT_NAMES))),
-        "v2 lookup": Work(protocol["lookup binary"]),
-        "v2 fresh": Work(protocol["lookup binary"], fresh_script()),
-        "26 tables": Work(common.Request("/lookup", lookup_json())),
-        "26 fresh": Work(common.Request("/lookup", lookup_json()), fresh_lookup_script()),
-        "gRPC lookup": Work(common.Request("/readyz", b"", {}, "GET"), message=infer_message()),
+        "tiny JSON": Driven(made["tiny json"].request),
+        "pipelined JSON": Driven(made["tiny json"].request, PIPELINE_SCRIPT.replace("{count}", str(PIPELINED))),
+        "large JSON": Driven(common.Request("/gathernd", large_json())),
+        "JSON lookup": Driven(made["lookup json"].request),
+        "binary lookup": Driven(made["lookup binary"].request),
+        "4 MB inline": Driven(made["inline 4 MB binary"].request),
+        "scatter": Driven(scatter),
+        "small PUT": Driven(put, PUT_SCRIPT.replace("{names}", str(PUT_NAMES))),
+        "v2 lookup": Driven(made["lookup binary"].protocol),
+        "v2 fresh": Driven(made["lookup binary"].protocol, fresh_script()),
+        "26 tables": Driven(common.Request("/lookup", lookup_json())),
+        "26 fresh": Driven(common.Request("/lookup", lookup_json()), fresh_lookup_script()),
+        "gRPC lookup": Driven(common.Request("/readyz", b"", {}, "GET"), message=infer_message()),
     }
 
 
@@ -141,7 +138,7 @@ def fresh_script() -> str:
         '{"id":"%d","inputs":[{"name":"indices","datatype":"INT64","shape":[%d,1],'
         '"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}'
     )
-    numbers = {"room": 8 * peers.PICK, "least": LEAST, "lengths": LENGTHS}
+    numbers = {"room": 8 * work.PICK, "least": LEAST, "lengths": LENGTHS}
     script = FRESH_SCRIPT.replace("{head}", head)
     for name, number in numbers.items():
         script = script.replace(f"{{{name}}}", str(number))
@@ -167,8 +164,8 @@ def infer_message() -> bytes:
     from tritonclient.grpc import service_pb2  # noqa: PLC0415  (only this work needs it)
 
     message = service_pb2.ModelInferRequest(model_name="items")
-    message.inputs.add(name="indices", datatype="INT64", shape=[peers.PICK, 1])
-    message.raw_input_contents.append(np.random.default_rng(8).integers(0, peers.ROWS, peers.PICK).tobytes())
+    message.inputs.add(name="indices", datatype="INT64", shape=[work.PICK, 1])
+    message.raw_input_contents.append(np.random.default_rng(8).integers(0, work.ROWS, work.PICK).tobytes())
     written: bytes = message.SerializeToString()
     return written
 
@@ -209,13 +206,13 @@ def python_of(folder: Path) -> str:
     return str(own) if own.exists() else sys.executable
 
 
-def turn(port: int, work: Work, seconds: float, warm: int = 3, grpc_port: int = 0) -> Turn:
+def turn(port: int, piece: Driven, seconds: float, warm: int = 3, grpc_port: int = 0) -> Turn:
     """Drive one service. Raises RuntimeError where a request failed."""
     before = common.processor_time(port)
-    if work.message:
-        answered = call_grpc(grpc_port, work.message, seconds)
+    if piece.message:
+        answered = call_grpc(grpc_port, piece.message, seconds)
         return Turn(answered / seconds, answered / (common.processor_time(port) - before))
-    figures = common.wrk(port, work.request, seconds=seconds, warm=warm, script=work.script)
+    figures = common.wrk(port, piece.request, seconds=seconds, warm=warm, script=piece.script)
     spent = common.processor_time(port) - before
     if figures.errors or not figures.requests or not spent:
         raise RuntimeError(f"{figures.errors} of {figures.requests} requests failed, {spent} s of processor time")
@@ -269,7 +266,7 @@ def start(stack: ExitStack, folder: Path, cache: Path, cores: set[int]) -> tuple
     grpc_port = common.free_port()
     environ = {"GATHERND_CACHE_DIR": str(cache), "GATHERND_GRPC_PORT": str(grpc_port)}
     port = stack.enter_context(common.serving(command(folder, cores), environ=environ, limit=240, cwd=folder))
-    peers.upload(port)
+    work.upload(port, work.table())
     return port, grpc_port
 
 
@@ -283,10 +280,10 @@ def main() -> None:
     parser.add_argument("--work", default="")
     parser.add_argument("--json", type=Path, help="write all turns to this file too")
     options = parser.parse_args()
-    work = all_work()
-    names = options.work.split(",") if options.work else list(work)
-    if unknown := set(names) - set(work):
-        parser.error(f"unknown work {', '.join(sorted(unknown))}; there is {', '.join(work)}")
+    pieces = all_work()
+    names = options.work.split(",") if options.work else list(pieces)
+    if unknown := set(names) - set(pieces):
+        parser.error(f"unknown work {', '.join(sorted(unknown))}; there is {', '.join(pieces)}")
     if options.alternations < 2:
         parser.error("at least 2 alternations are needed")
     print(common.machine_line())
@@ -302,14 +299,14 @@ def main() -> None:
                 started = {side: start(stack, folders[side], Path(caches, side), served) for side in order}
                 os.sched_setaffinity(0, driving)
 
-                def one_turn(piece: Work, side: str, started: Mapping[str, tuple[int, int]] = started) -> Turn:
+                def one_turn(piece: Driven, side: str, started: Mapping[str, tuple[int, int]] = started) -> Turn:
                     port, grpc_port = started[side]
                     return turn(port, piece, options.seconds, grpc_port=grpc_port)
 
                 for name in names:
                     for side in order:
-                        one_turn(work[name], side)  # warms up, and does not count
-                    every[name] += alternate(partial(one_turn, work[name]), (options.alternations + half) // 2)
+                        one_turn(pieces[name], side)  # warms up, and does not count
+                    every[name] += alternate(partial(one_turn, pieces[name]), (options.alternations + half) // 2)
                     if half:
                         print(line(row(name, every[name])), flush=True)
             os.sched_setaffinity(0, everywhere)

@@ -16,11 +16,9 @@ import argparse
 import asyncio
 import json
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,17 +30,16 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import common
+from benchmarks import common, work
+from benchmarks.peers.redis_server import key_of, redis_server
 from gathernd import AsyncClient, Client
 
-ROWS, WIDTH, PICK, AT_ONCE = 200_000, 64, 256, 16
+ROWS, WIDTH, PICK, AT_ONCE = work.ROWS, work.WIDTH, work.PICK, 16
 Lookup = Callable[[], Any]
 AsyncLookup = Callable[[], Awaitable[Any]]
 
 
-def table() -> NDArray[np.float32]:
-    """The resident table."""
-    return np.random.default_rng(8).random((ROWS, WIDTH), np.float32)
+table = work.table
 
 
 def picked() -> NDArray[np.int64]:
@@ -112,7 +109,7 @@ def triton(port: int) -> Iterator[Lookup]:
 def redis_mget(port: int) -> Iterator[Lookup]:
     redis: Any = import_module("redis")  # no dependency of the tests, and without types there
 
-    client, keys = redis.Redis(port=port), [f"row:{row}" for row in picked()[:, 0].tolist()]
+    client, keys = redis.Redis(port=port), [key_of(row) for row in picked()[:, 0].tolist()]
 
     def lookup() -> Any:
         rows: Any = client.mget(keys)
@@ -230,33 +227,6 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@contextmanager
-def redis_server() -> Iterator[int]:
-    """A Redis with the rows of the table, one key each."""
-    redis: Any = import_module("redis")  # no dependency of the tests, and without types there
-
-    port = common.free_port()
-    with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-        process = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
-        try:
-            client = redis.Redis(port=port)
-            for _ in range(100):
-                try:
-                    client.ping()
-                    break
-                except redis.ConnectionError:
-                    time.sleep(0.05)
-            rows = table()
-            for first in range(0, ROWS, 10_000):
-                client.mset({f"row:{row}": rows[row].tobytes() for row in range(first, first + 10_000)})
-            client.close()
-            yield port
-        finally:
-            process.terminate()
-            process.wait()
-
-
 def main() -> None:
     """Measure and print both tables, or one turn where `--turn` asks for it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -272,14 +242,16 @@ def main() -> None:
     print(common.machine_line())
     with ExitStack() as servers:
         port = servers.enter_context(common.serving(common.gathernd_command, limit=120))
-        with Client(f"http://127.0.0.1:{port}") as client:
-            client.put("items", table())
+        work.upload(port, table())
         ports = dict.fromkeys([*SYNC, *ASYNC], port)
-        if shutil.which("redis-server") and find_spec("redis"):
-            ports["redis-py MGET"] = servers.enter_context(redis_server())
-        else:
+        redis = servers.enter_context(redis_server(table()))
+        if redis is None:
             del ports["redis-py MGET"]
-            print("redis-py is left out: it needs the Debian package redis-server and the Python package redis")
+        else:
+            ports["redis-py MGET"] = redis.port
+        if not find_spec("tritonclient"):
+            print("tritonclient is left out: it is not installed")
+            ports = {name: one for name, one in ports.items() if not name.startswith("tritonclient")}
         peers = {"tritonclient", "tritonclient aio", "redis-py MGET"}
         for kind, contenders in (("sync", SYNC), ("async", ASYNC)):
             if kind in options.only.split(","):

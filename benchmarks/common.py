@@ -1,19 +1,18 @@
-"""What the benchmarks share: a server process on a free loopback port, wrk to drive it, and a table with ratios.
+"""What the benchmarks share: the command line, a server on a free loopback port, wrk to drive it, a table with ratios.
 
-wrk runs one thread and 16 connections, as for every figure of the project, so that server and client have a core each
-on the two-core machines that are compared.
+wrk runs one thread and 16 connections, so that server and client have a core each on a machine with two.
 """
 
 from __future__ import annotations
 
+import argparse
+import atexit
 import datetime
 import os
 import platform
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,22 +20,58 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Protocol
 
-from benchmarks import __file__ as _here
+from tests.free_port import free_port
 
-ROOT = Path(_here).parents[1]
+__all__ = ["free_port"]
+ROOT = Path(__file__).parents[1]
 JSON = "application/json"
+ENDPOINT = "benchmarks.peers.bytes_endpoint:app"
+"""The floor, for `uvicorn_command`; it is ready when `/0` answers."""
 
 
-def free_port() -> int:
-    """A port on loopback that nothing listens on now, below those that Linux gives to whoever asks for any."""
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("no port is free")
+class Part(Protocol):
+    """What a benchmark can measure: a module whose docstring says what its tables show."""
+
+    __doc__: str | None
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the part's options."""
+
+    def run(self, options: argparse.Namespace) -> None:
+        """Measure and print."""
+
+
+def main(program: str, doc: str | None, parts: Mapping[str, Part]) -> None:
+    """Run the part that the command line names."""
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(f"python -m benchmarks.{program}", description=doc, formatter_class=style)
+    commands = parser.add_subparsers(dest="part", required=True)
+    for name, part in parts.items():
+        head = (part.__doc__ or "").partition("\n")[0]
+        part.add_options(commands.add_parser(name, help=head, description=part.__doc__, formatter_class=style))
+    options = parser.parse_args()
+    print(machine_line(), flush=True)
+    parts[options.part].run(options)
+
+
+@cache
+def warm_cache() -> str:
+    """A folder with all that is compiled: GATHERND_CACHE_DIR, or a temporary one that is filled when first asked for.
+
+    What a service compiles beside its first requests would count in their times.
+    """
+    folder = os.environ.get("GATHERND_CACHE_DIR")
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="gathernd-bench-cache-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    warm = [gathernd_command(0)[0], "warm", "--cache-dir", folder]
+    subprocess.run(warm, check=True, stdout=subprocess.DEVNULL)
+    return folder
 
 
 def gathernd_command(port: int) -> list[str]:
@@ -53,7 +88,7 @@ def uvicorn_command(application: str) -> Callable[[int], list[str]]:
 
 
 def get_status(port: int, path: str) -> int | None:
-    """The status of a GET, None where nothing answers."""
+    """The status of a GET, None if nothing answers."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", path)
@@ -70,14 +105,14 @@ def serving(
     *,
     environ: Mapping[str, str] | None = None,
     ready: str = "/readyz",
-    limit: float = 60,
+    limit: float = 180,
     pause: float = 0.05,
     cwd: Path = ROOT,
 ) -> Iterator[int]:
     """Run `command(port)` in `cwd` until `ready` answers 200, yield the port, and end the process group.
 
-    The service's store and cache are fresh temporary folders unless `environ` names them. Raises RuntimeError with the
-    end of the server's output where it ends early or is not ready within `limit` seconds.
+    The store is a fresh temporary folder, and the cache that of `warm_cache`, unless `environ` names them. Raises
+    RuntimeError with the end of the server's output if it ends early or is not ready within `limit` seconds.
     """
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
@@ -85,9 +120,10 @@ def serving(
         environ = {
             **os.environ,
             "GATHERND_STORE_DIR": f"{folder}/store",
-            "GATHERND_CACHE_DIR": f"{folder}/cache",
             **(environ or {}),
         }
+        if "GATHERND_CACHE_DIR" not in (environ or {}):
+            environ = {**environ, "GATHERND_CACHE_DIR": warm_cache()}
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 command(port), cwd=cwd, env=environ, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
@@ -123,14 +159,24 @@ def cpu_seconds(process: int) -> float:
     return time.clock_gettime(~process << 3 | 2)
 
 
-def processor_time(port: int) -> float:
-    """Seconds of the processors that the processes started with `--port` last have had."""
-    wanted = f"--port\0{port}\0".encode()
-    spent = 0.0
+def processes(port: int) -> list[int]:
+    """The processes that were started with `--port` last, and their workers."""
+    parents: dict[int, int] = {}
+    found: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended in the meantime
-            if (folder / "cmdline").read_bytes().endswith(wanted):
-                spent += cpu_seconds(int(folder.name))
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if (folder / "cmdline").read_bytes().endswith(f"--port\0{port}\0".encode()):
+                found.append(int(folder.name))
+    return found + [process for process, parent in parents.items() if parent in found and process not in found]
+
+
+def processor_time(port: int) -> float:
+    """Seconds of the processors that the processes of a service have had."""
+    spent = 0.0
+    for process in processes(port):
+        with suppress(OSError):  # it has ended in the meantime
+            spent += cpu_seconds(process)
     return spent
 
 
@@ -209,36 +255,6 @@ def wrk(
     return Figures(float(match[1]), float(match[2]), float(match[3]), int(match[4]), int(match[5]))
 
 
-def best_beside_floor(
-    servers: Mapping[str, Callable[[int], list[str]]],
-    request: Request,
-    check: Callable[[bytes], None],
-    *,
-    seconds: float,
-    rounds: int,
-    prepare: Callable[[int], None] = lambda port: None,
-) -> dict[str, Figures]:
-    """The best of `rounds` of each server, taken in turns; the floor answers as many bytes as the service.
-
-    `prepare` is called with the port of the service, `check` with its answer. A body of 1 MiB is driven twice as long.
-    """
-    best: dict[str, Figures] = {}
-    size = 2
-    for _ in range(rounds):
-        for name, command in servers.items():
-            with serving(command, environ={"BARE_BYTES": str(size)}, limit=120) as port:
-                if name == "gathernd":
-                    prepare(port)
-                answer = post(port, request)
-                if name == "gathernd":
-                    size = len(answer)
-                    check(answer)
-                figures = wrk(port, request, seconds=seconds * (2 if len(request.body) >= 1 << 20 else 1))
-            if name not in best or figures.rate > best[name].rate:
-                best[name] = figures
-    return best
-
-
 def halves(together: bool = False) -> tuple[set[int], set[int]]:
     """The processors of a service and those of what drives it, so that neither takes the other's; all with `together`,
     and where there is one.
@@ -277,3 +293,9 @@ def table(title: str, rows: Mapping[str, Figures], baselines: Sequence[str]) -> 
     return "\n".join(
         [title, *("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)]
     )
+
+
+def better(best: dict[str, Figures], name: str, figures: Figures) -> None:
+    """Keep the better of two measurements."""
+    if name not in best or figures.rate > best[name].rate:
+        best[name] = figures

@@ -1,12 +1,10 @@
 """The service's gRPC beside an empty grpc.aio echo of the same bytes, over TCP and over a Unix socket, in turns.
 
-    python -m benchmarks.grpc [--seconds 3] [--rounds 5] [--triton ADDRESS] [--http]
+    python -m benchmarks.grpc [--seconds 3] [--rounds 5] [--triton PYTHON]
 
-Two kinds of calls from one client process with 16 calls in flight: `tiny` is a 2x2 gather whose data travels along;
-`lookup` is 256 int64 indices into a resident 200,000x64 float32 table, 64 KiB out. The echo reads the same request and
-answers bytes of the same length. Printed are calls a second and processor time of a call, medians of the rounds, and
-the ratio to the echo over the same socket. `--triton` names a running Triton whose models `floats` and `lookup` do the
-same work. With `--http` it measures HTTP instead, driven by wrk: of a service without gRPC, and of one with it, idle.
+One client process has 16 calls in flight: `tiny` is a 2x2 gather with inline data; `lookup` is 256 int64 indices into a
+resident 200,000 x 64 float32 table, 64 KiB out. The echo reads the same request and answers as many bytes. Printed are
+calls a second and processor time of a call, medians of the rounds, and the ratio to the echo over the same socket.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -26,16 +24,15 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-import httpx
 import numpy as np
 import uvloop
 from tritonclient.grpc import service_pb2
 
-from benchmarks import common, peers
+from benchmarks import common, work
+from benchmarks.peers.triton_server import MISSING, triton_server
 
 INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 IN_FLIGHT: Final = 16
-ROWS, WIDTH, INDICES = 200_000, 64, 256
 SERVE: Final = [str(Path(sys.executable).with_name("gathernd")), "serve", "--port", "0"]
 ECHO: Final = """
 import sys, grpc, grpc.aio, uvloop
@@ -57,16 +54,16 @@ uvloop.run(main())
 """
 
 
-def messages(tiny_model: str, lookup_model: str) -> dict[str, bytes]:
-    """The requests of both kinds, to these models."""
+def messages() -> dict[str, bytes]:
+    """The requests of both kinds."""
     pb: Any = service_pb2
-    tiny = pb.ModelInferRequest(model_name=tiny_model)
+    tiny = pb.ModelInferRequest(model_name="gathernd")
     tiny.inputs.add(name="data", datatype="FP32", shape=[2, 2])
     tiny.inputs.add(name="indices", datatype="INT64", shape=[2, 2])
     tiny.raw_input_contents.extend([np.arange(4, dtype=np.float32).tobytes(), np.array([[0, 0], [1, 1]]).tobytes()])
-    lookup = pb.ModelInferRequest(model_name=lookup_model)
-    lookup.inputs.add(name="indices", datatype="INT64", shape=[INDICES, 1])
-    lookup.raw_input_contents.append(np.random.default_rng(1).integers(0, ROWS, INDICES).tobytes())
+    lookup = pb.ModelInferRequest(model_name="items")
+    lookup.inputs.add(name="indices", datatype="INT64", shape=[work.PICK, 1])
+    lookup.raw_input_contents.append(np.random.default_rng(1).integers(0, work.ROWS, work.PICK).tobytes())
     return {"tiny": tiny.SerializeToString(), "lookup": lookup.SerializeToString()}
 
 
@@ -110,22 +107,23 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[str]]:
         process.wait(30)
 
 
-def upload(url: str) -> None:
-    """Make the tables resident."""
-    table = np.random.default_rng(0).random((ROWS, WIDTH), np.float32).tobytes()
-    query = {"dtype": "float32", "shape": f"{ROWS},{WIDTH}"}
-    headers = {"content-type": "application/octet-stream"}
-    httpx.put(f"{url}/tensors/items", params=query, content=table, headers=headers, timeout=60).raise_for_status()
-
-
 def measure(seconds: float, rounds: int, folder: Path, triton: str | None) -> None:
     """Start the service and an echo for each kind, measure in turns, print."""
     socket_path, log = folder / "service.sock", folder / "log"
-    more = ["--store-dir", str(folder / "store"), "--grpc-port", "0", "--grpc-uds", str(socket_path)]
+    more = [
+        "--store-dir",
+        str(folder / "store"),
+        "--cache-dir",
+        common.warm_cache(),
+        "--grpc-port",
+        "0",
+        "--grpc-uds",
+        str(socket_path),
+    ]
     with running([*SERVE, *more], log) as service:
         port = wait_for(log, r"gRPC on [^ ]*:(\d+)")
-        upload(wait_for(log, r"ready on (\S+),"))
-        for kind, message in messages("gathernd", "items").items():
+        work.upload(int(wait_for(log, r"ready on \S+:(\d+),")), work.table())
+        for kind, message in messages().items():
             _, size = uvloop.run(rate(f"127.0.0.1:{port}", message, 1))
             echo_socket, echo_log = folder / f"{kind}.sock", folder / kind
             with running([sys.executable, "-c", ECHO, str(size), str(echo_socket)], echo_log) as echo:
@@ -137,7 +135,7 @@ def measure(seconds: float, rounds: int, folder: Path, triton: str | None) -> No
                     "echo, Unix socket": (f"unix:{echo_socket}", message, echo.pid),
                 }
                 if triton is not None:
-                    turns["Triton, TCP"] = (triton, messages("floats", "lookup")[kind], 0)
+                    turns["Triton, TCP"] = (triton, message, 0)
                 print_turns(f"{kind}, {size} bytes out", turns, seconds, rounds)
 
 
@@ -160,43 +158,24 @@ def print_turns(title: str, turns: dict[str, tuple[str, bytes, int]], seconds: f
         print(f"  {name:22} {median(rates[name]):8,.0f}/s  {spent}  x echo {ratio:.2f}")
 
 
-def measure_http(seconds: float, rounds: int, folder: Path) -> None:
-    """HTTP of two services, one of which has gRPC that nobody calls, in turns; and the first in the place of both."""
-    kinds = {name: request for name, way, request in peers.work() if way == "native" and "4 MB" not in name}
-    extra: dict[str, list[str]] = {"off": [], "off again": [], "on, idle": ["--grpc-port", "0"]}
-    with ExitStack() as opened:
-        ports: dict[str, int] = {}
-        for number, (name, flags) in enumerate(extra.items()):
-            log = folder / f"log{number}"
-            opened.enter_context(running([*SERVE, "--store-dir", str(folder / str(number)), *flags], log))
-            url = wait_for(log, r"ready on (\S+),")
-            ports[name] = int(url.rpartition(":")[2])
-            upload(url)
-        for kind, request in kinds.items():
-            rates: dict[str, list[float]] = {name: [] for name in ports}
-            for turn in range(rounds):
-                order: Callable[[Any], Any] = reversed if turn % 2 else iter
-                for name in order(list(ports)):
-                    rates[name].append(common.wrk(ports[name], request, seconds=seconds).rate)
-            for name in ports:
-                ratio = median(ours / theirs for ours, theirs in zip(rates[name], rates["off"], strict=True))
-                print(f"{kind:14} gRPC {name:10} {median(rates[name]):8,.0f}/s  x off {ratio:.3f}")
-
-
 def main() -> None:
-    """Parse the arguments and measure."""
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--triton", metavar="ADDRESS")
-    parser.add_argument("--http", action="store_true")
-    arguments = parser.parse_args()
+    parser.add_argument("--triton", metavar="PYTHON", help="of an environment with nvidia-pytriton")
+    options = parser.parse_args()
     print(common.machine_line())
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.http:
-            measure_http(arguments.seconds, arguments.rounds, Path(folder))
+    with ExitStack() as stack:
+        triton = None
+        if options.triton:
+            port = common.free_port()
+            stack.enter_context(triton_server(options.triton, "gathernd", "items", grpc_port=port))
+            triton = f"127.0.0.1:{port}"
         else:
-            measure(arguments.seconds, arguments.rounds, Path(folder), arguments.triton)
+            print(MISSING)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gathernd-bench-"))
+        measure(options.seconds, options.rounds, Path(folder), triton)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ MOST_PROBES: Final = 1024
 """Buckets that one search reads, whatever the index holds. All of 2 ** 40 keys are expected within 150 buckets of
 their homes."""
 _KEYS_OF_BUCKETS: Final = (21, 4)
-"""21 keys for 4 buckets, a load of 0.75: a hit reads 1.12 buckets, a miss 1.55 (benchmarks/key_index.py). At 0.8 these
-are 1.18 and 2.05."""
+"""21 keys for 4 buckets, a load of 0.75: a hit reads 1.12 buckets, a miss 1.55 (`benchmarks.kernels keys`). At 0.8
+these are 1.18 and 2.05."""
 
 
 def bucket_count(capacity: int) -> int:

@@ -4,7 +4,7 @@ It goes over the slices of the output in blocks. For each block it reads the tup
 and numbers the slices that they name within their batch (`_write_block`), makes addresses of the numbers
 (`_write_addresses`), and copies the slices (`copy_slices`), asking for each some time before its copy.
 
-Figures that stand here were measured as `benchmarks/README.md` says, under "CPU kernel: what was tried".
+`python -m benchmarks.kernels gather` measures it.
 """
 
 from __future__ import annotations

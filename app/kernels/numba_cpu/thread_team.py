@@ -109,8 +109,7 @@ JOB_WORDS: Final = 2 * _APART
 """int64 of the longest job."""
 
 _SPIN_NS: Final = 15_000
-"""A helper that sleeps costs its waker 13 to 23 µs and comes after 10 to 40; with 50 µs the event loop was slower
-(`benchmarks/README.md`, "Threads that share a gather")."""
+"""A helper that sleeps costs its waker 13 to 23 µs and comes after 10 to 40; with 50 µs the event loop was slower."""
 _READS_PER_CLOCK: Final = 32
 """Reads of EPOCH between two of the clock, which takes as long as several of them."""
 _PAUSES: Final = 1000

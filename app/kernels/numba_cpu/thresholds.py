@@ -1,6 +1,6 @@
 """How large work must be for the kernels to treat it in another way: every size that was measured, in one place.
 
-`benchmarks/README.md` says how, under "CPU kernel: what was tried".
+`python -m benchmarks.kernels gather` measures them.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from app.keys.compiled.key_bytes import equal_keys, hash_key, is_torn, string_si
 from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK, WORDS
 
 BLOCK: Final = 64
-"""Keys that are searched for at once. Measured with benchmarks/key_index.py."""
+"""Keys that are searched for at once. Measured with `benchmarks.kernels keys`."""
 _ENTRIES: Final = 0xFE
 """The words of a bucket that are entries."""
 _FINGERPRINT: Final = signed(2**64 - 1 - ROW_MASK)
