@@ -117,16 +117,12 @@ def serving(
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="gathernd-bench-") as folder:
         log = Path(folder) / "log"
-        environ = {
-            **os.environ,
-            "GATHERND_STORE_DIR": f"{folder}/store",
-            **(environ or {}),
-        }
-        if "GATHERND_CACHE_DIR" not in (environ or {}):
-            environ = {**environ, "GATHERND_CACHE_DIR": warm_cache()}
+        own = {"GATHERND_STORE_DIR": f"{folder}/store", **(environ or {})}
+        if "GATHERND_CACHE_DIR" not in own:
+            own["GATHERND_CACHE_DIR"] = warm_cache()
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                command(port), cwd=cwd, env=environ, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
+                command(port), cwd=cwd, env=os.environ | own, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
         try:

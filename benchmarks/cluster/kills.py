@@ -46,7 +46,7 @@ class Adder:
         self.acknowledged: list[tuple[float, float]] = []
         self._over = Event()
         self._port, self._bodies = port, bodies(low, low + RANGE_ROWS)
-        self._thread = Thread(target=self._add)
+        self._thread = Thread(target=self._add, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ class Lookups:
         self.seen: list[Seen] = []
         self._over = Event()
         asked, answers = [body_of(one) for one in rows], [table[one].tobytes() for one in rows]
-        self._thread = Thread(target=lambda: asyncio.run(self._run(port, asked, answers)))
+        self._thread = Thread(target=lambda: asyncio.run(self._run(port, asked, answers)), daemon=True)
         self._thread.start()
 
     def end(self) -> None:

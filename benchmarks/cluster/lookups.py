@@ -20,9 +20,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
-from app.formats.safetensors.header import write_header
-from app.tensors.dtypes import DTYPES
 from benchmarks import common, work
 from benchmarks.work import PICK, ROWS, SAFETENSORS, WIDTH
 
@@ -33,8 +32,7 @@ GOAL_RATIO, GOAL_MS = 6.0, 1.5
 
 def body_of(rows: Any) -> bytes:
     """A safetensors body of indices."""
-    flat = np.ascontiguousarray(rows, np.int64)
-    return write_header("indices", DTYPES["int64"], (len(flat), 1), flat.nbytes) + flat.tobytes()
+    return save({"indices": np.ascontiguousarray(rows, np.int64).reshape(-1, 1)})
 
 
 def header_of(body: bytes) -> bytes:
@@ -88,18 +86,13 @@ NAMESPACE = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-c
 
 
 def count_answers(port: int, bodies: list[bytes], width: int, seconds: float) -> tuple[int, float]:
-    """How many lookups are answered on so many connections, asked for by one process, as Ray is; and in what time."""
+    """Lookups that are answered on `width` connections of one process, as Ray is asked, and the seconds they take."""
 
     async def ask(seed: int, until: float) -> int:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         done = 0
         while time.perf_counter() < until:
-            body = bodies[(seed + done) % len(bodies)]
-            writer.write(header_of(body) + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            assert answer.startswith(b"HTTP/1.1 200"), answer
-            at = answer.index(b"content-length: ") + 16
-            await reader.readexactly(int(answer[at : answer.index(b"\r", at)]))
+            await look_up(reader, writer, bodies[(seed + done) % len(bodies)])
             done += 1
         writer.close()
         return done
@@ -113,7 +106,7 @@ def count_answers(port: int, bodies: list[bytes], width: int, seconds: float) ->
 
 
 def rate(port: int, bodies: list[bytes], width: int) -> float:
-    """Lookups a second, so many at a time."""
+    """Lookups a second, `width` at a time."""
     count_answers(port, bodies, width, 1.0)
     count, seconds = count_answers(port, bodies, width, RAY_SECONDS)
     return count / seconds

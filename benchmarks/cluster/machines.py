@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ RANGES, SHARDS = 4, 4
 
 @contextmanager
 def etcd(folder: Path) -> Iterator[str]:
-    """One member; the value of GATHERND_CLUSTER."""
+    """One member of etcd; yields the value of GATHERND_CLUSTER."""
+    if shutil.which("etcd") is None:
+        raise SystemExit("etcd is needed: the Debian package etcd-server")
     client, peer = (f"http://127.0.0.1:{common.free_port()}" for _ in range(2))
     command = [
         "etcd", "--data-dir", str(folder), "--log-level", "error", "--listen-client-urls", client,

@@ -137,7 +137,8 @@ def _best(contenders: Mapping[str, Callable[[], Figure]], rounds: int) -> dict[s
 
 def _show(best: Mapping[str, Figure], base: str) -> None:
     for name, (rate, cost) in best.items():
-        against = f"{rate / best[base].rate:.2f} and {best[base].cost / cost:.2f} x {base}"
+        ratios = (rate / best[base].rate, best[base].cost / cost) if best[base].rate and cost else (0.0, 0.0)
+        against = f"{ratios[0]:.2f} and {ratios[1]:.2f} x {base}"
         print(f"{name:20} {rate:9,.0f}   {cost * 1e6:9,.0f} µs   {against}")
 
 
