@@ -1,6 +1,6 @@
 """The settings: environment variables GATHERND_* and equal flags of `gathernd serve`, built once and passed down.
 
-Other modules are given what they need of it. A test keeps docs/reference/settings.md equal to it.
+Other modules receive the values that they need. A test keeps docs/reference/settings.md equal to the table here.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ ADDRESS: Final = r"^(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (compared, not listened on)
 _CONNECTIONS = 10_000
 _OWN_FILES = 128
-"""Files that are no connections and no uploads: the store's, listeners, libraries."""
+"""Open files other than connections and uploads: the store's, listeners, libraries."""
 _UNLIMITED = 1 << 20
 
 
 def _files_of_process() -> int:
-    """How many files this process may open once it has raised its limit, as a service does when it starts."""
+    """The most files this process may open; a service raises its limit to that when it starts."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _UNLIMITED if most == resource.RLIM_INFINITY else most
 
 
 def size_of(text: str) -> ByteSize:
-    """The number of bytes that a text says, as 1000 or 1GiB. Raises ValueError."""
+    """Parse a size such as 1000 or 1GiB, in bytes. Raises ValueError."""
     return ByteSize(ByteSize._validate(text, None))  # type: ignore[arg-type]
 
 
@@ -52,47 +52,49 @@ class Settings(BaseSettings):
     )
 
     host: str = Field(
-        "127.0.0.1", description="Address to listen on, or a name, for all of its addresses; `::` takes IPv4 too."
+        "127.0.0.1",
+        description="Address or name to listen on; a name stands for all of its addresses. `::` accepts IPv4 too.",
     )
-    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free port.")
     grpc_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Port on which the inference protocol is served over gRPC too, 0 for a free one; needs the extra "
-        "`grpc` (default: none, and no gRPC).",
+        description="Port of the inference protocol over gRPC; 0 picks a free port. Needs the extra `grpc` (default: "
+        "no gRPC).",
     )
-    workers: int = Field(1, ge=1, le=256, description="Processes that share the port.")
+    workers: int = Field(1, ge=1, le=256, description="Number of processes that share the port.")
     uds: Path | None = Field(
         None,
-        description="Path of a Unix socket on which HTTP is served, without TLS; on TCP it is then served only where "
-        "HOST or PORT is set too (default: none).",
+        description="Path of a Unix socket for HTTP, without TLS. TCP is then served only if HOST or PORT is set too "
+        "(default: none).",
     )
     grpc_uds: Path | None = Field(
         None,
-        description="Path of a Unix socket on which the inference protocol is served over gRPC, without TLS; needs the "
-        "extra `grpc`, and one worker (default: none).",
+        description="Path of a Unix socket for the inference protocol over gRPC, without TLS. Needs the extra `grpc` "
+        "and one worker (default: none).",
     )
     uds_mode: str = Field(
         "0600",
         pattern="^0?[0-7]{3}$",
-        description="Permissions of the files of both sockets, in octal: whoever may write to one may connect. Without "
-        "keys and with one that others may write to no tensor can be changed.",
+        description="Permissions of both socket files, in octal: whoever may write to a file may connect. A service "
+        "without keys refuses changes of tensors if others may write to the files.",
     )
     uds_owner: str | None = Field(
         None,
         min_length=1,
-        description="Owner of these files, as `user`, `user:group` or `:group` (default: that of the process).",
+        description="Owner of the socket files, as `user`, `user:group` or `:group` (default: the owner of the "
+        "process).",
     )
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
-        description="Where gathers run that leave it to the service: auto, by their size; cpu, "
-        "and no GPU is used at all; gpu, on the GPU whatever it can hold, and no start without one.",
+        description="Where gathers run if the request does not say: `auto` decides by size; `cpu` never uses a GPU; "
+        "`gpu` runs on the GPU whatever it can hold, and refuses to start without one.",
     )
     gpu_memory: ByteSize | None = Field(
         None,
         ge=2**20,
-        description="Most bytes of the GPU's memory (default: nine tenths of what is free at the start).",
+        description="Most bytes of GPU memory to use (default: nine tenths of what is free at the start).",
     )
     store_dir: Path = Field(
         default_factory=lambda: user_data_path("gathernd") / "store",
@@ -100,78 +102,87 @@ class Settings(BaseSettings):
     )
     cache_dir: Path = Field(
         default_factory=lambda: user_cache_path("gathernd"),
-        description="Folder of compiled kernels and the measured rates (default: a per-user cache folder).",
+        description="Folder of compiled kernels and measured rates (default: a per-user cache folder).",
     )
-    max_json_bytes: ByteSize = Field(size_of("64MiB"), ge=1, description="Largest JSON body, as sent and as inflated.")
-    max_body_bytes: ByteSize = Field(size_of("1GiB"), ge=1, description="Largest binary body, as sent and as inflated.")
-    max_output_bytes: ByteSize = Field(size_of("1GiB"), ge=1, description="Largest output, in bytes of its items.")
+    max_json_bytes: ByteSize = Field(
+        size_of("64MiB"), ge=1, description="Largest JSON body, as sent and after decompression."
+    )
+    max_body_bytes: ByteSize = Field(
+        size_of("1GiB"), ge=1, description="Largest binary body, as sent and after decompression."
+    )
+    max_output_bytes: ByteSize = Field(size_of("1GiB"), ge=1, description="Largest output tensor, in bytes.")
     max_upload_bytes: ByteSize = Field(size_of("64GiB"), ge=1, description="Largest upload of a resident tensor.")
     max_store_bytes: ByteSize | None = Field(
-        None, ge=1, description="Most bytes of all resident tensors together (default: what the disk holds)."
+        None, ge=1, description="Most bytes of all resident tensors together (default: limited by the disk only)."
     )
     max_tensors: int = Field(
-        10_000, ge=1, description="Most resident tensors, each with any number of versions, and most aliases."
+        10_000,
+        ge=1,
+        description="Most resident tensors, however many versions each has. The number of aliases has the same limit.",
     )
     keep_versions: int = Field(
         1,
         ge=1,
         le=10_000,
-        description="How many versions of a tensor an upload keeps, itself among them, beside those that aliases name; "
-        "`keep` in the upload's query wins.",
+        description="How many versions of a tensor an upload keeps, including the new one. Versions that aliases "
+        "point to are kept as well. `keep` in the upload's query overrides it.",
     )
     max_idempotency_keys: int = Field(
-        10_000_000, ge=1, description="Most Idempotency-Keys of the last 24 hours; each takes some 300 bytes of disk."
+        10_000_000,
+        ge=1,
+        description="Most Idempotency-Keys remembered, each for 24 hours; each takes about 300 bytes of disk.",
     )
     import_from: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Prefixes, comma-separated, of the URLs that tensors may be imported from, as in "
-        "`https://models.example/tables/, s3://bucket/tables/, file:///data/tables/`. Behind one of https or http, and "
-        "a space, stand networks (`10.0.0.0/8`) of which its host may have addresses besides public ones.",
+        description="URL prefixes from which tensors may be imported, comma-separated, as in "
+        "`https://models.example/tables/, s3://bucket/tables/, file:///data/tables/`. After an https or http prefix "
+        "and a space, list the networks (`10.0.0.0/8`) in which its host may have addresses; public addresses are "
+        "always allowed.",
     )
-    import_s3_endpoint: str | None = Field(
-        None, description="URL of the service that has the buckets of `s3://` (default: that of AWS)."
-    )
-    max_imports: int = Field(4, ge=1, le=64, description="Imports that a process may carry out at once.")
+    import_s3_endpoint: str | None = Field(None, description="URL of the S3 service for `s3://` URLs (default: AWS).")
+    max_imports: int = Field(4, ge=1, le=64, description="Most imports that a process runs at once.")
     cluster: str | None = Field(
         None,
-        description="The cluster whose tables this service routes to: `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` "
-        "(`etcds://` over TLS), where its catalogue is, or a file with a map of shards. A changed file is in force "
-        "within a second.",
+        description="Cluster whose tables this service routes to: `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` "
+        "(`etcds://` over TLS) for a catalogue in etcd, or the path of a map file of shards. A changed file takes "
+        "effect within a second.",
     )
     shard: bool = Field(
         False,
-        description="Whether this service is a shard of the cluster at `etcd://`: it registers itself and holds the "
-        "segments of tables that a reconciler has it pull. Its callers need the cluster's key.",
+        description="Whether this service is a shard of the cluster at `etcd://`. A shard registers itself and pulls "
+        "the segments of tables that the reconciler assigns to it. Its callers need the cluster's key.",
     )
     node: str = Field(
         default_factory=socket.gethostname,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        description="Name of the shard in its cluster, which goes with its store (default: the host's name).",
+        description="Name of the shard in its cluster; it belongs to the shard's store (default: the host's name).",
     )
     zone: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._-]{0,64}$",
-        description="What fails together with the shard, such as a rack: copies of rows are put into several zones.",
+        description="Failure domain of the shard, such as a rack. The copies of a row range are placed in different "
+        "zones.",
     )
     advertise: str | None = Field(
         None,
         pattern=ADDRESS,
-        description="HOST:PORT by which routers and other shards reach the shard (default: what it listens on).",
+        description="HOST:PORT at which routers and other shards reach the shard (default: the address it listens on).",
     )
     cluster_key_file: Path | None = Field(
         None,
-        description="File of the API key, of scope `gather`, that the shards of a map's file are asked with, if they "
-        "ask for one. A changed file is in force within a second.",
+        description="File of the API key, of scope `gather`, that is sent to the shards of a map file if they require "
+        "one. A changed file takes effect within a second.",
     )
     cluster_ca: Path | None = Field(
         None,
-        description="PEM file of the authorities of the shards' certificates; with it shards are asked over TLS only, "
-        "and a certificate has to name the address that the map has. A changed file is in force within a second.",
+        description="PEM file of the authorities that sign the shards' certificates. If set, shards are called over "
+        "TLS only, and a certificate must name the shard's address in the map. A changed file takes effect within a "
+        "second.",
     )
     shard_timeout: float = Field(
         2.0,
         gt=0,
-        description="Seconds that a shard may take to begin its answer, or pause in it, before another replica is "
+        description="Seconds that a shard may take to begin its answer, or pause within it, before another replica is "
         "asked.",
     )
     max_rank: int = Field(32, ge=1, le=64, description="Largest rank of data, indices and output.")
@@ -179,13 +190,13 @@ class Settings(BaseSettings):
     max_elements: int = Field(2**33, ge=1, description="Most elements of data, indices or output.")
     max_string_bytes: ByteSize = Field(size_of("16MiB"), ge=1, description="Longest string element, in UTF-8 bytes.")
     max_features: int = Field(1024, ge=1, le=65536, description="Most features of a lookup.")
-    max_header_bytes: ByteSize = Field(size_of("64KiB"), ge=1024, description="Most bytes of a request's header.")
+    max_header_bytes: ByteSize = Field(size_of("64KiB"), ge=1024, description="Most bytes in the header of a request.")
     max_header_fields: int = Field(100, ge=8, description="Most header fields of a request.")
     grpc_max_message_bytes: ByteSize = Field(
         size_of("16MiB"),
         ge=1024,
-        description="Largest message of a gRPC call, as sent and as inflated. A message is in memory before it can be "
-        "charged: as many calls may be under way at once as messages of this size fit MEMORY_BUDGET.",
+        description="Largest gRPC message, as sent and after decompression. A message is in memory before it is "
+        "charged, so the service admits only as many concurrent calls as messages of this size fit MEMORY_BUDGET.",
     )
     memory_budget: ByteSize = Field(
         default_factory=lambda: ByteSize(memory_limit() // 2),
@@ -197,114 +208,126 @@ class Settings(BaseSettings):
         default_factory=lambda: len(os.sched_getaffinity(0)),
         ge=1,
         le=1024,
-        description="Threads of the kernel pool, and most that share a gather "
-        "(default: the cores the process may use).",
+        description="Threads of the kernel pool, and most threads of one gather (default: the cores the process may "
+        "use).",
     )
-    max_requests: int = Field(1024, ge=1, description="Requests of a process that may be under way at once.")
+    max_requests: int = Field(1024, ge=1, description="Most requests in progress in a process.")
     max_connections: int = Field(
         default_factory=lambda: max(1, min(_CONNECTIONS, (_files_of_process() - _OWN_FILES) * 3 // 4)),
         ge=1,
-        description="Connections that a process may have open: for one more the longest idle is closed, and without an "
-        "idle one it is refused (default: three quarters of the files a process may open, at most 10000).",
+        description="Most open connections of a process. One more connection closes the one that has been idle "
+        "longest, or is refused if none is idle (default: three quarters of the files a process may open, at most "
+        "10000).",
     )
     max_queue: int = Field(
         64,
         ge=0,
-        description="Requests that may wait for a thread of the pool, and as many for a large body to be read.",
+        description="Requests that may wait for a thread of the pool; as many more may wait for a large body to be "
+        "read.",
     )
     queue_timeout: float = Field(
         10.0, gt=0, description="Seconds a request may wait for a thread of the pool, or for its large body to be read."
     )
     deadline: float = Field(
-        30.0, gt=0, description="Seconds after which a request that has arrived and not run is refused."
+        30.0, gt=0, description="Seconds after which a request that has arrived but not started is refused."
     )
-    header_timeout: float = Field(10.0, gt=0, description="Seconds a sender may take for a request's header.")
+    header_timeout: float = Field(10.0, gt=0, description="Seconds a sender may take to send the header of a request.")
     body_timeout: float = Field(10.0, gt=0, description="Seconds a sender may pause within a body.")
-    min_body_rate: int = Field(1024, ge=0, description="Bytes a second that a body must arrive with on average.")
-    answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause in reading its answer.")
-    min_answer_rate: int = Field(1024, ge=0, description="Bytes a second that an answer must be read with on average.")
+    min_body_rate: int = Field(
+        1024, ge=0, description="Lowest average rate at which a body may arrive, in bytes per second."
+    )
+    answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause while it reads its answer.")
+    min_answer_rate: int = Field(
+        1024, ge=0, description="Lowest average rate at which a client may read its answer, in bytes per second."
+    )
     keep_alive: float = Field(
         130.0,
         gt=0,
-        description="Seconds an idle connection is kept: longer than the proxies in front keep theirs (Caddy: 120).",
+        description="Seconds to keep an idle connection open. Set it higher than in the proxies in front (Caddy: 120).",
     )
     grpc_max_connections: int = Field(
         default_factory=lambda: max(1, min(_CONNECTIONS, (_files_of_process() - _OWN_FILES) // 8)),
         ge=1,
-        description="gRPC connections that a process may have open; further ones are closed at once (default: an "
-        "eighth of the files a process may open, at most 10000).",
+        description="Most open gRPC connections of a process; further ones are closed at once (default: an eighth of "
+        "the files a process may open, at most 10000).",
     )
-    grpc_keepalive: float = Field(60.0, gt=0, description="Seconds after which an idle gRPC connection is sent a ping.")
+    grpc_keepalive: float = Field(
+        60.0, gt=0, description="Seconds of silence after which a gRPC connection gets a ping."
+    )
     grpc_keepalive_timeout: float = Field(
-        20.0, gt=0, description="Seconds that the ping may stay without an answer before the connection is closed."
+        20.0, gt=0, description="Seconds to wait for the answer to a ping before the connection is closed."
     )
     grpc_max_connection_age: float | None = Field(
         None,
         gt=0,
-        description="Seconds after which a gRPC connection is closed politely, so that clients connect anew and reach "
+        description="Seconds after which a gRPC connection is closed gracefully, so that clients reconnect and reach "
         "other workers and replicas; its calls have DRAIN_TIMEOUT to finish (default: never).",
     )
     drain_delay: float = Field(
-        0.0, ge=0, description="Seconds after SIGTERM in which requests are still accepted while /readyz says no."
+        0.0,
+        ge=0,
+        description="Seconds after SIGTERM during which requests are still accepted while /readyz reports not ready.",
     )
-    drain_timeout: float = Field(30.0, gt=0, description="Seconds after that for running requests to finish.")
+    drain_timeout: float = Field(30.0, gt=0, description="Seconds that running requests then have to finish.")
     loop_max_us: float | None = Field(
         None,
         ge=0,
-        description="Longest gather, in microseconds by measured rates, that the event loop runs (default: measured).",
+        description="Longest gather that runs in the event loop, in microseconds estimated from measured rates "
+        "(default: measured).",
     )
     split_min_us: float | None = Field(
         None,
         ge=0,
-        description="Shortest gather, in microseconds by measured rates, that is split over threads (default: 10).",
+        description="Shortest gather that is split over threads, in microseconds estimated from measured rates "
+        "(default: 10).",
     )
     kernel: Literal["numba", "numpy"] = Field(
         "numba",
-        description="CPU kernel: numba, or numpy, with which nothing is compiled, neither what reads nor what writes "
-        "requests: the start takes 2 s, and JSON some hundred times as long.",
+        description="CPU kernel: `numba` or `numpy`. With `numpy` nothing is compiled: the service starts in 2 s, and "
+        "reading and writing JSON takes about a hundred times as long.",
     )
-    api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is asked for.")
+    api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is required.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Host names, comma-separated, by which the service may be called besides loopback names (default: "
-        "no others on a loopback address, any name elsewhere).",
+        description="Host names, comma-separated, that requests may use besides loopback names (default: none on a "
+        "loopback address, any elsewhere).",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Origins, comma-separated, as in https://app.example, whose pages may call the service (CORS).",
+        description="Origins, comma-separated, whose pages may call the service (CORS), as in https://app.example.",
     )
     tls_cert: Path | None = Field(
         None,
-        description="PEM file of the certificate and its chain; with it the service speaks HTTPS only. "
-        "A renewed one is in force within a second.",
+        description="PEM file of the certificate and its chain. If set, the service speaks HTTPS only. A renewed file "
+        "takes effect within a second.",
     )
     tls_key: Path | None = Field(
-        None, description="PEM file of the certificate's private key (default: it stands in the certificate's file)."
+        None, description="PEM file of the certificate's private key (default: the certificate's file)."
     )
     tls_key_password_file: Path | None = Field(None, description="File of the private key's password, if it has one.")
     tls_client_ca: Path | None = Field(
         None,
-        description="PEM file of authorities; with it every caller must show a certificate of one of them. A changed "
-        "file is in force within a second.",
+        description="PEM file of authorities. If set, every caller must present a certificate signed by one of them. "
+        "A changed file takes effect within a second.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe log line printed."
+        "info", description="Least severe level that is logged."
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="Log lines as text for people, or as a JSON object each."
+        "text", description="Format of the log: lines of text for people, or a JSON object per line."
     )
     log_rate: int = Field(
         100,
         ge=0,
-        description="Most lines a second and process about refused requests; one line says how many more there were.",
+        description="Most log lines per second and process about refused requests; one more line counts the rest.",
     )
     access_log: bool = Field(
-        False, description="Whether every request gets a line in the log, which costs small requests a good deal."
+        False, description="Whether every request is logged. This slows small requests noticeably."
     )
     otlp_endpoint: str | None = Field(
         None,
-        description="URL of the OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs the "
-        "extra `otel` (default: what `OTEL_EXPORTER_OTLP_ENDPOINT` says; without either nothing is traced).",
+        description="URL of the OpenTelemetry collector (OTLP over HTTP) that receives a trace of each request. Needs "
+        "the extra `otel` (default: `OTEL_EXPORTER_OTLP_ENDPOINT`; if neither is set, nothing is traced).",
     )
 
     @property
@@ -319,7 +342,7 @@ class Settings(BaseSettings):
 
     @property
     def serves_grpc(self) -> bool:
-        """Whether gRPC is served, wherever that is."""
+        """Whether gRPC is served, on a port or a socket."""
         return self.grpc_port is not None or self.grpc_uds is not None
 
     @field_validator("*", mode="before")
@@ -333,16 +356,16 @@ class Settings(BaseSettings):
     @classmethod
     def _has_one_worker(cls, value: Path | None, known: ValidationInfo) -> Path | None:
         if value is not None and known.data.get("workers", 1) > 1:
-            raise ValueError("is served by one worker, GATHERND_WORKERS=1; several share GATHERND_GRPC_PORT")
+            raise ValueError("needs GATHERND_WORKERS=1; several workers share GATHERND_GRPC_PORT")
         return value
 
     @model_validator(mode="after")
     def _grpc_has_a_place_of_its_own(self) -> Self:
-        """Sockets that do not listen yet may share a port: nothing else would refuse it."""
+        """Check it here: two sockets that do not listen yet may bind the same port without an error."""
         if self.serves_tcp and self.grpc_port == self.port != 0:
-            raise _refusal("grpc_port", self.grpc_port, f"{self.grpc_port} is the port of HTTP, GATHERND_PORT")
+            raise _refusal("grpc_port", self.grpc_port, f"{self.grpc_port} is already the HTTP port, GATHERND_PORT")
         if self.uds is not None and self.grpc_uds is not None and self.uds.resolve() == self.grpc_uds.resolve():
-            raise _refusal("grpc_uds", self.grpc_uds, f"{self.grpc_uds} is the socket of HTTP, GATHERND_UDS")
+            raise _refusal("grpc_uds", self.grpc_uds, f"{self.grpc_uds} is already the HTTP socket, GATHERND_UDS")
         return self
 
     @model_validator(mode="after")
@@ -350,7 +373,7 @@ class Settings(BaseSettings):
         if self.shard and not (self.cluster or "").startswith(("etcd://", "etcds://")):
             raise _refusal("shard", True, "needs GATHERND_CLUSTER, as in etcd://10.0.0.1:2379")
         if self.shard and self.advertise is None and (not self.serves_tcp or self.host in _ALL_ADDRESSES):
-            raise _refusal("advertise", None, "is needed, since others cannot reach the shard by what it listens on")
+            raise _refusal("advertise", None, "is required: other machines cannot reach the address that the shard listens on")
         return self
 
     @field_validator("max_connections", "grpc_max_connections")
@@ -359,7 +382,7 @@ class Settings(BaseSettings):
         room = _files_of_process() - _OWN_FILES
         if value > max(room, 1):
             raise ValueError(
-                f"is more than a process may have here, {room}: its limit on open files says so (ulimit -n)"
+                f"is more than {room}, which is what the process's limit on open files allows (ulimit -n)"
             )
         return value
 
@@ -367,7 +390,7 @@ class Settings(BaseSettings):
     @classmethod
     def _needs_certificate(cls, value: Path | None, known: ValidationInfo) -> Path | None:
         if value is not None and known.data.get("tls_cert") is None:
-            raise ValueError("is of no use without GATHERND_TLS_CERT")
+            raise ValueError("needs GATHERND_TLS_CERT")
         return value
 
     @field_validator("allowed_hosts", "cors_origins", "import_from", mode="before")
@@ -385,14 +408,14 @@ class Settings(BaseSettings):
             try:
                 parse_prefix(entry)
             except BadUrl as problem:
-                raise ValueError(f"{entry!r} is no prefix of URLs: {problem}") from None
+                raise ValueError(f"{entry!r} is not a URL prefix: {problem}") from None
         return value
 
     @field_validator("import_s3_endpoint")
     @classmethod
     def _check_endpoint(cls, value: str | None) -> str | None:
         if value is not None and not _ENDPOINT.fullmatch(value):
-            raise ValueError("is no URL of the form https://host or http://host:9000")
+            raise ValueError("must be a URL such as https://host or http://host:9000")
         return value
 
     @field_validator("cors_origins")
@@ -411,7 +434,7 @@ def _takes_a_path(field: FieldInfo) -> bool:
 
 
 def _refusal(name: str, value: object, why: str) -> ValidationError:
-    """What refuses a setting for the sake of others, told as that of the setting's own checks."""
+    """The error for a setting that conflicts with others, in the form of pydantic's own errors for one setting."""
     return ValidationError.from_exception_data(
         "Settings", [{"type": "value_error", "loc": (name,), "input": value, "ctx": {"error": ValueError(why)}}]
     )
@@ -433,11 +456,11 @@ TOPICS: Final = {
     "tls_cert": "TLS",
     "log_level": "Logs and traces",
 }
-"""The topics of the settings, each by the first of its fields; it goes on up to the next one's."""
+"""The topics of the settings, keyed by the first setting of each. A topic extends to the next one's first setting."""
 
 
 def topics() -> dict[str, str]:
-    """The topic of each setting, by the names of the fields in their order."""
+    """The topic of each setting, in the order of the fields."""
     found: dict[str, str] = {}
     topic = ""
     for name in Settings.model_fields:
@@ -463,7 +486,7 @@ def settings_tables() -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """A field's default as it may be given, "" where there is none or where it depends on the machine."""
+    """A field's default in the form a user types it; "" if it has none or if it depends on the machine."""
     default = field.default
     if field.default_factory is not None or default in (None, ()):
         return ""

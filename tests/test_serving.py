@@ -104,7 +104,7 @@ def test_a_worker_serves_http_on_a_port_where_its_parent_does(tmp_path: Path) ->
     assert not Settings(**worker_settings(alone)).serves_tcp
     both = Settings(uds=tmp_path / "http", port=8080)
     assert Settings(**worker_settings(both)).serves_tcp
-    with pytest.raises(ValidationError, match="8080 is the port of HTTP"):
+    with pytest.raises(ValidationError, match="8080 is already the HTTP port"):
         Settings(uds=tmp_path / "http", port=8080, grpc_port=8080)
 
 

@@ -1,19 +1,19 @@
 """The one exception that carries every error, and the closed list of its codes.
 
-Every refusal anywhere in the service is a `GatherError` whose `code` has a row in `CATALOGUE`: its statuses, what it
-means, how to mend the request, and an example. `hints.py` makes the hint of an error that brings none. The bodies of
-answers, the pages at /errors/{code}, OpenAPI and the labels of metrics are made from the rows; tests hold
-`docs/reference/errors.md` and the classes of the Python client equal to them. The statuses are plain numbers and names,
-since code below the transports raises errors and knows neither HTTP nor gRPC.
+Every refused request raises a `GatherError` whose `code` has a row in `CATALOGUE`: its statuses, what it means, how to
+mend the request, and an example. `hints.py` makes the hint of an error that has none of its own. The bodies of answers,
+the pages at /errors/{code}, OpenAPI and the labels of metrics are made from the rows; tests hold
+`docs/reference/errors.md` and the classes of the Python client equal to them. Statuses are plain numbers and names,
+because the code below the transports does not know HTTP or gRPC.
 
     GatherError
-      code      which entry of the catalogue
+      code      the code of the catalogue's row
       detail    one sentence about this request
-      rule      the operator's rule that was broken, with the clause of the dialect's text, or None
+      rule      the rule of the operator that the request breaks, with the clause of the specification, or None
       places    where in the request, at most ten
       total     how many places there are in all
       facts     further members of the body, such as `limit` and `maximum`
-      hint      one sentence on how to mend this request, None where the catalogue's for the code says it
+      hint      one sentence on how to mend this request; None to use the catalogue's
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ CATALOGUE: Final[Mapping[Code, ErrorRow]] = dict(
 CODES: Final[tuple[Code, ...]] = tuple(CATALOGUE)
 REPORTED_PLACES: Final = 10
 LONG_TEXT: Final = 1 << 20
-"""Bytes of a text above which an error says at which byte it is wrong (`offset`)."""
+"""Bytes of a text above which an error gives the byte at which the text is wrong (`offset`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of an operator: `clause` is the number the dialect's text gives it, None where it numbers nothing."""
+    """A rule of an operator. `clause` is its number in the specification, or None if the rule has no number."""
 
     dialect: str
     clause: str | None
@@ -56,9 +56,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One spot in the request that is wrong; members that do not apply are None, `allowed` too on an axis of size 0.
+    """One place in the request that is wrong. Members that do not apply are None; so is `allowed` on an axis of size 0.
 
-    `offset` is the byte of a long text.
+    `offset` is a byte position in a long text.
     """
 
     pointer: str
@@ -71,7 +71,7 @@ class Place:
 
 
 class GatherError(Exception):
-    """A request refused; `code` is from the catalogue."""
+    """A refused request; `code` is from the catalogue."""
 
     def __init__(
         self,
@@ -98,5 +98,5 @@ class GatherError(Exception):
 
 
 def invalid_field(pointer: str, detail: str, hint: str | None = None) -> GatherError:
-    """The error for a field that is missing, unknown, or has another value than it may."""
+    """The error for a field that is missing, unknown, or has a value that is not allowed."""
     return GatherError("invalid_field", detail, pointer=pointer, hint=hint)

@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command that gets the error from a service on 127.0.0.1:8080, and what the answer says. A test runs it.
+    """A command that gets the error from a service on 127.0.0.1:8080, and the answer. A test runs it.
 
     `members` are the answer's members other than `detail` and `hint`. If `hint` is None, the row makes the hint from
-    these members. `about` says what the command needs, if that is not plain.
+    these members. `about` says what the command presupposes, if anything.
     """
 
     command: str
@@ -27,8 +27,8 @@ class ErrorRow:
     """A code: its texts, an example, its status over HTTP and the name of its status over gRPC.
 
     `title` heads the error body; `meaning` and `mend`, how to mend the request, are on the page of the code. `hints`
-    serve errors that bring no hint of their own: the first whose facts, in braces, the error has (see `hints.py`). The
-    last needs no facts.
+    serve errors without a hint of their own: `hints.py` takes the first whose facts, in braces, the error has. The last
+    needs no facts.
     """
 
     title: str

@@ -17,7 +17,7 @@ _OTHER_SETTINGS: Final[Mapping[str, str]] = {
     "store_aliases": "GATHERND_MAX_TENSORS",
     "store_tensors": "GATHERND_MAX_TENSORS",
 }
-"""The settings behind limits for which errors have another name in `limit`."""
+"""Settings whose limit has another name in the error's member `limit`."""
 _FIXED: Final = frozenset(
     (
         *("data_members", "fields_bytes", "grpc_message_bytes", "gzip_members", "npy_header_bytes"),
@@ -26,7 +26,7 @@ _FIXED: Final = frozenset(
 )
 """Limits that no setting changes."""
 _TEXTS: Final = ("/parameters/lookup", "/__metadata__/lookup")
-"""Where the inference protocol and safetensors have the JSON of a lookup, as text."""
+"""Fields of the inference protocol and of safetensors that hold a lookup as JSON text."""
 _LARGEST: Final = 2**63 - 1
 """A limit that no setting can raise."""
 
@@ -34,13 +34,13 @@ _LARGEST: Final = 2**63 - 1
 def hint_of(error: GatherError, retry_after: int) -> str:
     """One sentence on how to mend the request: the error's own, or the catalogue's with the facts of the error.
 
-    `retry_after` is what the answer's field Retry-After says where it has one.
+    `retry_after` is the value of the answer's Retry-After header, in seconds.
     """
     return _of_text(_hint(error, retry_after))
 
 
 def _of_text(hint: str) -> str:
-    """The hint, which says so if its places are in a text, as pointers into the JSON that is the text."""
+    """Make pointers into a JSON text relative to that text, and say so. Other hints are returned unchanged."""
     for text in _TEXTS:
         if f"{text}/" in hint and not hint.startswith(f"In the JSON text at {text}: "):
             return f"In the JSON text at {text}: {hint.replace(f'{text}/', '/')}"
@@ -60,8 +60,8 @@ def _hint(error: GatherError, retry_after: int) -> str:
 
 
 def _facts(error: GatherError, retry_after: int) -> dict[str, object]:
-    """What templates may name: pointer, axis and size of the first place, its `low` and `high`; `limit`, `maximum` and
-    `setting` of a limit; `retry_after` in seconds. Only what the error has.
+    """The names that templates may use, as far as the error has them: pointer, axis, size, `low` and `high` of the
+    first place; `limit`, `maximum` and `setting` of a limit; `retry_after` in seconds.
     """
     facts: dict[str, object] = {"retry_after": retry_after}
     if error.places:
@@ -80,5 +80,5 @@ def _facts(error: GatherError, retry_after: int) -> dict[str, object]:
 
 
 def setting_of(limit: str) -> str:
-    """The setting of a limit that an operator may change: GATHERND_MAX_ and its name in errors, but for a few."""
+    """The setting of a limit: GATHERND_MAX_ plus the limit's name in errors, with a few exceptions."""
     return _OTHER_SETTINGS.get(limit, f"GATHERND_MAX_{limit.upper()}")

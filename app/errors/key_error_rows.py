@@ -13,7 +13,7 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
     "no_keys": ErrorRow(
         "No keys",
         grpc_status="FAILED_PRECONDITION",
-        meaning="The request names rows by key, and the table has no key column: its rows have positions only.",
+        meaning="The request names rows by key, but the table has no key column: its rows have positions only.",
         mend=(
             "Send positions in `indices`, or upload the table with its keys: a safetensors body with `keys` and `data`."
         ),
@@ -30,16 +30,16 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
         "Key not found",
         grpc_status="NOT_FOUND",
         meaning=(
-            "A key is not among those of the table. All missing keys are counted in `total`, the first ten in "
-            "row-major order are listed."
+            "The table does not have one of the keys. `total` counts all missing keys; `errors` lists the first ten in "
+            "row-major order."
         ),
         mend=(
-            "Leave the keys out, or say what stands for them: `missing` fill gives rows of `fill_value`, `missing` row "
-            "the row that `missing_row` names. `found` tells which keys the table has."
+            "Leave the keys out, or say what to return for them: `missing` fill returns rows of `fill_value`, "
+            "`missing` row returns the row that `missing_row` names. `found` says which keys the table has."
         ),
         hints=(
-            "Leave out the key at {pointer}, or send 'missing': 'fill' for a row of zeros in place of each such key.",
-            "Leave out the keys that are missing, or send 'missing': 'fill' for a row of zeros in place of each.",
+            "Leave out the key at {pointer}, or send 'missing': 'fill' to get a row of zeros for each missing key.",
+            "Leave out the missing keys, or send 'missing': 'fill' to get a row of zeros for each.",
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gather -H 'Content-Type: application/json' -d '{
@@ -58,10 +58,10 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
     "keys_not_unique": ErrorRow(
         "Keys not unique",
         meaning=(
-            "A key column has a key more than once. All repetitions are counted in `total`; `errors` lists the first "
-            "ten positions whose key came before."
+            "A key column has a key more than once. `total` counts all repetitions; `errors` lists the first ten "
+            "positions that repeat an earlier key."
         ),
-        mend="Give each row a key of its own: remove the repeated rows, or join them to one.",
+        mend="Give each row its own key: remove the repeated rows, or merge them.",
         hints=(
             "Remove the row at {pointer}, or give it a key that no other row has.",
             "Give each row a key that no other row has.",

@@ -1,4 +1,4 @@
-"""Errors of what a request asks: its fields, and the rules and limits of the operators."""
+"""Errors of a request's content: its fields, and the rules and limits of the operators."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ OperatorCode = Literal[
 ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "invalid_field": ErrorRow(
         "Invalid field",
-        meaning=(
-            "A field is missing, unknown, given twice, of the wrong JSON type or not one of the values it may have."
-        ),
+        meaning="A field is missing, unknown, repeated, of the wrong JSON type, or has a value that is not allowed.",
         mend="Compare the request with the schema at /openapi.json; the pointer names the field.",
         hints=(
-            "Correct {pointer} so that it is as /openapi.json describes it.",
-            "Correct the request so that it is as /openapi.json describes it.",
+            "Correct {pointer} to match the schema at /openapi.json.",
+            "Correct the request to match the schema at /openapi.json.",
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
@@ -52,16 +50,16 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "unsupported_dtype": ErrorRow(
         "Unsupported dtype",
         meaning=(
-            "The element type is not known, or the dialect does not allow it for data or for indices, or the format "
-            "cannot carry it."
+            "The element type is unknown, the dialect does not allow it for data or indices, or the format cannot "
+            "carry it."
         ),
         mend=(
-            "Convert the tensor, choose another dialect (openvino-8 takes indices of every integer type), or another "
+            "Convert the tensor, or choose another dialect (openvino-8 takes indices of every integer type) or another "
             "format (JSON carries every type)."
         ),
         hints=(
-            "Convert {pointer} to a type that is taken here.",
-            "Convert the tensor to a type that is taken here, or send it as JSON, which carries every type.",
+            "Convert {pointer} to a supported type.",
+            "Convert the tensor to a supported type, or send it as JSON, which carries every type.",
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
@@ -78,8 +76,8 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "value_not_representable": ErrorRow(
         "Value not representable",
         meaning=(
-            "A value cannot be held by its dtype: out of range, not integral, not true or false, or a string with a "
-            "lone surrogate. Values are never wrapped, clipped or truncated; floats are rounded once, half to even."
+            "The dtype cannot hold a value: it is out of range, not integral, not a boolean, or a string with a lone "
+            "surrogate. Values are never wrapped, clipped or truncated; floats are rounded once, half to even."
         ),
         mend="Correct the value or choose a wider dtype; the pointer names the value.",
         hints=(
@@ -99,14 +97,14 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         "Element count mismatch",
         meaning=(
             "The number of values or bytes does not match shape and dtype, or the nesting of the lists does not match "
-            "shape. Ragged lists are refused even if their total fits."
+            "shape. Ragged lists are refused even if their total matches."
         ),
         mend=(
-            "Send exactly as many values as the product of the shape, flat in row-major order or nested as shape says."
+            "Send exactly as many values as the product of the shape, flat in row-major order or nested like the shape."
         ),
         hints=(
-            "Send as many values or bytes at {pointer} as the product of the shape asks for.",
-            "Send as many values or bytes as the product of the shape asks for.",
+            "Send as many values or bytes at {pointer} as the shape requires.",
+            "Send as many values or bytes as the shape requires.",
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
@@ -141,8 +139,8 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "rank_mismatch": ErrorRow(
         "Rank mismatch",
         meaning=(
-            "GatherElements and ScatterElements need indices of the rank of data: each entry of indices names the "
-            "item at its own place, but for the axis. Bags of a lookup that are pooled need indices of rank 1."
+            "GatherElements and ScatterElements need indices of the same rank as data: each index replaces the `axis` "
+            "coordinate of its own position. A pooled feature of a lookup needs indices of rank 1."
         ),
         mend="Give indices as many dimensions as data has; for whole slices use POST /gather or POST /scatternd.",
         hints=(
@@ -167,11 +165,11 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "batch_dims_out_of_range": ErrorRow(
         "batch_dims out of range",
         meaning=(
-            "batch_dims must be at least 0 and less than both ranks; the dialect onnx-11 has none, so it must be 0 "
-            "there. Beside the axis of Gather-8 it may equal the smaller rank or count from the rank of indices, and "
-            "is no more than the axis."
+            "batch_dims must be at least 0 and less than both ranks. The dialect onnx-11 has no batch_dims, so it must "
+            "be 0 there. For Gather-8 it must not exceed axis, and may also equal the smaller rank or be negative, "
+            "counted from the rank of indices."
         ),
-        mend="Use a smaller batch_dims, or another dialect than onnx-11.",
+        mend="Use a smaller batch_dims, or a dialect other than onnx-11.",
         hints=(
             "Use a batch_dims from {low} to {high}.",
             "Use a batch_dims that is less than both ranks.",
@@ -190,9 +188,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     ),
     "batch_shape_mismatch": ErrorRow(
         "Batch shape mismatch",
-        meaning=(
-            "The first batch_dims dimensions of data and of indices must be equal, one by one. Nothing is broadcast."
-        ),
+        meaning="The first batch_dims dimensions of data and indices must be equal. They are not broadcast.",
         mend="Give both tensors the same leading dimensions.",
         hints=(
             "Make dimension {axis} of indices {size}, as in data.",
@@ -219,8 +215,8 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "index_depth_out_of_range": ErrorRow(
         "Index depth out of range",
         meaning=(
-            "The last dimension of indices is the length of one index tuple: at least 1 and at most rank(data) - "
-            "batch_dims."
+            "The last dimension of indices is the length of an index tuple. It must be at least 1 and at most "
+            "rank(data) - batch_dims."
         ),
         mend="Make the last dimension of indices the number of data axes that you index.",
         hints=(
@@ -246,8 +242,8 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     ),
     "axis_out_of_range": ErrorRow(
         "Axis out of range",
-        meaning="axis must be within [-r, r-1] where r is the rank of data.",
-        mend="Use an axis that data has; negative ones count from the back.",
+        meaning="axis must be in [-r, r-1], where r is the rank of data.",
+        mend="Use an axis that data has; negative axes count from the end.",
         hints=(
             "Use an axis from {low} to {high}.",
             "Use an axis that data has.",
@@ -271,13 +267,13 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "indices_shape_mismatch": ErrorRow(
         "Indices shape mismatch",
         meaning=(
-            "GatherElements and ScatterElements need indices that are no larger than data on every axis but `axis`. "
-            "Nothing is broadcast."
+            "GatherElements and ScatterElements need indices that are no larger than data on every axis except `axis`. "
+            "They are not broadcast."
         ),
         mend="Cut indices to the size of data on every other axis, or choose another axis.",
         hints=(
             "Make dimension {axis} of indices {size} or less, as data has {size} there, or choose another axis.",
-            "Cut indices to the size of data on every axis but the operator's own.",
+            "Cut indices to the size of data on every axis except `axis`.",
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gather_elements -H 'Content-Type: application/json' -d '{
@@ -302,19 +298,19 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         "Index out of bounds",
         grpc_status="OUT_OF_RANGE",
         meaning=(
-            "An index is outside its own axis of data. Every component is checked against its axis, never the flat "
-            "offset. All bad components are counted in `total`, the first ten in row-major order are listed."
+            "An index is outside the axis of data that it addresses. Each component is checked against its own axis. "
+            "`total` counts all bad components; `errors` lists the first ten in row-major order."
         ),
         mend=(
-            "Correct the index; `allowed` gives the range, null on an axis of size 0, where no index is valid. A "
-            "gather can also clip, wrap or fill what is out of bounds: `out_of_bounds`."
+            "Correct the index. `allowed` gives the valid range; it is null on an axis of size 0, where no index is "
+            "valid. A gather can also clip, wrap or fill indices that are out of bounds: set `out_of_bounds`."
         ),
         hints=(
             (
                 "Use an index from {low} to {high} at {pointer}, since axis {axis} of data has size {size}; a gather "
                 "also takes 'out_of_bounds'."
             ),
-            "Send no index for axis {axis}, which has size {size}, so that none is valid.",
+            "Send no index for axis {axis}: it has size {size}, so no index is valid.",
             "Use indices within the size of each axis of data; a gather also takes 'out_of_bounds'.",
         ),
         example=Example(
@@ -345,16 +341,16 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         "Output too large",
         grpc_status="RESOURCE_EXHAUSTED",
         meaning=(
-            "The answer would have more bytes than the limit. This is decided from the shapes, before anything is "
-            "allocated."
+            "The output would exceed the limit of bytes. The service decides this from the shapes, before it allocates "
+            "anything."
         ),
-        mend="Ask for fewer slices a request, or have the operator raise GATHERND_MAX_OUTPUT_BYTES.",
+        mend="Ask for fewer slices per request, or have the operator raise GATHERND_MAX_OUTPUT_BYTES.",
         hints=(
             (
-                "Ask for fewer slices a request, so that the output has at most {maximum} bytes, or have the "
+                "Ask for fewer slices per request, so that the output has at most {maximum} bytes, or have the "
                 "operator raise {setting}."
             ),
-            "Ask for fewer slices a request.",
+            "Ask for fewer slices per request.",
         ),
         example=Example(
             """printf '{"data": {"dtype": "int8", "shape": [1, 524288], "base64": "%s"},
@@ -369,13 +365,13 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
         "Limit exceeded",
         grpc_status="RESOURCE_EXHAUSTED",
         meaning=(
-            "A rank, a dimension, an element count, a byte size or the bytes of a string are over the service's "
-            "limit, which `limit` and `maximum` name."
+            "A rank, a dimension, an element count, a byte size or the length of a string exceeds the service's limit; "
+            "`limit` and `maximum` name it."
         ),
         mend="Send smaller tensors, or have the operator raise the limit.",
         hints=(
-            "Send a smaller tensor: the limit {limit} is {maximum}, which the operator can raise with {setting}.",
-            "Send a smaller request: the limit {limit} is {maximum}, which is fixed.",
+            "Send a smaller tensor: the limit {limit} is {maximum}; the operator can raise it with {setting}.",
+            "Send a smaller request: the limit {limit} is {maximum} and cannot be raised.",
             "Send a smaller request.",
         ),
         example=Example(
@@ -390,11 +386,11 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
     "updates_shape_mismatch": ErrorRow(
         "Updates shape mismatch",
         meaning=(
-            "A scatter needs updates of shape indices.shape[:-1] + data.shape[k:], and of the tensor's dtype; "
-            "ScatterElements needs them of the shape of indices; the gradient of a gather needs grad_output of the "
-            "shape of the gather's output; a lookup one weight for each index."
+            "The updates of a scatter must have the tensor's dtype and the shape indices.shape[:-1] + data.shape[k:], "
+            "where k is indices.shape[-1]. Those of ScatterElements must have the shape of indices. grad_output must "
+            "have the shape of the gather's output. A lookup needs one weight for each index."
         ),
-        mend="Send one slice of the tensor for each index tuple, or for ScatterElements one item for each entry.",
+        mend="Send one slice of the tensor for each index tuple; for ScatterElements, one item for each index.",
         hints=("Send updates of shape indices.shape[:-1] + tensor.shape[k:], one slice for each index tuple.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/tensors/items/scatter -H 'Content-Type: application/json' -d '{
@@ -416,11 +412,11 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
     "offsets_invalid": ErrorRow(
         "Offsets invalid",
         meaning=(
-            "The offsets of a pooled feature say where each bag begins: they have one dimension, begin with 0, never "
-            "fall, and are at most the number of indices. The last bag ends with the indices."
+            "The offsets of a pooled feature say where each bag begins. They must have one dimension, begin with 0, "
+            "never decrease, and never exceed the number of indices. The last bag ends with the last index."
         ),
-        mend="Send for each bag the number of indices before it: for bags of 2, 0 and 3 indices 0, 2, 2.",
-        hints=("Send offsets that begin with 0, never fall, and are at most the number of indices.",),
+        mend="For each bag, send the number of indices before it: 0, 2, 2 for bags of 2, 0 and 3 indices.",
+        hints=("Send offsets that begin with 0, never decrease, and never exceed the number of indices.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/lookup -H 'Content-Type: application/json' -d '{
   "features": [{"tensor": "items", "indices": {"dtype": "int64", "shape": [3], "values": [2, 0, 1]},
@@ -447,13 +443,15 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
     "feature_mismatch": ErrorRow(
         "Feature mismatch",
         meaning=(
-            "The outputs of a lookup's features are joined on axis 1 unless `concat` is false, and then all have the "
-            "same type, the same number of rows, and the same sizes behind axis 1."
+            "The outputs of a lookup's features are joined on axis 1 unless `concat` is false. They must then have the "
+            "same type, the same number of rows, and the same sizes after axis 1."
         ),
-        mend="Send `concat` false, or give each feature as many indices or bags, of tensors of one type.",
+        mend="Send `concat` false, or give all features tensors of one type and the same number of indices or bags.",
         hints=(
-            "Send 'concat': false for an output of its own for each feature, or give all the same type and number of "
-            "rows.",
+            (
+                "Send 'concat': false to get one output for each feature, or give all features the same type and "
+                "number of rows."
+            ),
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/lookup -H 'Content-Type: application/json' -d '{
@@ -469,9 +467,9 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
     "device_unavailable": ErrorRow(
         "Device unavailable",
         grpc_status="FAILED_PRECONDITION",
-        meaning="The request asks for a GPU where there is none, or with a type that it cannot hold.",
-        mend="Use device auto, which takes the fastest device that can do it.",
-        hints=("Write 'auto' in place of 'gpu' for the device, which takes the fastest that can do it.",),
+        meaning="The request asks for a GPU, but the service has none, or the GPU does not support the type.",
+        mend="Use device auto: it picks the fastest device that can run the request.",
+        hints=("Write 'auto' in place of 'gpu' for the device: it picks the fastest device that can run the request.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},

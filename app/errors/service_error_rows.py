@@ -22,7 +22,7 @@ ServiceCode = Literal[
 _GATHER: Final = """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
   "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'"""
-"""A correct request: only the state of the service refuses it."""
+"""A correct request, refused only because of the service's state."""
 
 ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
     "overloaded": ErrorRow(
@@ -30,10 +30,10 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=503,
         grpc_status="UNAVAILABLE",
         meaning=(
-            "The queue or the memory budget is full at this moment, or as many requests are under way as may be; "
-            "`limit` says which. Nothing was done."
+            "The queue or the memory budget is full, or too many requests are in progress; `limit` says which. Nothing "
+            "was done."
         ),
-        mend="Send the request again after the seconds that Retry-After names.",
+        mend="Send the request again after the number of seconds in Retry-After.",
         hints=(
             "Send the request again after {retry_after} s, or have the operator raise {setting} if this goes on.",
             "Send the request again after {retry_after} s.",
@@ -42,34 +42,37 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             _GATHER,
             "1024 requests are under way, as many as may be",
             members={"limit": "requests", "maximum": 1024},
-            about="More requests are under way than the service has room for.",
+            about="More requests are in progress than the service has room for.",
         ),
     ),
     "not_ready": ErrorRow(
         "Not ready",
         status=503,
         grpc_status="UNAVAILABLE",
-        meaning="The service is starting, or is being stopped.",
+        meaning="The service is starting or stopping.",
         mend="Wait until GET /readyz answers 200.",
         hints=("Send the request again after {retry_after} s, once GET /readyz answers 200.",),
         example=Example(
             _GATHER,
             "the service is starting and waits for: kernels",
-            about="The service has been started a moment ago.",
+            about="The service was started a moment ago.",
         ),
     ),
     "deadline_exceeded": ErrorRow(
         "Deadline exceeded",
         status=503,
         grpc_status="DEADLINE_EXCEEDED",
-        meaning="The work was not done before the deadline of the caller or of the service.",
+        meaning="The deadline of the caller or of the service passed before the work was done.",
         mend=(
-            "Send it again after the seconds that Retry-After names, or allow more time: X-Gathernd-Timeout has "
-            "seconds, the parameter `timeout` of the inference protocol microseconds."
+            "Send the request again after the number of seconds in Retry-After, or allow more time: X-Gathernd-Timeout "
+            "is in seconds, the parameter `timeout` of the inference protocol in microseconds."
         ),
         hints=(
-            "Send the request again after {retry_after} s, or allow it more time: X-Gathernd-Timeout has seconds, "
-            "`timeout` of the inference protocol microseconds, and the operator's limit is GATHERND_DEADLINE.",
+            (
+                "Send the request again after {retry_after} s, or allow it more time: X-Gathernd-Timeout is in "
+                "seconds, `timeout` of the inference protocol in microseconds; GATHERND_DEADLINE is the operator's "
+                "limit."
+            ),
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' \\
@@ -85,14 +88,14 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=503,
         grpc_status="UNAVAILABLE",
         meaning=(
-            "The table is in row ranges on several services, and none of those that have a range which the request "
-            "needs answers; `ranges` says which rows, `errors` which indices need them. Requests for other rows "
-            "succeed. A scatter gets this, too, while a range has no primary or too few in-sync replicas, and when it "
-            "is not known whether the scatter was made."
+            "The table is split into row ranges on several services, and no replica of a range that the request needs "
+            "answers. `ranges` says which rows are unavailable, `errors` which indices need them. Requests for other "
+            "rows succeed. A scatter also gets this error if a range has no primary or too few in-sync replicas, or if "
+            "the outcome of the scatter is unknown."
         ),
         mend=(
-            "Send the request again after the seconds that Retry-After names, a scatter with its Idempotency-Key; an "
-            "operator looks after the shards."
+            "Send the request again after the number of seconds in Retry-After; send a scatter with the same "
+            "Idempotency-Key. If the error persists, have an operator check the shards."
         ),
         hints=("Send the request again after {retry_after} s, or leave out the indices that need these rows.",),
         example=Example(
@@ -105,8 +108,8 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
                 "ranges": [{"tensor": "items@1", "start": 5, "stop": 10}],
             },
             about=(
-                "The service is started with `--cluster`, the map has `items` in two ranges of five rows, and the "
-                "services that have the second one are gone."
+                "The service is started with `--cluster`. The map has `items` in two ranges of five rows, and the "
+                "services with the second range are down."
             ),
         ),
     ),
@@ -115,13 +118,13 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=501,
         grpc_status="UNIMPLEMENTED",
         meaning=(
-            "The service does not offer this part of the inference protocol (shared memory, classification of an "
-            "output, changing log and trace settings), or the request does to a table in row ranges what needs the "
-            "whole table on one machine, such as a scatter with If-Match to several ranges, or names rows by position "
-            "in a table with keys, whose rows a cluster places by their keys."
+            "The service does not implement this part of the inference protocol: shared memory, classification of an "
+            "output, or changes of log and trace settings. In a cluster also: the request needs the whole table on one "
+            "machine, such as a scatter with If-Match to several ranges, or it names rows by position in a table with "
+            "keys, whose rows a cluster places by key."
         ),
-        mend="Send the tensors in the request; an operator sets the log level when the service starts.",
-        hints=("Leave this part of the protocol out, and send the tensors in the request itself.",),
+        mend="Send the tensors in the request. An operator sets the log level when the service starts.",
+        hints=("Leave out this part of the protocol, and send the tensors in the request itself.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/v2/systemsharedmemory/region/x/register -X POST",
             "shared memory is not offered here; send the tensors in the request",
@@ -131,8 +134,10 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         "Tensor damaged",
         status=500,
         grpc_status="DATA_LOSS",
-        meaning="The file of this resident tensor no longer holds what was acknowledged. Other tensors are served.",
-        mend="Upload the tensor again, or restore the folder from a backup.",
+        meaning=(
+            "The file of this resident tensor no longer holds the acknowledged content. Other tensors are still served."
+        ),
+        mend="Upload the tensor again, or restore the store from a backup.",
         hints=("Upload the tensor again with PUT, or have the operator restore the store from a backup.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
@@ -147,13 +152,13 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=502,
         grpc_status="UNAVAILABLE",
         meaning=(
-            "The service could not import the file at the URL: its server does not answer, refuses, or cuts the "
-            "connection; the file changed meanwhile, does not match its checksum, or is not a valid npy or safetensors "
-            "file; or its host has an address that is not public. Nothing was changed."
+            "The service could not import the file at the URL. Its server did not answer, refused, or closed the "
+            "connection; its host has an address that is not public; or the file changed during the import, does not "
+            "match its checksum, or is not a valid npy or safetensors file. Nothing was changed."
         ),
         mend=(
-            "Check the URL from the machine of the service, and send the request again; or download the file and "
-            "upload it with PUT /tensors/{name}."
+            "Check from the service's machine that the URL can be read, and send the request again; or download the "
+            "file and upload it with PUT /tensors/{name}."
         ),
         hints=("Check that the service can read the URL, and send the request again, or upload the file with PUT.",),
         example=Example(
@@ -162,7 +167,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             "file:///data/tables/items.npy could not be imported: the file could not be opened: No such file or "
             "directory",
             members={"errors": [{"pointer": "/url"}]},
-            about="The service allows imports from `file:///data/tables/`, and there is no such file.",
+            about="The service allows imports from `file:///data/tables/`, and the file does not exist.",
         ),
     ),
     "insufficient_storage": ErrorRow(
@@ -170,8 +175,8 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=507,
         grpc_status="RESOURCE_EXHAUSTED",
         meaning=(
-            "The disk is full, or the quota of the store is reached: bytes, tensors, or Idempotency-Keys to "
-            "remember. The old content of the tensor is as it was."
+            "The disk is full, or the store has reached its quota of bytes, tensors or remembered Idempotency-Keys. "
+            "The old content of the tensor is unchanged."
         ),
         mend="Delete tensors, or have the operator make room or raise the quota.",
         hints=(
@@ -190,13 +195,13 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         "Internal error",
         status=500,
         grpc_status="INTERNAL",
-        meaning="The service failed. This is a defect of ours, not of the request.",
-        mend="Report it with the request_id, which the service's log has too.",
-        hints=("Report it to the operator with the request_id, which the service's log has too.",),
+        meaning="The service failed. This is a defect of the service, not of the request.",
+        mend="Report it with the request_id; the service's log has it too.",
+        hints=("Report it to the operator with the request_id; the service's log has it too.",),
         example=Example(
             _GATHER,
             "the service failed; its log has the request_id",
-            about="A defect of the service; no request is known that makes it fail.",
+            about="A defect of the service; no known request causes it.",
         ),
     ),
 }

@@ -30,14 +30,14 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Malformed request",
         status=400,
         meaning=(
-            "The body could not be read as what its Content-Type says: not JSON (bare NaN and duplicate keys count), "
-            "broken framing, or a binary part that ends early."
+            "The body is not what its Content-Type says: invalid JSON (a bare NaN or a duplicate key counts as "
+            "invalid), broken framing, or a binary part that ends early."
         ),
         mend=(
             'Send valid JSON in UTF-8. Write non-finite numbers as the strings "NaN", "Infinity" and "-Infinity", '
             "and name each key once."
         ),
-        hints=("Send one JSON object in UTF-8, or the bytes that the Content-Type names, whole.",),
+        hints=("Send one JSON object in UTF-8, or a complete body of the type that Content-Type names.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [NaN, 1, 2, 3]},
@@ -50,11 +50,13 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Unauthorized",
         status=401,
         grpc_status="UNAUTHENTICATED",
-        meaning="The service asks for a key and the request carries none, or one that is not known.",
+        meaning="The service requires an API key. The request has no key, or an unknown one.",
         mend="Send 'Authorization: Bearer KEY'. An operator makes a key with 'gathernd keys add'.",
         hints=(
-            "Send 'Authorization: Bearer KEY' with a key of this service, which 'gathernd keys add' makes; the "
-            "Python client and the command take it from the environment variable GATHERND_API_KEY.",
+            (
+                "Send 'Authorization: Bearer KEY' with a key that 'gathernd keys add' made; the Python client and the "
+                "command read it from the environment variable GATHERND_API_KEY."
+            ),
         ),
         example=Example(
             "curl -s http://127.0.0.1:8080/tensors",
@@ -67,16 +69,17 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=403,
         grpc_status="PERMISSION_DENIED",
         meaning=(
-            "The request is understood and refused: the key lacks the scope; a service on a loopback address, or with "
-            "GATHERND_ALLOWED_HOSTS, does not accept the Host or Origin header; a service without keys takes changes "
-            "of tensors over loopback only; or GATHERND_IMPORT_FROM does not allow the URL of an import."
+            "The service understood the request and refuses it. Either the key lacks the scope; or the Host or Origin "
+            "header is not allowed (on a loopback address, or with GATHERND_ALLOWED_HOSTS); or the service has no "
+            "keys, and then accepts changes of tensors over loopback only; or GATHERND_IMPORT_FROM does not allow the "
+            "URL of an import."
         ),
         mend=(
-            "Use a key with the needed scope; call the service by its own name, or add the name to "
+            "Use a key with the required scope; call the service by its own name, or add the name to "
             "GATHERND_ALLOWED_HOSTS; set GATHERND_API_KEYS_FILE to change tensors from other hosts; add a prefix of "
             "the URL to GATHERND_IMPORT_FROM."
         ),
-        hints=("Use a key with the needed scope, and call the service by a name that it has.",),
+        hints=("Use a key with the required scope, and call the service by one of its own names.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' \\
 -H 'Origin: https://example.com' -d '{
@@ -91,7 +94,10 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Not found",
         status=404,
         grpc_status="UNIMPLEMENTED",
-        meaning="No route has this path, or no import has this id, or the import with this id is no longer kept.",
+        meaning=(
+            "No route has this path, no import has this id, or the service has forgotten the import, as it does with "
+            "old ones."
+        ),
         mend=(
             "See /docs for the routes. The operators are POST /gathernd, POST /gather, POST /gather_elements, POST "
             "/scatternd and POST /scatter_elements."
@@ -109,9 +115,9 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Method not allowed",
         status=405,
         grpc_status="UNIMPLEMENTED",
-        meaning="The route exists and does not take this method.",
-        mend="Use one of the methods in the Allow header of the answer.",
-        hints=("Use one of the methods that the answer's field Allow lists.",),
+        meaning="The route exists but does not accept this method.",
+        mend="Use one of the methods in the answer's Allow header.",
+        hints=("Use one of the methods in the answer's Allow header.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/gathernd",
             "/gathernd does not take GET",
@@ -123,12 +129,12 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=404,
         grpc_status="NOT_FOUND",
         meaning=(
-            "No resident tensor and no alias has this name, or the tensor has no such version any more. Names are "
+            "No resident tensor or alias has this name, or this version of the tensor no longer exists. Names are "
             "case-sensitive."
         ),
         mend=(
-            "List the names with GET /tensors and GET /aliases, and the versions of one with GET /tensors/{name}; or "
-            "upload the tensor with PUT /tensors/{name}."
+            "List the names with GET /tensors and GET /aliases, and the versions of a tensor with GET /tensors/{name}; "
+            "or upload the tensor with PUT /tensors/{name}."
         ),
         hints=("Use a name that GET /tensors lists, or upload the tensor with PUT first.",),
         example=Example(
@@ -146,11 +152,11 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=404,
         grpc_status="NOT_FOUND",
         meaning=(
-            "No model has this name or this version: there is one for each operator, such as 'gathernd', in version "
-            "1 only, and one for each resident tensor and each alias, in the versions that are kept."
+            "No model has this name and version. Each operator is a model, such as 'gathernd', with version 1 only. "
+            "Each resident tensor and each alias is a model, with the versions that are kept."
         ),
         mend="List the models with POST /v2/repository/index.",
-        hints=("Use a model that POST /v2/repository/index lists, in a version that it has there.",),
+        hints=("Use a model and a version that POST /v2/repository/index lists.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/v2/models/gather_nd",
             "no model is named 'gather_nd'",
@@ -162,13 +168,15 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=408,
         grpc_status="DEADLINE_EXCEEDED",
         meaning=(
-            "The request did not arrive in time: the sender was too slow or stopped. A client that does not read its "
-            "answer is cut off under the same name."
+            "The request did not arrive in time: the sender was too slow or stopped. A connection whose client does "
+            "not read its answer is closed with the same code."
         ),
         mend="Send faster, send less, or have the operator raise the limit.",
         hints=(
-            "Send the whole request faster, or have the operator raise GATHERND_BODY_TIMEOUT or lower "
-            "GATHERND_MIN_BODY_RATE.",
+            (
+                "Send the request faster, or have the operator raise GATHERND_BODY_TIMEOUT or lower "
+                "GATHERND_MIN_BODY_RATE."
+            ),
         ),
         example=Example(
             "(printf '{'; sleep 20) | curl -s http://127.0.0.1:8080/gathernd -X POST -H 'Content-Type: "
@@ -200,8 +208,11 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "Tensors and aliases share one set of names. The request uploads or removes a tensor under the name of an "
             "alias, or sets an alias under the name of a tensor."
         ),
-        mend="Use another name, or the routes of the kind that it is: GET /aliases lists the aliases.",
-        hints=("Use another name; GET /aliases lists those of aliases, and GET /tensors those of tensors.",),
+        mend=(
+            "Use another name. To change the tensor or alias that has the name, use the routes of its kind; GET "
+            "/aliases lists the aliases."
+        ),
+        hints=("Use another name; GET /aliases and GET /tensors list the names in use.",),
         example=Example(
             'curl -s http://127.0.0.1:8080/aliases/items -X PUT -d \'{"tensor": "items@1"}\' -H \'Content-Type: '
             "application/json'",
@@ -215,12 +226,12 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Tensor in use",
         status=409,
         grpc_status="FAILED_PRECONDITION",
-        meaning="An alias names the tensor, or the version of it, that was to be removed.",
+        meaning="An alias points to the tensor or version that the request removes.",
         mend=(
-            "Move the alias to another version with PUT /aliases/{alias}, or remove it with DELETE /aliases/{alias}, "
-            "and remove the tensor then."
+            "Point the alias to another version with PUT /aliases/{alias}, or remove it with DELETE /aliases/{alias}; "
+            "then remove the tensor."
         ),
-        hints=("Move or remove the aliases that GET /aliases lists for the tensor, and repeat the request.",),
+        hints=("Move or remove the aliases that GET /aliases lists for the tensor, then repeat the request.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/tensors/items -X DELETE",
             "'items' is not removed, since the alias 'live' names 'items@1'",
@@ -230,7 +241,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
                 "request."
             ),
             about=(
-                "The service has the resident tensor `items`, float32 of shape [3, 2]. The alias `live` names its "
+                "The service has the resident tensor `items`, float32 of shape [3, 2]. The alias `live` points to its "
                 "version 1."
             ),
         ),
@@ -240,11 +251,11 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=412,
         grpc_status="FAILED_PRECONDITION",
         meaning=(
-            "If-Match or If-None-Match does not hold for the tensor, or the alias, as it is now. In a cluster also: "
-            "the version that a scatter was sent to under its Idempotency-Key was removed."
+            "If-Match or If-None-Match does not hold for the current tensor or alias. In a cluster also: a scatter was "
+            "retried with its Idempotency-Key after the version it was first sent to was removed."
         ),
         mend="Read the current ETag, decide again, and send that ETag.",
-        hints=("Read the ETag with GET, decide again, and send that one in If-Match.",),
+        hints=("Read the current ETag with GET, decide again, and send that ETag in If-Match.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/tensors/items -X DELETE -H 'If-Match: \"4e07408562bedb8b-3\"'",
             'If-Match does not hold: the ETag is "9f86d081884c7d65-0"',
@@ -256,9 +267,11 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Range not satisfiable",
         status=416,
         grpc_status="OUT_OF_RANGE",
-        meaning="The rows asked for are not rows of the tensor: 0 <= a <= b <= n must hold.",
+        meaning=(
+            "The requested rows are outside the tensor: rows=a:b needs 0 <= a <= b <= n, where n is the number of rows."
+        ),
         mend="Ask for rows=a:b within the tensor's first dimension.",
-        hints=("Ask for rows=a:b with 0 <= a <= b <= n, the rows that the tensor has.",),
+        hints=("Ask for rows=a:b with 0 <= a <= b <= n, where n is the tensor's number of rows.",),
         example=Example(
             "curl -s 'http://127.0.0.1:8080/tensors/items/content?rows=2:9'",
             "rows 2:9 are asked for; the tensor has 3 rows",
@@ -271,7 +284,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Payload too large",
         status=413,
         grpc_status="RESOURCE_EXHAUSTED",
-        meaning="The body, as sent or as inflated, is over the limit, or could never fit the memory budget.",
+        meaning="The body exceeds the limit, as sent or after decompression, or could never fit the memory budget.",
         mend=(
             "Send less, use a binary format, upload the data once as a resident tensor, or have the operator raise "
             "the limit."
@@ -291,8 +304,8 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
     "unsupported_media_type": ErrorRow(
         "Unsupported media type",
         status=415,
-        meaning="The route does not read this Content-Type or Content-Encoding.",
-        mend="With curl add -H 'Content-Type: application/json'. Encodings are gzip and deflate.",
+        meaning="The route does not accept this Content-Type or Content-Encoding.",
+        mend="With curl, add -H 'Content-Type: application/json'. Supported encodings are gzip and deflate.",
         hints=("Send 'Content-Type: application/json' with a JSON body.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -d '{

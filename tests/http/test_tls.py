@@ -347,7 +347,7 @@ def test_a_key_with_a_password_and_one_file_for_both(start: Start, tmp_path: Pat
         ("strange key", "1", "key values mismatch"),
         pytest.param("locked", "1", "cannot be used", marks=pytest.mark.slow),
         pytest.param("authorities", "1", "the authorities of clients", marks=pytest.mark.slow),
-        pytest.param("key alone", "1", "is of no use without GATHERND_TLS_CERT", marks=pytest.mark.slow),
+        pytest.param("key alone", "1", "needs GATHERND_TLS_CERT", marks=pytest.mark.slow),
     ],
 )
 def test_a_pair_that_cannot_be_used_ends_the_start_with_a_reason(

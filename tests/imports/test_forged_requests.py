@@ -523,11 +523,11 @@ def test_prefixes_that_are_none(text: str) -> None:
     with pytest.raises(BadUrl):
         parse_prefix(text)
     if text:
-        with pytest.raises(ValidationError, match="is no prefix of URLs"):
+        with pytest.raises(ValidationError, match="is not a URL prefix"):
             Settings(import_from=f"https://allowed.example/,{text}")
 
 
 @pytest.mark.parametrize("text", ["s3.example", "ftp://s3.example", "http://user:pass@s3.example", "http://s3/?x", ""])
 def test_endpoints_that_are_none(text: str) -> None:
-    with pytest.raises(ValidationError, match="is no URL"):
+    with pytest.raises(ValidationError, match="must be a URL"):
         Settings(import_s3_endpoint=text)
