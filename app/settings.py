@@ -373,7 +373,7 @@ class Settings(BaseSettings):
         if self.shard and not (self.cluster or "").startswith(("etcd://", "etcds://")):
             raise _refusal("shard", True, "needs GATHERND_CLUSTER, as in etcd://10.0.0.1:2379")
         if self.shard and self.advertise is None and (not self.serves_tcp or self.host in _ALL_ADDRESSES):
-            raise _refusal("advertise", None, "is required: other machines cannot reach the address that the shard listens on")
+            raise _refusal("advertise", None, "is required: others cannot reach the address that the shard listens on")
         return self
 
     @field_validator("max_connections", "grpc_max_connections")
