@@ -82,7 +82,7 @@ def use_gpu(settings: Settings, service: Service) -> None:
         threshold = measure_gpu(device, service.kernel, service.chooser.threads)
     except (NoDevice, OutOfDeviceMemory, DeviceFailed) as reason:
         if settings.device == "gpu":
-            raise NoDevice(f"GATHERND_DEVICE=gpu asks for a GPU: {reason}") from None
+            raise NoDevice(f"GATHERND_DEVICE=gpu needs a GPU: {reason}") from None
         service.chooser = replace(service.chooser, no_gpu=str(reason))
         logger.info("gathers run on the CPU: %s", reason)
         return
@@ -211,7 +211,7 @@ def create_app(
         if compile_all is None:
             measure()
             return None
-        logger.info("compiling kernels for the first time: requests take longer until that is done")
+        logger.info("compiling kernels for the first time: requests take longer until this is done")
 
         def compile_and_measure() -> None:
             compile_all()
@@ -347,6 +347,6 @@ def _compile_rest(rest: Callable[[], None]) -> None:
     try:
         rest()
     except Exception:
-        logger.exception("not all could be compiled: requests use Python and NumPy in its place")
+        logger.exception("some kernels could not be compiled: requests use Python and NumPy instead")
     else:
         logger.info("all kernels are compiled")

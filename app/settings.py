@@ -381,9 +381,7 @@ class Settings(BaseSettings):
     def _fits_the_files(cls, value: int) -> int:
         room = _files_of_process() - _OWN_FILES
         if value > max(room, 1):
-            raise ValueError(
-                f"is more than {room}, which is what the process's limit on open files allows (ulimit -n)"
-            )
+            raise ValueError(f"is more than {room}, which is what the process's limit on open files allows (ulimit -n)")
         return value
 
     @field_validator("tls_key", "tls_key_password_file", "tls_client_ca")

@@ -150,7 +150,7 @@ class AsgiApp:
         if b"host" not in context.headers and context.scope["http_version"] == "1.1":
             raise GatherError(
                 "malformed_request",
-                "a request of HTTP/1.1 has the header field Host",
+                "an HTTP/1.1 request needs the header field Host",
                 hint="Send the header field Host.",
             )
         self.host_check.check(context.headers)

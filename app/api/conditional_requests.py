@@ -94,7 +94,7 @@ def _named(name: str, pointer: str | None) -> tuple[str, str]:
 
 def _malformed(name: str, text: str, pointer: str | None) -> GatherError:
     where, shown = _named(name, pointer)
-    hint = f"Send the ETag in {shown} with its double quotes, as the answer of GET has it in the field ETag."
+    hint = f"Send the ETag in {shown} with its double quotes, as in the ETag field of the answer of GET."
     if _BARE.fullmatch(text):
         sent = f"'{shown}: \"{text}\"'" if pointer is None else f'"{shown}": "\\"{text}\\""'
         hint = f"Send {sent} with the double quotes, which are part of an ETag."

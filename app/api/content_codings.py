@@ -72,9 +72,9 @@ class Inflater:
         if self._members >= most:
             raise GatherError(
                 "limit_exceeded",
-                f"the body has more than {most} members of gzip, which is too many for what they hold",
+                f"the body has more than {most} gzip members, too many for their content",
                 facts={"limit": "gzip_members", "maximum": most},
-                hint="Compress the body as one stream of gzip.",
+                hint="Compress the body as one gzip stream.",
             )
         self._members += 1
         if self._is_gzip:
@@ -112,10 +112,10 @@ class Inflater:
             raise GatherError("malformed_request", "the compressed body ends early", hint="Send the whole stream.")
 
     def _bytes_follow(self) -> GatherError:
-        hint = "Send one compressed stream and no more."
+        hint = "Send exactly one compressed stream."
         if self._is_gzip:
-            hint = "Send members of gzip and no more: what follows the last begins none."
-        return GatherError("malformed_request", "bytes follow the compressed body", hint=hint)
+            hint = "Send gzip members only: the bytes after the last one are not a member."
+        return GatherError("malformed_request", "extra bytes follow the compressed body", hint=hint)
 
 
 def inflater(encoding: bytes | None) -> Inflater | None:
@@ -126,8 +126,8 @@ def inflater(encoding: bytes | None) -> Inflater | None:
     if name not in (*_GZIP, b"deflate"):
         raise GatherError(
             "unsupported_media_type",
-            f"the Content-Encoding {name.decode('latin-1')!r} is not read here; gzip and deflate are",
-            hint="Send 'Content-Encoding: gzip' with a gzip stream, or the body as it is without that field.",
+            f"the Content-Encoding {name.decode('latin-1')!r} is not supported; use gzip or deflate",
+            hint="Send 'Content-Encoding: gzip' with a gzip stream, or the uncompressed body without that field.",
         )
     return Inflater(name)
 

@@ -59,7 +59,7 @@ class DiskThreads:
 def _log_failure(done: Future[None]) -> None:
     error = done.exception()
     if error is not None:
-        logger.error("work in the background failed", exc_info=error)
+        logger.error("background work failed", exc_info=error)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

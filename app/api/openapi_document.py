@@ -51,11 +51,11 @@ _REASONS: Final = {
     403: "Refused",
     404: "Not found",
     408: "The request did not arrive in time",
-    409: "It conflicts with what there is",
+    409: "It conflicts with the current state",
     412: "A condition does not hold",
     413: "The body is too large",
-    415: "The media type is not read here",
-    416: "These rows are not there",
+    415: "The media type is not supported",
+    416: "The rows are outside the tensor",
     422: "The request breaks a rule",
     431: "The header is too large",
     500: "The service failed",
@@ -69,10 +69,10 @@ _EVERYWHERE: Final[tuple[Code, ...]] = (
 )  # fmt: skip
 """Errors of every operation: the limit on connections holds for all, and a stop cuts off what outlasts it."""
 _HEADERS: Final[dict[int, Described]] = {
-    401: {"WWW-Authenticate": {"description": "Bearer: a key is asked for.", "schema": {"type": "string"}}},
+    401: {"WWW-Authenticate": {"description": "Bearer: a key is required.", "schema": {"type": "string"}}},
     503: {
         "Retry-After": {
-            "description": "Seconds after which to send the request again.",
+            "description": "Seconds to wait before the request is sent again.",
             "schema": {"type": "integer", "minimum": 1},
         }
     },
@@ -81,8 +81,8 @@ _HEADERS: Final[dict[int, Described]] = {
 _BEARER: Final = {
     "type": "http",
     "scheme": "bearer",
-    "description": "A key of the service, where its operator asks for keys. What changes tensors needs a key with the "
-    "scope `tensors`, the metrics any key, everything else one with the scope `gather`.",
+    "description": "A key of the service, if its operator requires keys. Changes of tensors need a key with the scope "
+    "`tensors`, the metrics any key, everything else a key with the scope `gather`.",
 }
 
 

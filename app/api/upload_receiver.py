@@ -83,9 +83,9 @@ class UploadReceiver:
         if self._digest is not None and self._digest.digest() != self._wanted_digest:
             raise GatherError(
                 "malformed_request",
-                "the body is not the one that Content-Digest speaks of",
+                "the body does not match Content-Digest",
                 pointer="/content-digest",
-                hint="Send the whole file, or the digest of what is sent.",
+                hint="Send the whole file, or the digest of the body as sent.",
             )
         if self.upload is None:
             self._begin(whole=True)
@@ -198,6 +198,6 @@ def read_digest(field: bytes | None) -> bytes | None:
 def _malformed_digest() -> GatherError:
     return invalid_field(
         "/content-digest",
-        "Content-Digest must be as in sha-256=:BASE64:",
+        "Content-Digest must have the form sha-256=:BASE64:",
         "Send the SHA-256 of the body in base64, as sha-256=:BASE64:, or leave out the field Content-Digest.",
     )

@@ -19,11 +19,11 @@ _USUAL: Final = tuple(
     for pattern, hint in (
         (
             "(api/|_)?(health(z|check)?|status|ping|ready|alive|live|up)/?",
-            f"Use the path '{_READY}' to see whether requests are taken, or '{_LIVE}' whether the process runs.",
+            f"Use the path '{_READY}' to see whether it is ready, or '{_LIVE}' whether the process runs.",
         ),
         (
             "v2/(health|ready|live)/?",
-            f"Use the path '{path_of('serverReady')}' to see whether requests are taken, or '{path_of('serverLive')}'.",
+            f"Use the path '{path_of('serverReady')}' to see whether it is ready, or '{path_of('serverLive')}'.",
         ),
         (
             "(v[12]/)?(models|repository|index|repository/models)/?",

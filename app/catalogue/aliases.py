@@ -1,7 +1,7 @@
-"""The rules of aliases: names that stand for one version each, and move to others in one step, however many.
+"""The rules of aliases. An alias points to one version of a tensor; any number of aliases move in one step.
 
-Tensors and aliases share their names: no tensor is uploaded under the name of an alias, nor an alias made of the name
-of a tensor. What an alias names is neither removed nor superseded, see `versions`.
+Tensors and aliases share one set of names. A version that an alias points to is neither removed nor superseded, see
+`versions`.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def _target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) ->
             raise unknown_reference(own, reference, pointer)
         return name, number
     if own.alias is not None:
-        detail = "an alias names one version of a tensor, never an alias"
-        hint = f"Write the version that GET /aliases/{name} says it names."
+        detail = "an alias points to a version of a tensor, not to another alias"
+        hint = f"Write the version that GET /aliases/{name} shows."
     else:
-        detail = f"an alias names one version of a tensor, and {shorten(reference)!r} has no number"
+        detail = f"an alias points to a version of a tensor, but {shorten(reference)!r} has no number"
         hint = "Name a tensor that GET /tensors lists, and behind @ a version that it has."
         meant = record_of(reference.partition("@")[0])
         if meant.current is not None:

@@ -29,7 +29,7 @@ class Conditions:
         if self.match is not None and (etag is None or (etag not in self.match and self.match != ("*",))):
             raise GatherError(
                 "precondition_failed",
-                f"{match} does not hold: " + (f"there is no such {kind}" if etag is None else f"the ETag is {etag}"),
+                f"{match} does not hold: " + (f"the {kind} does not exist" if etag is None else f"the ETag is {etag}"),
                 pointer=self.pointer,
                 hint=f"Leave out {match}, or {'upload the tensor' if kind == 'tensor' else f'make the {kind}'} first."
                 if etag is None

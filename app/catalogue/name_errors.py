@@ -57,7 +57,7 @@ def name_conflict(name: str, *, is_alias: bool, pointer: str = "/name") -> Gathe
         hint = f"Use another name for the alias, or remove the tensor at /tensors/{name} first."
     return GatherError(
         "name_conflict",
-        f"{name!r} is {'an alias' if is_alias else 'a tensor'}, and tensors and aliases share their names",
+        f"{name!r} is {'an alias' if is_alias else 'a tensor'}, and tensors and aliases share one set of names",
         pointer=pointer,
         hint=hint,
     )
@@ -69,7 +69,7 @@ def tensor_in_use(reference: str, aliases: Sequence[Alias]) -> GatherError:
     others = "" if len(aliases) == 1 else f" and {len(aliases) - 1} more"
     return GatherError(
         "tensor_in_use",
-        f"{reference!r} is not removed, since the alias {first.alias!r}{others} names {first.reference!r}",
+        f"{reference!r} cannot be removed: the alias {first.alias!r}{others} points to {first.reference!r}",
         pointer="/name",
         hint=f"Move the alias with PUT /aliases/{first.alias} to another version, or remove it with DELETE, and "
         "repeat the request.",
@@ -81,7 +81,7 @@ def no_alias(alias: str, *, is_tensor: bool, names: Iterable[str] = ()) -> Gathe
     if is_tensor:
         return GatherError(
             "tensor_not_found",
-            f"{alias!r} is a tensor and no alias",
+            f"{alias!r} is a tensor, not an alias",
             pointer="/name",
             hint=f"Ask for the tensor at /tensors/{alias}.",
         )

@@ -55,7 +55,7 @@ Authorities = Annotated[
 Address = Annotated[
     str,
     typer.Option(
-        "--ray", envvar="RAY_ADDRESS", help="The Ray cluster that this machine is in: auto, or HOST:PORT of its head."
+        "--ray", envvar="RAY_ADDRESS", help="The Ray cluster of this machine: auto, or HOST:PORT of its head."
     ),
 ]
 
@@ -72,11 +72,13 @@ def _size(text: str) -> int:
     return size
 
 
-Ranges = Annotated[int | None, typer.Option(min=1, help="Into how many row ranges a new version is cut (at first: 4).")]
-Replicas = Annotated[int | None, typer.Option(min=1, help="On how many shards each range is (at first: 2).")]
+Ranges = Annotated[int | None, typer.Option(min=1, help="Number of row ranges of a new version (initially 4).")]
+Replicas = Annotated[int | None, typer.Option(min=1, help="Number of shards that hold each range (initially 2).")]
 SegmentBytes = Annotated[
     int | None,
-    typer.Option(parser=_size, metavar="SIZE", help="A larger range is cut in two, as 1GiB (at first: 16GiB)."),
+    typer.Option(
+        parser=_size, metavar="SIZE", help="Larger ranges are split in two; a size such as 1GiB (initially 16GiB)."
+    ),
 ]
 
 
@@ -123,7 +125,7 @@ def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
         try:
             return pool.submit(_connected, address, work).result()
         except BrokenProcessPool:
-            raise failure("Ray has ended the process that asked it: is the Ray cluster gone?") from None
+            raise failure("Ray ended this process: is the Ray cluster gone?") from None
 
 
 def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
@@ -174,14 +176,12 @@ def cluster_start(
     ray: Address = "auto",
     ranges: Ranges = None,
     replicas: Replicas = None,
-    shards: Annotated[
-        int | None, typer.Option(min=1, help="How many shards there are to be; one for each machine by default.")
-    ] = None,
+    shards: Annotated[int | None, typer.Option(min=1, help="Number of shards (default: one for each machine).")] = None,
     data_dir: Annotated[Path, typer.Option(help="Folder on each machine: a shard has its own folder in it.")] = Path(
         "/var/lib/gathernd-cluster"
     ),
     shard_bytes: Annotated[
-        int | None, typer.Option(min=1 << 17, help="Bytes that a shard may hold; what the disk has free by default.")
+        int | None, typer.Option(min=1 << 17, help="Bytes that a shard may hold (default: the free disk space).")
     ] = None,
     flag: Annotated[
         list[str] | None, typer.Option(help="A further flag of the shards' gathernd serve, as --flag=--threads=4.")
@@ -190,7 +190,7 @@ def cluster_start(
         Path | None, typer.Option(help="Certificate (PEM) on each machine, for its address: shards serve over TLS.")
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="The certificate's key on each machine; it may stand in the same file.")
+        Path | None, typer.Option(help="The certificate's key on each machine; it may be in the same file.")
     ] = None,
     cluster_ca: Authorities = None,
     metrics: Annotated[str, typer.Option(help="HOST:PORT at which the reconciler serves its metrics.")] = "",
@@ -241,7 +241,7 @@ def cluster_status(
     cluster: Cluster,
     *,
     cluster_ca: Authorities = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """The shards, and which of them have which ranges."""
     found = _status(cluster, cluster_ca)
@@ -292,16 +292,16 @@ def cluster_drain(
     node: Annotated[str, typer.Argument(help="The shard, as status names it.")],
     cluster: Cluster,
     cluster_ca: Authorities = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait until others have its ranges.")] = 3600.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until other shards have its ranges.")] = 3600.0,
 ) -> None:
     """Have others copy a shard's ranges, and wait until it has none. Requests go on meanwhile."""
     from app.cluster.catalogue import transitions  # noqa: PLC0415
 
     with _catalogue(cluster, cluster_ca) as client:
         client.transact(partial(transitions.drain, node=node, by="gathernd cluster drain"))
-        what = f"{node} still has ranges: is there room on others, and does a reconciler run?"
+        what = f"{node} still has ranges: do other shards have room, and is a reconciler running?"
         _until(lambda: transitions.used_bytes(client.refresh()).get(node, 0) == 0, wait, what)
-    typer.echo(f"{node} has no ranges: it may be ended")
+    typer.echo(f"{node} has no ranges: it can be stopped")
 
 
 @app.command("undrain")
@@ -329,7 +329,7 @@ def cluster_forget(
     with _catalogue(cluster, cluster_ca) as client:
         known = client.refresh().nodes
         if node not in known:
-            raise failure(f"there is no shard {node!r}; known shards: {', '.join(sorted(known)) or 'none'}")
+            raise failure(f"no shard is named {node!r}; known shards: {', '.join(sorted(known)) or 'none'}")
         client.transact(partial(transitions.forget_node, node=node))
 
 

@@ -78,18 +78,16 @@ def explain(
     reduction: Annotated[
         str, typer.Option(help=f"How updates of a scatter combine: {', '.join(get_args(Reduction))}.")
     ] = "none",
-    sparse: Annotated[
-        bool, typer.Option("--sparse", help="Of a gradient, only the slices that were gathered.")
-    ] = False,
+    sparse: Annotated[bool, typer.Option("--sparse", help="Gradients: only the slices that were gathered.")] = False,
     pooling: Annotated[
-        str, typer.Option(help=f"What becomes of a bag's rows: {', '.join(_BAGS)}.", show_default=False)
+        str, typer.Option(help=f"How the rows of a bag are combined: {', '.join(_BAGS)}.", show_default=False)
     ] = "sum",
     concat: Annotated[bool, typer.Option(help="Whether a lookup's outputs are joined.")] = True,
     dialect: Annotated[
-        str | None, typer.Option(help="Whose rules hold; onnx-18 for scatters, else onnx-13.", show_default=False)
+        str | None, typer.Option(help="Rules to follow; onnx-18 for scatters, else onnx-13.", show_default=False)
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
-    resident: Annotated[bool, typer.Option("--resident", help="The data lies on the GPU already.")] = False,
+    resident: Annotated[bool, typer.Option("--resident", help="The data is already on the GPU.")] = False,
     cache_dir: CacheDir = None,
     as_json: Json = False,
 ) -> None:

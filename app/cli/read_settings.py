@@ -44,4 +44,4 @@ def tell_misspelt_variables(environment: Iterable[str]) -> None:
             near = near_name(name, Settings.model_fields)
             if near is not None:
                 meant = f"{_PREFIX}{near.upper()}"
-                typer.echo(f"gathernd: {variable} is no setting and has no effect; did you mean {meant}?", err=True)
+                typer.echo(f"gathernd: {variable} is not a setting and has no effect; did you mean {meant}?", err=True)

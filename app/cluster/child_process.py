@@ -65,7 +65,7 @@ class ChildProcess:
             if stop.is_set():
                 _end(process)
                 return
-            logger.warning("process %d has ended with %s: it is started again", process.pid, process.returncode)
+            logger.warning("process %d ended with %s: restarting it", process.pid, process.returncode)
             stop.wait(max(0.0, begun + AGAIN_S - time.monotonic()))
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -88,7 +88,7 @@ class ChildProcess:
             if self._answers():
                 answered = time.monotonic()
             elif answered is not None and now - answered > STANDS_STILL_S:
-                logger.warning("process %d does not answer any more: it is killed", process.pid)
+                logger.warning("process %d no longer answers: killing it", process.pid)
                 process.kill()
                 process.wait()
 

@@ -160,9 +160,9 @@ class LauncherActor:
             try:
                 self._look()
             except (OSError, GatherError, RayError, ValueError) as error:  # an actor that just ended: a ValueError
-                logger.warning("the machines cannot be looked after now: %s", error)
+                logger.warning("the machines cannot be supervised now: %s", error)
             except Exception:
-                logger.exception("the machines cannot be looked after now")
+                logger.exception("the machines cannot be supervised now")
 
     def _look(self) -> None:
         nodes = ray.nodes()

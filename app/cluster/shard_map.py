@@ -103,7 +103,7 @@ class RowRange:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Number of its rows."""
         return self.stop - self.start if self.row_count is None else self.row_count
 
 
@@ -407,7 +407,7 @@ def _problem(found: ValidationError) -> BadShardMap:
     problem = error.get("ctx", {}).get("error")
     match error["type"]:
         case "json_invalid":
-            return BadShardMap(f"the map is no JSON: {error['msg']}")
+            return BadShardMap(f"the map is not JSON: {error['msg']}")
         case "missing":
             return BadShardMap(f"{_place(way)}: has no member {last!r}")
         case "unexpected_keyword_argument" | "extra_forbidden":

@@ -32,7 +32,7 @@ class Admission:
         """The refusal of a request while as many as may be are under way."""
         return GatherError(
             "overloaded",
-            f"{self.requests} requests are under way, as many as may be",
+            f"{self.requests} requests are in progress, which is the limit",
             facts={"limit": "requests", "maximum": self.requests},
             retry_after=1,
         )
@@ -52,7 +52,7 @@ class Admission:
         if self.body_reads.full(self.pool.queue, size):
             raise GatherError(
                 "overloaded",
-                "too many bodies wait to be read at this moment",
+                "too many bodies are waiting to be read",
                 facts={"limit": "queue", "maximum": self.pool.queue},
                 retry_after=1,
             )

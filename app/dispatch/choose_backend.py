@@ -43,7 +43,7 @@ _SPLIT_MIN_S: Final = 10e-6
 """To share a gather takes about a microsecond, which is too much for a shorter one."""
 _HELPER_S: Final = 20e-6
 """One more helper is woken for each such part of a split: it comes 10 to 40 µs after it is woken (`thread_team`)."""
-NO_STRINGS: Final = "a GPU holds no strings"
+NO_STRINGS: Final = "strings cannot be held by a GPU"
 
 
 class Size(NamedTuple):
@@ -254,7 +254,7 @@ class BackendChooser:
         if self.threads < 2:
             return ConsideredRoute("split", False, "the pool has one thread")
         if slices < 2:
-            return ConsideredRoute("split", False, "there are not two slices to share out")
+            return ConsideredRoute("split", False, "there are fewer than two slices to share")
         return _reaches("split", size, least)
 
     def _only_route(
@@ -269,9 +269,9 @@ class BackendChooser:
             split_is, loop_is = split.threshold is not None, loop.threshold is not None
             possible = {"gpu": may_use_gpu, "split": split_is, "loop": loop_is, "thread": True}
             if possible[self.force_route]:
-                return self.force_route, "every gather that can take a certain route has to"
+                return self.force_route, "the settings force this route for every gather that can take it"
         if self.always_gpu and may_use_gpu:
-            return "gpu", "this service runs on its GPU whatever that can hold (GATHERND_DEVICE=gpu)"
+            return "gpu", "GATHERND_DEVICE=gpu runs everything on the GPU that fits there"
         return None, ""
 
 

@@ -18,7 +18,7 @@ def allow_gpu(device: gather_call.Device, workers: int) -> None:
         raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
     if workers > 1:
         # One process owns the device and its copies; the answer must not depend on the worker that got the request.
-        raise NoDevice("this service has several workers, and a GPU works for a service of one process")
+        raise NoDevice("this service has several workers; a GPU needs a service of one process")
 
 
 def may_use_gpu(device: gather_call.Device, workers: int) -> bool:

@@ -105,7 +105,7 @@ class Gpu:
             problem, code = f"the GPU is short of memory: {short}", "overloaded"
         except DeviceFailed as failure:
             self._mark_failed(str(failure))
-            problem, code = f"the GPU has failed: {failure}", "device_unavailable"
+            problem, code = f"the GPU failed: {failure}", "device_unavailable"
         if call.device == "gpu":
             if code == "overloaded":
                 raise GatherError("overloaded", problem, retry_after=1)
@@ -160,9 +160,9 @@ class Gpu:
     def _mark_failed(self, why: str) -> None:
         """The device has reported an error, after which this process cannot use it any more."""
         if not self._failed:
-            logger.error("the GPU has failed and is not used until the service is started again: %s", why)
+            logger.error("the GPU failed and is not used until the service restarts: %s", why)
             self._failed = True
-            self.on_failure(f"the GPU has failed: {why}")
+            self.on_failure(f"the GPU failed: {why}")
             self.copies.clear()
 
 

@@ -161,7 +161,7 @@ def _load(path: Path) -> Rates | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError) as error:
-        logger.warning("the measured rates in %s cannot be read and are measured again: %s", path.name, error)
+        logger.warning("the measured rates in %s cannot be read; measuring them again: %s", path.name, error)
         return None
     whole = all(isinstance(number, float) and isfinite(number) and number > 0 for number in astuple(rates))
     return rates if whole else None

@@ -67,7 +67,7 @@ async def without_writers(
     except BaseException as error:
         lock.leave()
         if isinstance(error, TimeoutError):
-            detail = "the request waited for changes of its tensor until its deadline had passed"
+            detail = "the request waited for changes of its tensor until its deadline passed"
             raise GatherError("deadline_exceeded", detail, retry_after=1) from None
         raise
     try:

@@ -32,7 +32,7 @@ class ClientGone(Exception):
 
 def past_deadline() -> GatherError:
     """The refusal of a request that has waited too long."""
-    return GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
+    return GatherError("deadline_exceeded", "the request waited until its deadline passed", retry_after=1)
 
 
 class RequestThreadPool:
@@ -69,7 +69,7 @@ class RequestThreadPool:
         while it waits, not_ready after `close`, and ClientGone.
         """
         if self._closed:
-            raise GatherError("not_ready", "the service is being stopped", retry_after=1)
+            raise GatherError("not_ready", "the service is stopping", retry_after=1)
         caller = None
         queue = self._new_calls
         if request is not None:
@@ -116,7 +116,7 @@ class RequestThreadPool:
         """The refusal of a request when the queue is full."""
         return GatherError(
             "overloaded",
-            "too many gathers wait for a thread at this moment",
+            "too many gathers are waiting for a thread",
             facts={"limit": "queue", "maximum": self.queue},
             retry_after=1,
         )

@@ -421,7 +421,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             """curl -s http://127.0.0.1:8080/lookup -H 'Content-Type: application/json' -d '{
   "features": [{"tensor": "items", "indices": {"dtype": "int64", "shape": [3], "values": [2, 0, 1]},
     "offsets": {"dtype": "int64", "shape": [2], "values": [0, 4]}, "pooling": "sum"}]}'""",
-            "offsets[1] = 4, but bag 1 begins no earlier than the one before and no later than the 3 indices end",
+            "offsets[1] = 4, but bag 1 must begin at or after the one before, and not after the end of the 3 indices",
             members={
                 "rule": {
                     "dialect": "openvino-15",
@@ -434,8 +434,8 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
                 "errors": [{"pointer": "/features/0/offsets/values/1", "position": [1], "value": 4, "allowed": [0, 3]}],
             },
             hint=(
-                "Send an offset from 0 to 3 at /features/0/offsets/values/1, since bag 1 begins no earlier than the "
-                "one before and no later than the 3 indices end."
+                "Send an offset from 0 to 3 at /features/0/offsets/values/1, since bag 1 must begin at or after the "
+                "one before, and not after the end of the 3 indices."
             ),
             about="The service has the resident tensor `items`, float32 of shape [3, 2].",
         ),
@@ -458,8 +458,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
   "features": [{"tensor": "items", "indices": {"dtype": "int64", "shape": [3], "values": [2, 0, 1]},
     "offsets": {"dtype": "int64", "shape": [2], "values": [0, 2]}, "pooling": "sum"},
     {"tensor": "items", "indices": {"dtype": "int64", "shape": [1], "values": [0]}}]}'""",
-            "the output of the tensor 'items' is of 1 rows, and that of the first of 2: they cannot be joined on "
-            "axis 1",
+            "the output of the tensor 'items' has 1 rows, and the first output has 2: they cannot be joined on axis 1",
             members={"errors": [{"pointer": "/features/1"}]},
             about="The service has the resident tensor `items`, float32 of shape [3, 2].",
         ),

@@ -40,7 +40,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         ),
         example=Example(
             _GATHER,
-            "1024 requests are under way, as many as may be",
+            "1024 requests are in progress, which is the limit",
             members={"limit": "requests", "maximum": 1024},
             about="More requests are in progress than the service has room for.",
         ),
@@ -79,7 +79,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
 -H 'X-Gathernd-Timeout: 0.001' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
   "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
-            "the request waited until its deadline had passed",
+            "the request waited until its deadline passed",
             about="All threads are busy with other requests.",
         ),
     ),
@@ -127,7 +127,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         hints=("Leave out this part of the protocol, and send the tensors in the request itself.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/v2/systemsharedmemory/region/x/register -X POST",
-            "shared memory is not offered here; send the tensors in the request",
+            "shared memory is not supported; send the tensors in the request",
         ),
     ),
     "tensor_damaged": ErrorRow(

@@ -42,7 +42,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [NaN, 1, 2, 3]},
   "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]}}'""",
-            "the body is not JSON in UTF-8, nested 512 deep at most: see at byte 61",
+            "the body is not JSON in UTF-8, nested at most 512 deep: see at byte 61",
             hint='Write "NaN" in place of NaN at byte 61.',
         ),
     ),
@@ -216,7 +216,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         example=Example(
             'curl -s http://127.0.0.1:8080/aliases/items -X PUT -d \'{"tensor": "items@1"}\' -H \'Content-Type: '
             "application/json'",
-            "'items' is a tensor, and tensors and aliases share their names",
+            "'items' is a tensor, and tensors and aliases share one set of names",
             members={"errors": [{"pointer": "/name"}]},
             hint="Use another name for the alias, or remove the tensor at /tensors/items first.",
             about="The service has the resident tensor `items`, float32 of shape [3, 2].",
@@ -234,7 +234,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         hints=("Move or remove the aliases that GET /aliases lists for the tensor, then repeat the request.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/tensors/items -X DELETE",
-            "'items' is not removed, since the alias 'live' names 'items@1'",
+            "'items' cannot be removed: the alias 'live' points to 'items@1'",
             members={"errors": [{"pointer": "/name"}]},
             hint=(
                 "Move the alias with PUT /aliases/live to another version, or remove it with DELETE, and repeat the "

@@ -192,7 +192,7 @@ def start_of(
             if name in fields:
                 raise GatherError(
                     "invalid_field",
-                    f"{name} is for {RAW.media_type}; other formats say it themselves",
+                    f"{name} is for {RAW.media_type}; other formats contain it",
                     pointer=f"/query/{name}",
                     hint=f"Leave out '{name}' in the query, or send 'Content-Type: {RAW.media_type}' with bare items.",
                 )

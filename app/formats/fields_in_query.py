@@ -36,7 +36,7 @@ def refuse_query(query: bytes, row: Signature) -> None:
     body = FAMILIES[row.kind].model(row)
     for name, _ in query_fields(query):
         if name == _EXPLAIN:
-            raise invalid_field(_AT_EXPLAIN, "explain is not offered here", "Leave 'explain' out of the query.")
+            raise invalid_field(_AT_EXPLAIN, "explain is not supported here", "Leave 'explain' out of the query.")
         error = _not_in_query(name, body, "the body")
         if name in query_fields_of(body):
             error.hint = (

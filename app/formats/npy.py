@@ -77,7 +77,7 @@ def read_start(head: bytes | bytearray) -> Start | None:
         return None
     version = head[6]
     if version not in (1, 2, 3) or head[7]:
-        raise _malformed(f"its version is {version}.{head[7]}; 1.0, 2.0 and 3.0 are read here")
+        raise _malformed(f"its version is {version}.{head[7]}; 1.0, 2.0 and 3.0 are supported")
     begin = 10 if version == 1 else 12
     if len(head) < begin:
         return None
@@ -133,7 +133,7 @@ def _dtype(descr: Any) -> tuple[DType, bool]:
             return dtype, code[0] == ">"
     raise GatherError(
         "unsupported_dtype",
-        f"the npy dtype {str(descr)[:80]!a} is not read here: objects, text, bytes, records and dates are not, strings "
+        f"the npy dtype {str(descr)[:80]!a} is not supported: objects, text, bytes, records and dates are not, strings "
         "and bfloat16 come as application/octet-stream",
         pointer="/body",
         hint=_hint(str(descr)),
@@ -154,7 +154,7 @@ def _hint(descr: str) -> str:
 
 
 def _malformed(what: str) -> GatherError:
-    return GatherError("malformed_request", f"the body is not a sound npy file: {what}", hint=UNSOUND_HINT)
+    return GatherError("malformed_request", f"the body is not a valid npy file: {what}", hint=UNSOUND_HINT)
 
 
 def check_writable(dtype: DType) -> None:

@@ -17,7 +17,7 @@ def read_start(fields: dict[str, str]) -> Start:
                 f"/query/{name}",
                 f"application/octet-stream needs {name}= in the query, as in ?dtype=float32&shape=200000,64",
                 f"Add '{name}' to the query, as in ?dtype=float32&shape=2,3, or upload npy, or safetensors as "
-                "'Content-Type: application/x-safetensors', which say it themselves.",
+                "'Content-Type: application/x-safetensors', which contain it.",
             )
     if fields["dtype"] not in DTYPES:
         raise GatherError(

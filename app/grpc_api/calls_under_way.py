@@ -86,7 +86,7 @@ class CallsUnderWay:
         if len(self.places.taken) >= most:
             self._end_idle_stream()
         if not await self.places.take(task):
-            raise self._too_many(f"{most} calls are under way, as many as may be", most)
+            raise self._too_many(f"{most} calls are in progress, which is the limit", most)
 
     def end(self, task: asyncio.Task[Any]) -> None:
         """Count the end of a call."""

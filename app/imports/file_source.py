@@ -48,7 +48,7 @@ class FileSource:
                 itself = f"/proc/self/fd/{place}"
                 real = os.readlink(itself)  # noqa: PTH115
                 if not any(_is_below(real, folder) for folder in self._folders):
-                    raise SourceFailed("its links lead outside of the folders in GATHERND_IMPORT_FROM")
+                    raise SourceFailed("its links lead outside the folders in GATHERND_IMPORT_FROM")
                 if not stat.S_ISREG(found.st_mode):
                     raise SourceFailed("it is not a regular file")
                 file = FileIO(itself)

@@ -95,7 +95,7 @@ class HttpRanges(ABC):
                 return await self._open_whole(stack, answer)
             begin, end, size = _range_of(answer)
             if (begin, end) != (0, min(HEAD_BYTES, size)):
-                raise SourceFailed("the server answers another range than it was asked for")
+                raise SourceFailed("the server answers with a different range than requested")
             self.size = size
             self._validators = validators_of(answer)
             self.checksum = _checksum_of(answer)
@@ -263,7 +263,7 @@ def _check_digest(answer: httpx.Response, content: bytearray) -> None:
     """Compare what came in one answer with its Content-Digest. Raises Interrupted."""
     match = _SHA256.search(answer.headers.get("content-digest", ""))
     if match is not None and hashlib.sha256(content).digest() != base64.b64decode(match[1] or match[2]):
-        raise SourceFailed("what came is not what Content-Digest speaks of")
+        raise SourceFailed("the received bytes do not match Content-Digest")
 
 
 def seconds(field: str | None) -> float:

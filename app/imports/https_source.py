@@ -62,9 +62,9 @@ class HttpsSource(HttpRanges):
         try:
             found = parse(urljoin(url.target, location))
         except (BadUrl, ValueError):
-            raise SourceFailed("it redirects to a URL that is not read here") from None
+            raise SourceFailed("it redirects to a URL that is not accepted") from None
         if found.scheme not in ("https", "http") or not self._allowed.covering(found):
-            raise SourceFailed("it redirects to a URL outside of GATHERND_IMPORT_FROM")
+            raise SourceFailed("it redirects to a URL outside GATHERND_IMPORT_FROM")
         if url.scheme == "https" and found.scheme == "http":
             raise SourceFailed("it redirects from https to http")
         return found

@@ -76,7 +76,7 @@ class ImportJobs:
         if self._closing or not self._free.acquire(blocking=False):
             raise GatherError(
                 "overloaded",
-                f"{self._at_once} imports are under way in this process, as many as may be",
+                f"{self._at_once} imports are in progress in this process, which is the limit",
                 facts={"limit": "imports", "maximum": self._at_once},
                 retry_after=5,
             )

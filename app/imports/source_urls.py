@@ -94,14 +94,14 @@ def parse(text: str) -> SourceUrl:
         raise BadUrl("it has a backslash or a character that cannot be printed")
     match = _PARTS.fullmatch(text)
     if match is None:
-        raise BadUrl("it has not the form https://host/path")
+        raise BadUrl("it does not have the form https://host/path")
     scheme, authority, path, query, fragment = match[1].lower(), match[2], match[3], match[4] or "", match[5]
     if scheme not in SCHEMES:
-        raise BadUrl(f"its scheme is none of {', '.join(SCHEMES)}")
+        raise BadUrl(f"its scheme is not one of {', '.join(SCHEMES)}")
     if fragment is not None:
         raise BadUrl("it has a fragment; the tensor of a safetensors file is named in 'tensor'")
     if "@" in authority:
-        raise BadUrl("it has a user or a password, which are not sent")
+        raise BadUrl("it has a user or a password, which are not supported")
     _check_path(scheme, path)
     if scheme == "file":
         if authority.lower() not in ("", "localhost") or not path or query:
@@ -215,7 +215,7 @@ def parse_prefix(text: str) -> Prefix:
     try:
         networks = tuple(ip_network(word) for word in words[1:])
     except ValueError:
-        raise BadUrl("behind the prefix stand networks such as 10.0.0.0/8") from None
+        raise BadUrl("only networks such as 10.0.0.0/8 may follow the prefix") from None
     if networks and url.scheme not in _PORTS:
         raise BadUrl("networks are for https and http")
     if url.scheme == "file" and url.path == "/":
@@ -236,16 +236,16 @@ class AllowedSources:
             url = parse(text)
         except BadUrl as problem:
             raise invalid_field(
-                "/url", f"the URL is not read here: {problem}", "Send a URL such as https://host/folder/table.npy."
+                "/url", f"the URL is not accepted: {problem}", "Send a URL such as https://host/folder/table.npy."
             ) from None
         if url.scheme not in _PORTS and url.path.endswith("/"):
-            raise invalid_field("/url", "the URL is of a folder", "Name a file in it.")
+            raise invalid_field("/url", "the URL names a folder", "Name a file in it.")
         if not self.covering(url):
             raise GatherError(
                 "forbidden",
-                "this service imports nothing from this URL"
+                "this service does not import from this URL"
                 if self.prefixes
-                else "this service imports nothing from any URL",
+                else "this service does not import from any URL",
                 pointer="/url",
                 hint="Have the operator add a prefix of the URL to GATHERND_IMPORT_FROM, or upload the file with PUT.",
             )

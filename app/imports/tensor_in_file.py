@@ -135,7 +135,7 @@ def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:
     if tensor is None:
         raise invalid_field(
             "/tensor",
-            f"the file has {len(names)} tensors, {listed}; an import is of one",
+            f"the file has {len(names)} tensors, {listed}; an import reads one",
             f"Name one of them in 'tensor', such as {shorten(names[0])!r}.",
         )
     for entry in entries:

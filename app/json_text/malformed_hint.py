@@ -69,28 +69,28 @@ def hint(body: Buffer, place: int, end: int) -> str:
                 f"Close the text that begins at byte {opened} with a double quote where it ends, or send the whole "
                 f"body: it ends {at}."
             )
-        return f"Send the whole body: it ends {at}, before all that it opened is closed."
+        return f"Send the whole body: it ends {at}, before everything that it opened is closed."
     first = there[:1]
     if first in (b"]", b"}") and before[-1:] == b",":
         return f"Leave out the comma before the {first.decode()} {at}."
     if first == b"," or (first in (b"]", b"}") and before[-1:] == b":"):
-        return f"Put a value before the {first.decode()} {at}, or leave out what asks for one."
+        return f"Put a value before the {first.decode()} {at}, or leave out what needs one."
     if (first == b"]" or _NUMBER.match(there)) and (values := _VALUES.search(before)) is not None:
         opens = place - spaces - len(before) + values.start(1)
         closing = "" if _LIST_END.match(there) else ", and a ] behind the last"
-        return f"Put a [ at byte {opens}, before the first value{closing}: several values are a list in brackets."
+        return f"Put a [ at byte {opens}, before the first value{closing}: several values need a list in brackets."
     if first == b"(":
-        return f"Write [ in place of ( {at}: lists stand in brackets."
+        return f"Write [ in place of ( {at}: lists need brackets."
     around = _innermost(bytes(body[max(0, place - _SHORT_BODY) : place]))
     if first in (b"]", b"}"):
         if around:
             what = "list" if around == b"[" else "object"
             return f"Put a {_CLOSING[around]} before the {first.decode()} {at}, to close the {what} that is open there."
-        return f"Leave out the {first.decode()} {at}, since it closes nothing that is open."
+        return f"Leave out the {first.decode()} {at}, which closes nothing."
     if first == b"'":
         return f"Write strings in double quotes: \"…\" in place of '…' {at}."
     if there.startswith((b"//", b"/*")) or first == b"#":
-        return f"Leave out the comment {at}, since JSON has none."
+        return f"Leave out the comment {at}, which JSON does not allow."
     if first in (b"[", b"{") and before[-1:] == b"," and around == b"{":
         return (
             f"Put a }} before the comma ahead of byte {place} if the object ends there, or a name in double quotes and "
@@ -178,11 +178,11 @@ def _hint_for_text(before: bytes, there: bytes, place: int, end: int, around: by
     """For a fault between values or within a string; `before` ends at byte `end`."""
     at = f"at byte {place}"
     if there[0] >= 0x80:
-        return f"Encode the body as UTF-8: the byte {there[0]:#x} {at} begins no character."
+        return f"Encode the body as UTF-8: the byte {there[0]:#x} {at} does not begin a character."
     if there[0] < 0x20:
         return f"Write the control character {at} as \\u{there[0]:04x}, or leave it out."
     if before[-1:] == b"\\":
-        return f"Write \\\\ for a backslash {at}: what follows it there is no escape."
+        return f"Write \\\\ for a backslash {at}: the characters after it are not an escape."
     if before[-1:] == b'"':
         return _hint_behind_text(before, there, place, end, around)
     if before[-1:].isalnum() or before[-1:] in (b"}", b"]"):

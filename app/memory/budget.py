@@ -77,7 +77,7 @@ class Budget:
         """The refusal of a request that may be tried again later."""
         return GatherError(
             "overloaded",
-            "the memory budget is full at this moment",
+            "the memory budget is full",
             facts={"limit": "memory_budget", "maximum": self.total},
             retry_after=1,
         )

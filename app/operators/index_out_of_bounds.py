@@ -85,7 +85,7 @@ def error_at(places: Sequence[Place], total: int, axis: str, rule: Rule, hint: s
 def _hint_for_scatter(place: Place) -> str:
     """How to mend a scatter, which does not take `out_of_bounds`; the hint of gathers is the catalogue's."""
     if place.allowed is None:
-        return f"Send no index for axis {place.axis}, which has size {place.size}, so that none is valid."
+        return f"Send no index for axis {place.axis}: it has size {place.size}, so no index is valid."
     low, high = place.allowed
     size = f"since axis {place.axis} of data has size {place.size}"
     return f"Use an index from {low} to {high} at {place.pointer}, {size}."

@@ -292,19 +292,19 @@ def _joined_shape(call: LookupCall, types: Sequence[DType], shapes: Sequence[tup
     for feature, dtype, shape in zip(call.features, types, shapes, strict=True):
         fault = None
         if dtype is not first_type:
-            fault = f"{dtype.name}, and that of the first {first_type.name}"
+            fault = f"has type {dtype.name}, and the first output has type {first_type.name}"
         elif not feature.indices.shape:
-            fault = "the row of a single index, without an axis of rows"
+            fault = "is the row of a single index, without an axis of rows"
         elif shape[0] != first[0]:
-            fault = f"of {shape[0]} rows, and that of the first of {first[0]}"
+            fault = f"has {shape[0]} rows, and the first output has {first[0]}"
         elif shape[2:] != first[2:]:
-            fault = f"of shape {list(shape)}, and that of the first of shape {list(first)}"
+            fault = f"has shape {list(shape)}, and the first output has shape {list(first)}"
         if fault is not None:
             raise GatherError(
                 "feature_mismatch",
-                f"the output of the tensor {feature.tensor!r} is {fault}: they cannot be joined on axis 1",
+                f"the output of the tensor {feature.tensor!r} {fault}: they cannot be joined on axis 1",
                 pointer=feature.pointer,
-                hint="Send 'concat': false for an output of its own for each feature, or give all the same type and "
+                hint="Send 'concat': false to get one output for each feature, or give all features the same type and "
                 "number of rows.",
             )
         columns += shape[1] if len(shape) > 1 else 1
@@ -338,7 +338,7 @@ def check_offsets(feature: Feature) -> None:
     if not feature.bags and count:
         one, end = ("[0]", "") if not feature.include_last_offset else (f"[0, {count}]", " and the end")
         raise _wrong_offset(
-            f"there are {count} indices and no bag that they are in",
+            f"there are {count} indices but no bag for them",
             Place(offsets.pointer),
             f"Send an offset for each bag of {feature.pointer}{end}, such as {one} for one bag of all indices.",
         )
@@ -357,7 +357,7 @@ def check_offsets(feature: Feature) -> None:
         else:
             low, high = int(values[item - 1]), count
             wanted = f"an offset from {low} to {high}"
-            why = f"bag {item} begins no earlier than the one before and no later than the {count} indices end"
+            why = f"bag {item} must begin at or after the one before, and not after the end of the {count} indices"
     value = int(values[item])
     raise _wrong_offset(
         f"offsets[{item}] = {value}, but {why}",

@@ -125,7 +125,7 @@ def check_updates_type(
     if call.reduction != "none" and not dtype.arithmetic:
         raise GatherError(
             "unsupported_dtype",
-            f"{role} of type {dtype.name} takes the reduction none only",
+            f"{role} of type {dtype.name} accepts only the reduction none",
             pointer=call.pointer("reduction"),
             hint=f"Write 'none' in place of {call.reduction!r}.",
         )

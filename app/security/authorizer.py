@@ -95,7 +95,7 @@ class KeyAuthorizer:
             load,
             BadKeysFile,
             "keys file",
-            "the keys read before stay in force",
+            "keeping the previous keys",
         )
         self.take(self.watcher.first(last_good))
 

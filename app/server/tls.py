@@ -68,7 +68,7 @@ class Tls:
 
     def __init__(self, files: TlsFiles, last_good: LastGood | None = None) -> None:
         self._files = files
-        self.watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "what was read before stays in force")
+        self.watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "keeping the previous files")
         self._in_force = self.watcher.first(last_good)
 
     @property

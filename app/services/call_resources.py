@@ -123,7 +123,7 @@ class CallResources:
         """A kernel begins now. Raises deadline_exceeded where that is too late."""
         now = perf_counter()
         if now > request.deadline:
-            raise GatherError("deadline_exceeded", "the request waited until its deadline had passed", retry_after=1)
+            raise GatherError("deadline_exceeded", "the request waited until its deadline passed", retry_after=1)
         request.kernel = now
 
 

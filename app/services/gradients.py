@@ -147,7 +147,7 @@ class Gradients(Runner):
             if first.allowed is not None:
                 error.hint = f"Use an index from {first.allowed[0]} to {first.allowed[1]} at {first.pointer}."
             else:
-                error.hint = f"Send no index for axis {first.axis}, which has size 0, so that none is valid."
+                error.hint = f"Send no index for axis {first.axis}: it has size 0, so no index is valid."
             return error
 
         return await self.resources.pool.run_unless(indices.array.size < LARGE_INDEX_SCAN, work, request)

@@ -129,8 +129,8 @@ class IdempotencyKeys:
         if found.digest != digest:
             raise GatherError(
                 "invalid_field",
-                "this Idempotency-Key came with another request before",
-                hint="Send a new Idempotency-Key with each other request, such as a UUID.",
+                "this Idempotency-Key was already used for another request",
+                hint="Use a new Idempotency-Key for each request, such as a UUID.",
                 pointer="/idempotency-key",
             )
         return Scattered(found.etag, found.version, repeated=True, counts=found.counts)
@@ -153,7 +153,7 @@ class IdempotencyKeys:
         if self._is_full(log):
             raise GatherError(
                 "insufficient_storage",
-                f"the store remembers {self._maximum} Idempotency-Keys of the last 24 hours, and no more",
+                f"the store remembers {self._maximum} Idempotency-Keys of the last 24 hours, which is its limit",
                 facts={"limit": "idempotency_keys", "maximum": self._maximum},
             )
 

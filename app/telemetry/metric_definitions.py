@@ -19,7 +19,7 @@ BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 """Upper bounds of the histogram of request times, in seconds; one more bucket has no bound."""
 
 MOST_TENSORS: Final = 100
-"""Of so many resident tensors a process counts the lookups by name, of all others as OTHER_TENSORS."""
+"""Number of resident tensors whose lookups a process counts by name; the rest count as OTHER_TENSORS."""
 OTHER_TENSORS: Final = "other"
 
 BUILD_INFO: Final = (
@@ -27,7 +27,7 @@ BUILD_INFO: Final = (
     {"version": __version__},
     "Always 1; the label says which version runs.",
 )
-"""Name, labels and help of the metric that says what runs."""
+"""Name, labels and help of the metric that names the running version."""
 REQUEST_SECONDS: Final = ("gathernd_request_seconds", ("path",), "Seconds from request to answer.")
 """Name, labels and help of the histogram."""
 CLIENT_GONE: Final = "client_gone"
@@ -51,17 +51,17 @@ COUNTERS: Final[Mapping[str, Counter]] = {
     ),
     "gathernd_grpc_requests": Counter(
         ("method", "code"),
-        "Calls of gRPC, and requests of its streams, by method and status. They count as requests, too, with the "
-        "status that HTTP would have had.",
+        "gRPC calls, and requests of its streams, by method and status. They count as requests, too, with the status "
+        "that HTTP would have.",
     ),
     "gathernd_errors": Counter(
         ("code",), "Errors answered, by code of the catalogue: what was rejected and why.", (*CODES, CLIENT_GONE)
     ),
     "gathernd_caller_deadlines": Counter(
         ("path",),
-        "Of the errors deadline_exceeded, those for which the caller had set the deadline, shorter than the service's.",
+        "Errors deadline_exceeded for which the caller set the deadline, shorter than the service's.",
     ),
-    "gathernd_limit_refusals": Counter(("limit",), "Requests refused for the sake of a limit, by the limit's name."),
+    "gathernd_limit_refusals": Counter(("limit",), "Requests refused because of a limit, by the limit's name."),
     "gathernd_kernel_routes": Counter(
         ("route",), "Gathers, by the route that they took: loop, thread, split, gpu or shards."
     ),
@@ -71,9 +71,9 @@ COUNTERS: Final[Mapping[str, Counter]] = {
     "gathernd_gpu_fallbacks": Counter((), "Gathers that the CPU ran because the GPU failed or was short of memory."),
     "gathernd_tensor_lookups": Counter(
         ("tensor",),
-        "Gathers answered from a resident tensor, and features of lookups, by the name in the request, a tensor's or "
-        "an alias's, without a version's number: the first "
-        f'{MOST_TENSORS} that a process is asked for, all further ones together as "other".',
+        "Gathers answered from a resident tensor, and features of lookups, by the name of the tensor or alias in the "
+        f"request, without its version. A process counts the first {MOST_TENSORS} names; the rest together are "
+        '"other".',
     ),
     "gathernd_lookups": Counter(
         ("features",),
@@ -81,34 +81,34 @@ COUNTERS: Final[Mapping[str, Counter]] = {
     ),
     "gathernd_shard_requests": Counter(
         ("shard", "outcome"),
-        "Requests to shards for rows of tables in row ranges, by the shard's address and what came of them: ok, or why "
-        "another replica was asked: refused, lost, late, busy, starting, deadline, stale, broken; dropped, nobody "
-        "waited any more, or another replica answered first. Of an address with more than 128 characters the label has "
-        "the first 111 and a checksum.",
+        "Requests to shards for rows of tables in row ranges, by the shard's address and their outcome: ok; or why "
+        "another replica was asked: refused, lost, late, busy, starting, deadline, stale, broken; or dropped: the "
+        "answer was no longer needed, or another replica answered first. The label of an address longer than 128 "
+        "characters is its first 111 and a checksum.",
     ),
     "gathernd_shard_seconds": Counter(("shard",), "Seconds that requests to shards took, added up."),
     "gathernd_range_scatters": Counter(
         ("outcome",),
-        "Scatters that routers have sent to this shard, as the primary of a range: ok, repeated (it was known by its "
-        "key), changed (the range is not at the sequence that was asked for), or the code of the error.",
+        "Scatters that routers sent to this shard as the primary of a range: ok, repeated (its Idempotency-Key was "
+        "known), changed (the range is not at the requested sequence), or the code of the error.",
         ("ok",),
     ),
     "gathernd_range_replicas_left": Counter(
         ("why",),
-        "Replicas that have left those in sync with a range whose primary is this shard, by why: silent (they did not "
-        "answer), behind (they did not apply what is committed), lost (they had lost its rows).",
+        "Replicas that left the in-sync set of a range whose primary is this shard, by reason: silent (no answer), "
+        "behind (committed records were not applied), lost (the replica lost its rows).",
         ("silent", "behind", "lost"),
     ),
     "gathernd_range_replicas_joined": Counter(
-        (), "Replicas that have become in sync with a range whose primary is this shard."
+        (), "Replicas that joined the in-sync set of a range whose primary is this shard."
     ),
     "gathernd_range_copies": Counter(
         ("outcome",),
-        "Copies of ranges that take scatters, made by this shard to be in sync again: done or failed.",
+        "Copies of writable ranges that this shard made to get in sync again: done or failed.",
         ("done", "failed"),
     ),
     "gathernd_range_takeovers": Counter(
-        (), "Ranges whose primary this shard has become: their logs were committed, and they take scatters."
+        (), "Ranges whose primary this shard has become: it committed their logs and accepts scatters."
     ),
     "gathernd_imports": Counter(
         ("outcome",), "Imports that have ended, by how: done, failed or cancelled.", ("done", "failed", "cancelled")
@@ -116,58 +116,56 @@ COUNTERS: Final[Mapping[str, Counter]] = {
     "gathernd_imported_bytes": Counter((), "Bytes of items that imports have read."),
     "gathernd_stage_seconds": Counter(("path", "stage"), "Seconds that gathers spent in each stage, added up."),
     "gathernd_connections_closed_idle": Counter((), "Idle connections closed to make room for new ones."),
-    "gathernd_connections_refused": Counter(
-        (), "Connections refused because as many were open as may be, none of them idle."
-    ),
+    "gathernd_connections_refused": Counter((), "Connections refused because the limit was reached and none was idle."),
     "gathernd_received_bytes": Counter((), "Bytes of request bodies received."),
     "gathernd_sent_bytes": Counter((), "Bytes of response bodies sent."),
     "gathernd_workers_started": Counter((), "Worker processes started, the first ones included."),
     "gathernd_workers_died": Counter((), "Worker processes that ended without being asked to."),
     "gathernd_background_failures": Counter(
         ("task",),
-        "Failures of tasks that run beside the requests; each is started again.",
+        "Failures of background tasks; each task is restarted.",
     ),
 }
-"""By their names. All that is counted under one of these names is shown."""
+"""Counters by name. Everything counted under one of these names is shown."""
 CERTIFICATE_EXPIRY: Final = "gathernd_tls_certificate_expiry_timestamp_seconds"
 SHARD_GAUGES: Final[Mapping[str, str]] = {
-    "gathernd_ranges_primary": "Ranges that take scatters whose primary is this shard.",
-    "gathernd_ranges_in_sync": "Ranges that take scatters with which this shard is in sync.",
-    "gathernd_ranges_out_of_sync": "Ranges that take scatters which this shard is to have, and is not in sync with.",
-    "gathernd_ranges_refusing_scatters": "Ranges whose primary is this shard and which refuse scatters: too few "
+    "gathernd_ranges_primary": "Writable ranges whose primary is this shard.",
+    "gathernd_ranges_in_sync": "Writable ranges with which this shard is in sync.",
+    "gathernd_ranges_out_of_sync": "Writable ranges assigned to this shard with which it is not in sync.",
+    "gathernd_ranges_refusing_scatters": "Ranges whose primary is this shard that refuse scatters because too few "
     "replicas are in sync.",
-    "gathernd_range_lag_seconds": "How long a replica has not said that it has applied what is committed: the longest "
-    "of all ranges whose primary is this shard.",
-    "gathernd_catalogue_age_seconds": "Seconds since etcd last confirmed the catalogue of this shard: after 15 it "
-    "refuses reads of ranges that take scatters.",
+    "gathernd_range_lag_seconds": "Time since a replica last reported all committed records as applied: the longest "
+    "over all ranges whose primary is this shard.",
+    "gathernd_catalogue_age_seconds": "Seconds since etcd last confirmed this shard's catalogue; after 15 it "
+    "refuses reads of writable ranges.",
 }
-"""Those that only a shard of a cluster shows."""
+"""Gauges that only a shard of a cluster shows."""
 GAUGES: Final[Mapping[str, str]] = {
     "gathernd_requests_in_flight": "Requests being answered.",
-    "gathernd_requests_limit": "Requests that may be under way: one more is refused.",
+    "gathernd_requests_limit": "Most requests in progress at once; further ones are refused.",
     "gathernd_connections": "Open connections.",
-    "gathernd_connections_limit": "Connections that may be open: for one more an idle one is closed, or it is refused.",
-    "gathernd_queue_depth": "Calls of the thread pool that run or wait.",
-    "gathernd_queue_capacity": "Calls of the thread pool that may run or wait: one more is refused.",
+    "gathernd_connections_limit": "Most open connections; one more closes an idle one, or is refused.",
+    "gathernd_queue_depth": "Calls of the thread pool that are running or waiting.",
+    "gathernd_queue_capacity": "Most calls of the thread pool that may run or wait; further ones are refused.",
     "gathernd_memory_used_bytes": "Bytes of the memory budget that requests and answers hold.",
     "gathernd_memory_budget_bytes": "Bytes of the memory budget.",
     "gathernd_processes": "Processes that answer requests.",
-    "gathernd_processes_expected": "Processes that the settings ask for; there are more while workers are replaced.",
+    "gathernd_processes_expected": "Number of processes in the settings; more run while workers are replaced.",
     "gathernd_resident_tensors": "Resident tensors.",
     "gathernd_resident_versions": "Versions of all resident tensors that are kept.",
     "gathernd_aliases": "Aliases of versions of resident tensors.",
     "gathernd_resident_tensors_damaged": "Versions of resident tensors whose content is known to be damaged.",
     "gathernd_resident_bytes": "Bytes of the resident tensors, all versions of them.",
-    "gathernd_resident_tensors_limit": "Most resident tensors that there may be.",
+    "gathernd_resident_tensors_limit": "Most resident tensors that the store accepts.",
     "gathernd_resident_bytes_free": "Bytes of resident tensors that quota and disk still have room for.",
     **SHARD_GAUGES,
     "gathernd_gpu_memory_bytes": "Bytes of the GPU's memory that the service may use; 0 without a GPU.",
-    "gathernd_gpu_used_bytes": "Bytes of it that copies of tensors and gathers hold.",
-    "gathernd_gpu_resident_bytes": "Bytes of it that copies of resident tensors hold.",
-    CERTIFICATE_EXPIRY: "When the TLS certificate in force, or one of its chain, expires, in seconds since 1970; "
-    "nothing without TLS.",
+    "gathernd_gpu_used_bytes": "Bytes of GPU memory that copies of tensors and gathers hold.",
+    "gathernd_gpu_resident_bytes": "Bytes of GPU memory that copies of resident tensors hold.",
+    CERTIFICATE_EXPIRY: "When the TLS certificate in use, or one of its chain, expires, in seconds since 1970; "
+    "absent without TLS.",
 }
-OF_ONE_PROCESS: Final = "of each process of the service: 0 is the one that was started, others are its workers"
+OF_ONE_PROCESS: Final = "per process of the service: 0 is the one that was started, the others are its workers"
 PROCESS_COUNTERS: Final[Mapping[str, str]] = {
     "process_cpu_seconds": f"User and system CPU time spent in seconds, {OF_ONE_PROCESS}.",
 }

@@ -158,7 +158,7 @@ def _unpack_strings(
         what = f"{'the length before string' if fault == CUT_LENGTH else 'string'} {count} ends early"
     elif count != wanted:
         found = f"more than {wanted}" if count > wanted else str(count)
-        what = f"{found} strings are given and the shape asks for {wanted}"
+        what = f"{found} strings are given, but the shape requires {wanted}"
     if what:
         raise _wrong_size(dtype, shape, name, pointer, what, len(raw))
     if wrong >= 0:

@@ -115,10 +115,10 @@ def test_status_lists_shards_and_ranges(client: CatalogueClient, warmed: Path, t
 
 def test_a_shard_is_drained_once_others_have_its_ranges(client: CatalogueClient) -> None:
     fill(client, **NODES)
-    assert "does a reconciler run?" in run("drain", "a", "--wait", "0.2", code=1).output
+    assert "is a reconciler running?" in run("drain", "a", "--wait", "0.2", code=1).output
     assert client.refresh().drained == {"a"}
     client.transact(lambda _: Change({"tables/items": None}))
-    assert run("drain", "a").stdout == "a has no ranges: it may be ended\n"
+    assert run("drain", "a").stdout == "a has no ranges: it can be stopped\n"
     run("undrain", "a")
     assert client.refresh().drained == set()
     assert "'m9'" in run("drain", "m9", code=1).output
@@ -126,9 +126,9 @@ def test_a_shard_is_drained_once_others_have_its_ranges(client: CatalogueClient)
 
 def test_a_lost_shard_is_forgotten_once_others_have_its_ranges(client: CatalogueClient) -> None:
     fill(client, **NODES)
-    assert "'a' runs" in run("forget", "a", code=1).output
+    assert "'a' is running" in run("forget", "a", code=1).output
     client.transact(lambda _: Change({"alive/a": None, "alive/b": None}))
-    assert "no shard that runs has rows 0 to 4 of 'items@1'" in run("forget", "a", code=1).output
+    assert "no running shard has rows 0 to 4 of 'items@1'" in run("forget", "a", code=1).output
     assert "\tlost\t" in run("status").output
     client.transact(lambda _: Change({"alive/b": Mark()}))
     run("forget", "a")
@@ -225,7 +225,7 @@ cluster_command.app()
 
 @pytest.mark.parametrize(
     ("address", "printed", "code", "said"),
-    [("there", "7 shards have ended\n", 0, ""), ("gone", "", 1, "Ray has ended"), ("nobody", "", 1, "answers")],
+    [("there", "7 shards have ended\n", 0, ""), ("gone", "", 1, "Ray ended"), ("nobody", "", 1, "answers")],
 )
 def test_what_ray_prints_and_how_it_ends_is_kept_apart(address: str, printed: str, code: int, said: str) -> None:
     """Ray prints on standard output, and ends its process with any exit code."""

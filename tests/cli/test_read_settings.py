@@ -36,7 +36,7 @@ def test_a_variable_that_is_nearly_a_setting_is_told(
 ) -> None:
     """It would be as if it had not been set: a service without keys, for one."""
     tell_misspelt_variables([given])
-    assert capsys.readouterr().err == f"gathernd: {given} is no setting and has no effect; did you mean {meant}?\n"
+    assert capsys.readouterr().err == f"gathernd: {given} is not a setting and has no effect; did you mean {meant}?\n"
 
 
 def test_variables_of_others_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_with_two_replicas_no_request_fails(start: Start, tmp_path: Path, number
         wait_for(lambda: len(answers) > 50)
         victim = running.shards[1]
         os.kill(victim.process.pid, number)
-        passed_over = f"the shard 127.0.0.1:{victim.port} is passed over"
+        passed_over = f"skipping the shard 127.0.0.1:{victim.port}"
         wait_for(lambda: passed_over in running.router.log_text())
         before = len(answers)
         wait_for(lambda: len(answers) > before + 50)
@@ -216,7 +216,7 @@ def test_the_file_of_the_map_is_read_again(start: Start, tmp_path: Path) -> None
         body["data"] = {"tensor": "before"}
         assert client.post("/gathernd", json=body).json()["output"]["values"] == TABLE[7].tolist()
         (tmp_path / "map.json").write_text("{")
-        wait_for(lambda: "the last good map stays in force" in running.router.log_text())
+        wait_for(lambda: "keeping the last good map" in running.router.log_text())
         assert client.post("/gathernd", json=body).status_code == 200
         (tmp_path / "map.json").write_text(json.dumps({"generation": 9, "tables": {}}))
         wait_for(lambda: client.post("/gathernd", json=body).status_code == 404)

@@ -139,7 +139,7 @@ def test_two_replicas_of_a_range_are_two_services() -> None:
 
 
 def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(BadShardMap, match="the map is no JSON"):
+    with pytest.raises(BadShardMap, match="the map is not JSON"):
         ShardMap.from_json("{")
 
 

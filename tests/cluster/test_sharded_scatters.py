@@ -135,7 +135,7 @@ def test_a_content_is_gone_only_by_the_newest_catalogue() -> None:
 def test_ranges_are_opened_once_for_all_parts_of_a_scatter_and_within_its_time() -> None:
     tables = Tables(map_of(6, is_open=False))
     error = refused("shard_unavailable", tables, lambda _, __: RangeScattered(1, 1), seconds=0.3)
-    assert "not known" in error.detail
+    assert "unknown" in error.detail
     assert (tables.opened, tables.answered_first) == (1, True)
 
 

@@ -163,7 +163,7 @@ def test_a_gpu_is_closed_for_a_reason() -> None:
     assert considered(LARGE, WITH_CARD, ON_GPU)["gpu"].is_open
     for reason, asked in (
         ("the device has no copy of the data", USUAL),
-        ("a GPU holds no strings", Facts(cpu_only=NO_STRINGS)),
+        ("strings cannot be held by a GPU", Facts(cpu_only=NO_STRINGS)),
         ("the request asks for the device cpu", Facts("cpu")),
     ):
         assert considered(LARGE, WITH_CARD, asked)["gpu"] == ("gpu", False, reason, None)
@@ -188,7 +188,7 @@ def test_routes_of_a_cpu_are_closed_for_a_reason() -> None:
     assert "hold up other requests" in loop.reason
     assert loop.threshold == two.far.loop
     assert considered(LARGE, BackendChooser(threads=1))["split"].reason == "the pool has one thread"
-    assert considered(SINGLE, two)["split"].reason.startswith("there are not two")
+    assert considered(SINGLE, two)["split"].reason.startswith("there are fewer than two")
     split = considered(TINY, replace(two, split_min_us=1000))["split"]
     assert (split.is_open, split.threshold) == (False, replace(two, split_min_us=1000).near.split)
     assert "disk" in considered(TINY, two, Facts(cold=True))["loop"].reason

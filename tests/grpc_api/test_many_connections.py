@@ -37,7 +37,7 @@ def test_a_stream_that_waits_gives_its_place_to_a_call_the_longest_one_first(sta
             assert next(streams[-1]).infer_response.id == "1"
         with pytest.raises(grpc.RpcError) as caught:  # one that has waited for a moment alone keeps its place
             channels[CALLS].call("ModelInfer", example())
-        assert "calls are under way" in str(caught.value.details())
+        assert "calls are in progress" in str(caught.value.details())
         sleep(1.5)
         found = channels[CALLS].call("ModelInfer", example())
         assert output(found, np.float32).tolist() == [[2, 3], [0, 1]]

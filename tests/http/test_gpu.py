@@ -260,8 +260,8 @@ def test_a_gpu_that_breaks_is_used_no_more_and_the_service_goes_on(start: Start,
             assert answer.json()["device"] == "cpu"
         refused = ask(client, body, "gpu").json()
         assert refused["code"] == "device_unavailable"
-        assert "the GPU has failed" in refused["detail"]
-        assert server.log_text().count("the GPU has failed and is not used") == 1
+        assert "the GPU failed" in refused["detail"]
+        assert server.log_text().count("the GPU failed and is not used") == 1
 
 
 @pytest.mark.parametrize(
@@ -288,4 +288,4 @@ def test_a_service_that_is_to_use_a_gpu_does_not_start_without_one(warmed: Path,
     command += ["--store-dir", str(tmp_path / "store")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.returncode == 3
-    assert "GATHERND_DEVICE=gpu asks for a GPU: this service has no GPU: CuPy is not installed" in done.stderr
+    assert "GATHERND_DEVICE=gpu needs a GPU: this service has no GPU: CuPy is not installed" in done.stderr

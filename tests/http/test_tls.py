@@ -181,7 +181,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         assert subject(server) == "first"
         # The certificate alone does not fit the key: the pair in force stays.
         second.certificate.replace(first.certificate)
-        until(lambda: server.log_text().count("stays in force") == 3)  # of two workers and their parent
+        until(lambda: server.log_text().count("keeping the previous files") == 3)  # of two workers and their parent
         assert subject(server) == "first"
         second.key.replace(first.key)
         until(lambda: is_renewed(server, 1))
@@ -313,7 +313,7 @@ def test_renewed_authorities_of_clients_are_taken_without_a_restart(
     with start(*flags, tls=contexts[0]) as server:
         whole = second.certificate.read_bytes()
         authorities.write_bytes(whole[: len(whole) // 2])
-        until(lambda: server.log_text().count("what was read before stays in force") == {"1": 1, "2": 3}[workers])
+        until(lambda: server.log_text().count("keeping the previous files") == {"1": 1, "2": 3}[workers])
         if workers == "2":
             parent = server.process.pid
             for worker in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():

@@ -71,7 +71,7 @@ def test_an_object_becomes_the_next_version_and_one_tensor_of_many_alone(client:
         ("s3://of-service/tables/missing.npy", 502, "import_failed", "there is no such object"),
         ("s3://of-nobody/tables/a.npy", 502, "import_failed", "there is no such object"),
         ("s3://of-service/tables/words.txt", 502, "import_failed", "neither an npy file nor a safetensors file"),
-        ("s3://of-service/other/a.npy", 403, "forbidden", "imports nothing from this URL"),
+        ("s3://of-service/other/a.npy", 403, "forbidden", "does not import from this URL"),
         ("s3://of-service/tables/../other/a.npy", 422, "invalid_field", "a segment . or .."),
         ("s3://of-service/tables/many.safetensors", 422, "invalid_field", "the file has 2 tensors"),
     ],

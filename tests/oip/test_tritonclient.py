@@ -262,7 +262,7 @@ def test_shared_memory_is_refused_by_name(caller: Caller) -> None:
     calls.append(("register_system_shared_memory", ("region", "/key", 64)))
     calls.append(("register_cuda_shared_memory", ("region", "aGFuZGxl", 0, 64)))
     for method, given in calls:
-        with pytest.raises(InferenceServerException, match="shared memory is not offered") as caught:
+        with pytest.raises(InferenceServerException, match="shared memory is not supported") as caught:
             getattr(caller, method)(*given)
         assert caught.value.status() == "501"
 

@@ -82,7 +82,7 @@ def read_by_python(octets: bytes, count: int) -> Any:
         place = end
     if len(found) != count:
         given = f"more than {count}" if len(found) > count else str(len(found))
-        return f"{given} strings are given and the shape asks for {count}"
+        return f"{given} strings are given, but the shape requires {count}"
     texts = []
     for text in found:
         try:
@@ -115,13 +115,13 @@ def test_frames_are_read_as_python_reads_them(frames: list[bytes], more: int, da
         (b"\0\0\0\x80" + bytes(100), 1, "string 0 ends early"),
         (b"\1\0\0", 1, "the length before string 0 ends early"),
         (b"\1\0\0\0a\0", 1, "the length before string 1 ends early"),
-        (b"\1\0\0\0a\0\0\0\0", 1, "more than 1 strings are given and the shape asks for 1"),
-        (b"", 1, "0 strings are given and the shape asks for 1"),
-        (b"\0\0\0\0", 0, "more than 0 strings are given and the shape asks for 0"),
-        (b"\1\0\0\0\xff", 2, "1 strings are given and the shape asks for 2"),
+        (b"\1\0\0\0a\0\0\0\0", 1, "more than 1 strings are given, but the shape requires 1"),
+        (b"", 1, "0 strings are given, but the shape requires 1"),
+        (b"\0\0\0\0", 0, "more than 0 strings are given, but the shape requires 0"),
+        (b"\1\0\0\0\xff", 2, "1 strings are given, but the shape requires 2"),
         (b"\1\0\0\0\xff\1\0\0", 2, "the length before string 1 ends early"),
-        (b"", 2**40, "0 strings are given and the shape asks for 1"),
-        (bytes(8), 2**63, "2 strings are given and the shape asks for 9"),
+        (b"", 2**40, "0 strings are given, but the shape requires 1"),
+        (bytes(8), 2**63, "2 strings are given, but the shape requires 9"),
     ],
 )
 def test_framing_that_is_wrong_is_told_before_text_that_is_wrong(octets: bytes, count: int, found: str) -> None:

@@ -12,10 +12,12 @@ from app.requests.schemas.alias_request import MOST_ALIASES, AliasesRequest, Ali
 from app.security.authorizer import Access
 from app.tensors.tensor_name import PATTERN
 
-_ALIAS: Final = in_path("alias", "Name of the alias, which no tensor has.", PATTERN)
-_ETAG: Final = {"ETag": header("Names this alias as it is until it is moved.")}
-_IF_MATCH: Final = parameter("If-Match", "header", "ETags of the alias itself, of which it must have one, or *.")
-_IF_NONE_MATCH: Final = parameter("If-None-Match", "header", "* where there must be no such alias, or ETags.")
+_ALIAS: Final = in_path("alias", "Name of the alias; no tensor may have it.", PATTERN)
+_ETAG: Final = {"ETag": header("Identifies the alias in its current state; it changes when the alias is moved.")}
+_IF_MATCH: Final = parameter("If-Match", "header", "ETags of the alias, of which one must match, or *.")
+_IF_NONE_MATCH: Final = parameter(
+    "If-None-Match", "header", "* if the alias must not exist, or ETags that it must not have."
+)
 _CHANGE: Final[tuple[Code, ...]] = (
     "tensor_not_found", "name_conflict", "precondition_failed", "payload_too_large", "unsupported_media_type",
     "insufficient_storage", "not_implemented",
@@ -28,7 +30,7 @@ ALIAS_ROUTES: Final = (
             "listAliases",
             "List the aliases",
             (),
-            (limit("aliases"), parameter("after", "query", "List those whose names come after this one.")),
+            (limit("aliases"), parameter("after", "query", "List the names that sort after this one.")),
             answer=AliasList,
         ),
         "PUT": Operation(
@@ -38,16 +40,16 @@ ALIAS_ROUTES: Final = (
             (),
             body=AliasesRequest,
             answer=AliasList,
-            answers={200: {"description": "All made or moved, or as they were"}},
-            description=f"All or none of up to {MOST_ALIASES} aliases, in one step for all workers: a request that "
-            "names several tables reads all of them as they were before it, or all as they are after it. An alias may "
-            "have a condition; where one does not hold none is moved, and the error names the alias.",
+            answers={200: {"description": "All aliases point to the versions asked for"}},
+            description=f"Moves all or none of up to {MOST_ALIASES} aliases, in one step for all workers: a request "
+            "that names several tables reads all of them before the step, or all of them after it. An alias may have a "
+            "condition. If a condition does not hold, no alias is moved, and the error names the alias.",
         ),
     }),
     Route("/aliases/{alias}", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "getAlias",
-            "What an alias names",
+            "Which version an alias points to",
             ("tensor_not_found", "precondition_failed"),
             (_ALIAS, _IF_MATCH, IF_CHANGED),
             answer=AliasBody,
@@ -61,11 +63,12 @@ ALIAS_ROUTES: Final = (
             body=AliasRequest,
             answer=AliasBody,
             answers={
-                200: {"description": "Moved, or as it was", "headers": _ETAG},
+                200: {"description": "Moved, or already at that version", "headers": _ETAG},
                 201: {"description": "Made", "headers": _ETAG | LOCATION, "model": AliasBody},
             },
-            description="One step for all workers: once the answer comes, every request through the alias reads that "
-            "version. It keeps its ETag where it names the version already. What an alias names is not removed.",
+            description="One step for all workers: after the answer, every request through the alias reads that "
+            "version. If the alias already points to the version, it keeps its ETag. A version with an alias cannot be "
+            "removed.",
         ),
         "DELETE": Operation(
             "deleteAlias",

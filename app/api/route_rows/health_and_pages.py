@@ -12,7 +12,7 @@ from app.security.authorizer import Access
 _TEXT: Final = {"schema": {"type": "string"}}
 _KEPT: Final = {
     "ETag": header("Names the file as it is in this version of the service."),
-    "Cache-Control": header("no-cache: ask again each time, with If-None-Match."),
+    "Cache-Control": header("no-cache: revalidate each time with If-None-Match."),
 }
 
 
@@ -30,7 +30,7 @@ def _page(path: str, name: str, summary: str, *media_types: str, segment: str | 
         (*named, IF_CHANGED),
         answers={
             200: {"description": "The file", "headers": _KEPT, "content": dict.fromkeys(media_types, _TEXT)},
-            304: {"description": "It has one of the ETags of If-None-Match", "headers": _KEPT},
+            304: {"description": "The ETag matches If-None-Match", "headers": _KEPT},
         },
         tag="pages",
     )
@@ -43,7 +43,7 @@ _SCRIPT_OR_STYLE: Final = ("text/javascript", "text/css")
 HEALTH_AND_PAGES: Final = (
     _health("/livez", "livez", "Whether the process is alive", answer=Live)._replace(health="alive"),
     _health("/readyz", "readyz", "Whether requests should be sent here", answer=Ready)._replace(health="ready"),
-    _health("/metrics", "metrics", "Metrics in Prometheus' text form", answers=_METRICS)._replace(
+    _health("/metrics", "metrics", "Metrics in the Prometheus text format", answers=_METRICS)._replace(
         access=Access.ANY_KEY, health="alive"
     ),
     # Public: the page at /docs shows nothing without it. The page at / asks its reader for a key.
@@ -57,7 +57,7 @@ HEALTH_AND_PAGES: Final = (
         "image/svg+xml",
         segment="Name of the file.",
     ),
-    _page("/favicon.ico", "favicon", "The icon that browsers ask for by themselves", "image/svg+xml"),
+    _page("/favicon.ico", "favicon", "The icon that browsers request automatically", "image/svg+xml"),
     _page("/docs", "docs", "Interactive page", "text/html"),
     _page(
         "/docs/{asset}",

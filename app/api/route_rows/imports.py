@@ -35,13 +35,13 @@ IMPORT_ROUTES: Final = (
             answers={
                 202: {
                     "description": "Begun",
-                    "headers": {"Location": header("Path of the import, to ask how far it is.")},
+                    "headers": {"Location": header("Path of the import, where its progress is found.")},
                 }
             },
             status=202,
-            description="The answer comes once the file has been found, its header read, and the store has room for "
-            "it. The rest is read beside the requests, by ranges; the content becomes visible whole, as that of an "
-            "upload.",
+            description="The answer comes once the file is found, its header is read, and the store has room for it. "
+            "The rest is read in ranges while requests are served. The content becomes visible all at once, like that "
+            "of an upload.",
         )
     }),
     Route("/imports", TENSORS, Access.TENSORS, {
@@ -49,25 +49,25 @@ IMPORT_ROUTES: Final = (
             "listImports",
             "List the imports",
             (),
-            (limit("imports"), parameter("after", "query", "List those that began after the one of this id.")),
+            (limit("imports"), parameter("after", "query", "List the imports that began after this id.")),
             answer=ImportList,
-            description="Those that run, and the last thousand that have ended.",
+            description="Running imports, and the last thousand that have ended.",
         )
     }),
     Route("/imports/{id}", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "getImport",
-            "How far an import is, or how it ended",
+            "Progress of an import, or how it ended",
             ("not_found",),
             (_ID,),
             answer=ImportBody,
         ),
         "DELETE": Operation(
             "endImport",
-            "End an import, or forget one that has ended",
+            "Cancel an import, or forget one that has ended",
             ("not_found", "insufficient_storage"),
             (_ID,),
-            answers={204: {"description": "It ends within a second, unless it was done before; or is forgotten"}},
+            answers={204: {"description": "Canceled within a second; or forgotten, if it had ended"}},
             status=204,
         ),
     }),

@@ -34,11 +34,11 @@ _INFER: Final[tuple[Code, ...]] = (
     *(code for operator in OPERATORS.values() for code in operator.codes),
 )  # fmt: skip
 _INFER_HEADERS: Final = {
-    "X-Gathernd-Data-ETag": header("ETag of the resident data that was read."),
-    "X-Gathernd-Data-Version": header("Number of the version of it that was read."),
+    "X-Gathernd-Data-ETag": header("ETag of the resident tensor that was read."),
+    "X-Gathernd-Data-Version": header("Number of the version that was read."),
     "X-Gathernd-Replaced": header("How many components of the indices were out of bounds, unless that is an error."),
-    "X-Gathernd-Missing": header("How many of the keys the table lacks, if the request has keys."),
-    "Content-Encoding": header("gzip or deflate, where the request asks for that."),
+    "X-Gathernd-Missing": header("Number of keys that the table lacks, if the request has keys."),
+    "Content-Encoding": header("gzip or deflate, if the request asks for it."),
     "Inference-Header-Content-Length": {
         "description": "Bytes of JSON at the start of a binary answer.",
         "schema": {"type": "integer"},
@@ -46,8 +46,8 @@ _INFER_HEADERS: Final = {
 }
 _INFER_DESCRIPTION: Final = (
     "Items may also follow the JSON in binary (binary tensor data extension): the header field "
-    "`Inference-Header-Content-Length` then says how long the JSON is, in the request and in the answer. An answer "
-    "is compressed where `Accept-Encoding` is exactly `gzip` or `deflate`."
+    "`Inference-Header-Content-Length` then gives the length of the JSON, in the request and in the answer. An answer "
+    "is compressed if `Accept-Encoding` is exactly `gzip` or `deflate`."
 )
 _INFER_REQUEST: Final = infer_request(*(operator.signature for operator in OPERATORS.values()))
 _WANTS_READY: Final = {
@@ -64,7 +64,7 @@ def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
     for below, name, summary, answer in (
         ("", "Metadata", "What a model takes and gives", ModelMetadata),
         ("/ready", "Ready", "Whether a model may be called", ModelReady),
-        ("/config", "Config", "The model's configuration, as Triton words it", dict[str, Any]),
+        ("/config", "Config", "The model's configuration, in Triton's form", dict[str, Any]),
         ("/stats", "Statistics", "Counts and times of a model", StatisticsBody),
     ):
         operation = f"model{suffix}{name}"
@@ -86,9 +86,9 @@ def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
 def _settings(path: str, name: str, *codes: Code, parameters: tuple[Described, ...] = ()) -> Route:
     """Settings that can be read; changing them is not offered."""
     described: dict[str, Any] = {"parameters": parameters, "answer": dict[str, Any], "tag": TAG}
-    text = "Not offered: an operator sets them when the service starts"
+    text = "Not supported: an operator sets them when the service starts"
     operations = {
-        "GET": Operation(f"get{name}", "The settings as they are", codes, **described),
+        "GET": Operation(f"get{name}", "The current settings", codes, **described),
         "POST": Operation(f"update{name}", text, ("not_implemented", *codes), **described),
     }
     return Route(path, CONTROL, Access.GATHER, operations)

@@ -33,20 +33,20 @@ _CODES: Final[tuple[Code, ...]] = (
     "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "deadline_exceeded",
 )  # fmt: skip
 _OF_RESIDENT: Final[tuple[Code, ...]] = ("shard_unavailable", "tensor_damaged", "not_implemented")
-_DIALECT: Final = {"X-Gathernd-Dialect": header("The dialect that was followed; binary answers only.")}
+_DIALECT: Final = {"X-Gathernd-Dialect": header("The dialect whose rules were applied; binary answers only.")}
 _DEVICE: Final = {"X-Gathernd-Device": header("Where the gather ran, cpu or gpu; binary answers only.")}
 _READ: Final = {
-    "X-Gathernd-Data-ETag": header("ETag of the resident data that was read; binary answers only."),
-    "X-Gathernd-Data-Version": header("Number of the version of it that was read; binary answers only."),
+    "X-Gathernd-Data-ETag": header("ETag of the resident tensor that was read; binary answers only."),
+    "X-Gathernd-Data-Version": header("Number of the version that was read; binary answers only."),
 }
 _REPLACED: Final = {
     "X-Gathernd-Replaced": header(
         "How many components of the indices were out of bounds; binary answers only, and not under out_of_bounds error."
     )
 }
-_MISSING: Final = {"X-Gathernd-Missing": header("How many of the keys the table lacks; binary answers to keys only.")}
+_MISSING: Final = {"X-Gathernd-Missing": header("Number of keys that the table lacks; binary answers to keys only.")}
 _OR_FOUND: Final = f", and `{FOUND}` if the request asks for it"
-_RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, which was uploaded before"
+_RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, uploaded earlier"
 
 
 def _answer(text: str, headers: Described, shown: Shown, binary: str) -> Answers:

@@ -16,7 +16,7 @@ _CONFIRMED: Final = parameter(
     "confirmed", "query", "true asks the primary, which has all replicas in sync confirm that it is."
 )
 _ROWS: Final = parameter("rows", "query", "true asks for the number of rows, and the sequence that has them.")
-_BYTES: Final = parameter("bytes", "query", "The bytes of the items of a segment.")
+_BYTES: Final = parameter("bytes", "query", "The bytes of a segment's items.")
 SHARD_ROUTES: Final = (
     Route("/shard/room", CONTROL, Access.CHANGES, {
         "GET": Operation("checkRoom", "Whether a segment has room", parameters=(_BYTES,), status=204),
@@ -25,11 +25,11 @@ SHARD_ROUTES: Final = (
         "GET": Operation("listSegments", "List the segments that are whole", parameters=(_FENCE,)),
     }),
     Route("/shard/segments/{tensor}", CONTROL, Access.CHANGES, {
-        "POST": Operation("pullSegment", "Read a segment from another shard, or from where it was imported"),
+        "POST": Operation("pullSegment", "Pull a segment from another shard, or from the source of its import"),
         "DELETE": Operation("dropSegment", "Remove a segment", parameters=(_FENCE,), status=204),
     }),
     Route("/shard/ranges/{tensor}", CONTROL, Access.CHANGES, {
-        "GET": Operation("rangeState", "How far the log of a range is, and its rows", parameters=(_CONFIRMED, _ROWS)),
+        "GET": Operation("rangeState", "The end of a range's log, and its rows", parameters=(_CONFIRMED, _ROWS)),
     }),
     Route("/shard/ranges/{tensor}/scatter", CONTROL, Access.CHANGES, {
         "POST": Operation("scatterRange", "Scatter to a range, at its primary"),
@@ -38,7 +38,7 @@ SHARD_ROUTES: Final = (
         "POST": Operation("appendRecords", "Take records from the primary of a range"),
     }),
     Route("/shard/ranges/{tensor}/join", CONTROL, Access.CHANGES, {
-        "POST": Operation("joinRange", "Have a replica join those that are in sync, at the primary of the range"),
+        "POST": Operation("joinRange", "Add a replica to the in-sync set, at the primary of the range"),
     }),
     Route("/shard/ranges/{tensor}/keys", CONTROL, Access.CHANGES, {
         "GET": Operation("rangeKeys", "List the Idempotency-Keys of a range"),

@@ -44,19 +44,17 @@ _BODY: Final[tuple[Code, ...]] = (
 )  # fmt: skip
 _ETAG: Final = {
     "ETag": header("Names the content."),
-    "X-Gathernd-Data-Version": header("Number of the version that it is of."),
+    "X-Gathernd-Data-Version": header("Number of the version."),
 }
-_UNCHANGED_ETAG: Final = {"ETag": header("That of the content as it is.")}
-_BY_ACCEPT: Final = {"Vary": header("Accept, by which the format is chosen.")}
-IF_MATCH: Final = parameter("If-Match", "header", "ETags of which the tensor must have one, or * for any.")
+_UNCHANGED_ETAG: Final = {"ETag": header("ETag of the current content.")}
+_BY_ACCEPT: Final = {"Vary": header("Accept: it selects the format.")}
+IF_MATCH: Final = parameter("If-Match", "header", "ETags, of which one must match the tensor, or * for any.")
 IF_NONE_MATCH: Final = parameter(
-    "If-None-Match", "header", "* where the tensor must not exist, or ETags it must not have."
+    "If-None-Match", "header", "* if the tensor must not exist, or ETags that it must not have."
 )
-IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags at which the answer is 304 and empty.")
-LOCATION: Final = {"Location": header("Path of what was made.")}
-UNCHANGED: Final[Answers] = {
-    304: {"description": "It has one of the ETags of If-None-Match", "headers": _UNCHANGED_ETAG}
-}
+IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags; if one matches, the answer is 304 and empty.")
+LOCATION: Final = {"Location": header("Path of the new version.")}
+UNCHANGED: Final[Answers] = {304: {"description": "The ETag matches If-None-Match", "headers": _UNCHANGED_ETAG}}
 _FLAG: Final = {"type": "boolean", "default": False}
 MEMORY: Final = (
     parameter("prefault", "query", "Read the content into memory ahead of requests.", _FLAG),
@@ -67,33 +65,33 @@ MEMORY: Final = (
 _IDEMPOTENCY_KEY: Final = parameter(
     "Idempotency-Key",
     "header",
-    "1 to 256 visible characters. A request that comes again with its key within 24 hours is answered again "
-    "and not carried out again.",
+    "1 to 256 visible characters. A request repeated with its key within 24 hours gets the same answer and is not "
+    "carried out again.",
 )
 
 
 def limit(things: str) -> Described:
-    """The parameter of lists that says how many to list."""
+    """The query parameter `limit` of a list."""
     schema = {"type": "integer", "minimum": 1, "maximum": MAX_LIST, "default": USUAL_LIST}
-    return parameter("limit", "query", f"Most {things} to list.", schema)
+    return parameter("limit", "query", f"Largest number of {things} to list.", schema)
 
 
 def keep(text: str) -> Described:
-    """The parameter of what makes versions that says how many are kept."""
+    """The query parameter `keep` of a route that makes versions."""
     return parameter("keep", "query", text, {"type": "integer", "minimum": 1, "maximum": MAX_KEEP})
 
 
 REPLICAS: Final = parameter(
     "replicas",
     "query",
-    "In a cluster only: on how many shards each range of rows is to be, of all versions from now on; without it as "
-    "many as before.",
+    "In a cluster only: on how many shards each row range is kept, for all versions from now on; unchanged if left "
+    "out.",
     {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS},
 )
 
 
 def _download(what: str, dtype: str, shape: str) -> Answers:
-    """The answers of a download: what it is, and what its type and shape say."""
+    """The answers of a download, with descriptions of its body and of its type and shape headers."""
     return {
         200: {
             "description": what,
@@ -105,26 +103,26 @@ def _download(what: str, dtype: str, shape: str) -> Answers:
 
 
 def _dtype(names: Iterable[str]) -> Described:
-    text = f"Only with {RAW}, and needed there: the element type."
+    text = f"Required with {RAW} and only there: the element type."
     return parameter("dtype", "query", text, {"type": "string", "enum": list(names)})
 
 
 _KEEP: Final = keep(
-    "How many of the newest versions stay, this one among them, beside those that aliases name; without it what the "
-    "service is set to."
+    "How many of the newest versions to keep, including this one; versions with aliases are kept as well. The default "
+    "is the service's setting."
 )
 _NOTE: Final = parameter(
     "note",
     "query",
-    f"What is said of this version wherever it is described, such as its run, commit and author: at most "
-    f"{MAX_NOTE_BYTES} bytes of UTF-8 without control characters.",
+    f"A note about this version, such as its run, commit and author; it is shown wherever the version is described. At "
+    f"most {MAX_NOTE_BYTES} bytes of UTF-8 without control characters.",
     {"type": "string", "maxLength": MAX_NOTE_BYTES},
 )
 _CAPACITY: Final = parameter(
     "capacity",
     "query",
-    "Of a table with keys: for how many rows there is to be room, at least as many as come. Without it, as many as "
-    "come; the table grows as it must.",
+    "Tables with keys only: how many rows to reserve room for, at least the number uploaded, which is the default. The "
+    "table grows when it has to.",
     {"type": "integer", "minimum": 0},
 )
 _PUT: Final = Operation(
@@ -137,7 +135,7 @@ _PUT: Final = Operation(
         parameter(
             "shape",
             "query",
-            f"Only with {RAW}, and needed there: sizes with commas between them, as in 200000,64; empty for a scalar.",
+            f"Required with {RAW} and only there: sizes with commas between them, as in 200000,64; empty for a scalar.",
         ),
         *MEMORY,
         _KEEP,
@@ -146,7 +144,7 @@ _PUT: Final = Operation(
         _CAPACITY,
         IF_MATCH,
         IF_NONE_MATCH,
-        parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
+        parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent; the service verifies it."),
     ),
     request={
         "required": True,
@@ -167,11 +165,11 @@ _PUT: Final = Operation(
     },
     answer=ResidentTensor,
     answers={
-        200: {"description": "The next version of a tensor that was there", "headers": _ETAG},
+        200: {"description": "The next version of an existing tensor", "headers": _ETAG},
         201: {"description": "Created", "headers": _ETAG | LOCATION, "model": ResidentTensor},
     },
-    description="The content becomes visible whole, to every worker, and is durable when the answer comes. Readers of "
-    "the old version finish on it. Numbers of versions are never given again.",
+    description="The content becomes visible to all workers at once, and is durable when the answer comes. Requests "
+    "that read the old version finish on it. Version numbers are never reused.",
 )
 _CONTENT: Final = Operation(
     "tensorContent",
@@ -186,15 +184,14 @@ _CONTENT: Final = Operation(
     ),
     (
         _NAME,
-        parameter("rows", "query", "a:b, the rows from a up to b of the first dimension, 0 <= a <= b <= n."),
+        parameter("rows", "query", "a:b, rows a to b - 1 of the first dimension, 0 <= a <= b <= n."),
         IF_MATCH,
         IF_CHANGED,
     ),
     answers=_download("The content", "The element type.", "Sizes with commas between them."),
-    description=f"As {RAW} (the items, as an upload has them), {NPY} or {SAFETENSORS}: the best of those that Accept "
-    f"admits and that carry the type. {SAFETENSORS} has the keys of these rows, too, if the table has keys: what an "
-    "upload has. All of it is of one content, that of its ETag, however many scatters come "
-    "meanwhile.",
+    description=f"As {RAW} (the items, in the form of an upload), {NPY} or {SAFETENSORS}: the format that Accept "
+    f"prefers among those that carry the type. If the table has keys, {SAFETENSORS} includes the keys of these rows, "
+    "as in an upload. The whole download is the content of its ETag, even if scatters arrive meanwhile.",
 )
 _PUT_KEYS: Final = Operation(
     "putKeys",
@@ -203,11 +200,11 @@ _PUT_KEYS: Final = Operation(
     (
         NEW_NAME,
         _dtype(("int64", "uint64")),
-        parameter("shape", "query", f"Only with {RAW}, and needed there: the number of keys."),
+        parameter("shape", "query", f"Required with {RAW} and only there: the number of keys."),
         _KEEP,
         _NOTE,
         IF_MATCH,
-        parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent, which is compared."),
+        parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent; the service verifies it."),
     ),
     request={
         "required": True,
@@ -221,17 +218,18 @@ _PUT_KEYS: Final = Operation(
     },
     answer=ResidentTensor,
     answers={200: {"description": "The next version", "headers": _ETAG}},
-    description="One distinct key for each row. The current version must have none, and If-Match must name its ETag. "
-    "The next version has the keys and a copy of the rows; a change of the rows meanwhile is precondition_failed.",
+    description="One distinct key for each row. The current version must have no keys, and If-Match must name its "
+    "ETag. The next version has the keys and a copy of the rows. If the rows change meanwhile, the error is "
+    "precondition_failed.",
 )
 _GET_KEYS: Final = Operation(
     "getKeys",
     "Download the keys of a table",
     (*_READ, "no_keys", "precondition_failed", "unsupported_dtype", "shard_unavailable"),
     (_NAME, IF_MATCH, IF_CHANGED),
-    answers=_download("The keys", "The type of the keys.", "How many there are."),
+    answers=_download("The keys", "The type of the keys.", "Number of keys."),
     description="In the order of the rows of a download: "
-    f"as {RAW} (strings each with their length before it), {NPY} (no strings) or "
+    f"as {RAW} (each string after its length), {NPY} (no strings) or "
     f"{SAFETENSORS} (`keys`; strings as `keys.offsets` and `keys.bytes`).",
 )
 _SCATTER: Final = Operation(
@@ -251,16 +249,16 @@ _SCATTER: Final = Operation(
     request={"content": {SAFETENSORS: binary("A safetensors body with `indices` and `updates`.")}},
     answer=ScatterAnswer,
     answers={200: {"description": "Carried out", "headers": _ETAG}},
-    description="Gathers see all of a scatter or nothing, and it is durable when the answer comes. Of a table in row "
-    "ranges on several machines each range changes at once, one by one: `ranges` says how many did. If-Match is for "
-    "tables of one range there. After shard_unavailable send the scatter again with its Idempotency-Key.",
+    description="Gathers see all of a scatter or nothing of it, and it is durable when the answer comes. In a cluster "
+    "that holds per row range: the ranges change one after the other, and `ranges` counts those that did. If-Match "
+    "needs a table of one range there. After shard_unavailable send the scatter again with the same Idempotency-Key.",
 )  # fmt: skip
 _BY_KEY: Final[tuple[Code, ...]] = (
     *_READ, *_BODY, "no_keys", "rank_mismatch", "shard_unavailable", "not_implemented",
 )  # fmt: skip
 _BY_KEY_IN_RANGES: Final = (
-    " Of a table in row ranges on several machines each range changes at once, one by one: `ranges` says how many did. "
-    "If-Match is for tables of one range there. After shard_unavailable send the request again with its "
+    " In a cluster that holds per row range: the ranges change one after the other, and `ranges` counts those that "
+    "did. If-Match needs a table of one range there. After shard_unavailable send the request again with the same "
     "Idempotency-Key."
 )
 _UPSERT: Final = Operation(
@@ -276,10 +274,10 @@ _UPSERT: Final = Operation(
     },
     answer=UpsertAnswer,
     answers={200: {"description": "Carried out", "headers": _ETAG}},
-    description="Rows of known keys are combined with their updates by `reduction`; a new key gets a row, which starts "
-    "from zeros. A key that comes several times takes its updates one after the other. Requests see all of it or "
-    "nothing, and it is durable when the answer comes. The table grows as it must; insufficient_storage changes "
-    "nothing." + _BY_KEY_IN_RANGES,
+    description="`reduction` combines the row of each known key with its update. A new key gets a row that starts from "
+    "zeros. If a key occurs several times, its updates apply in order. Requests see all of an upsert or nothing of it, "
+    "and it is durable when the answer comes. The table grows when it has to; insufficient_storage changes nothing."
+    + _BY_KEY_IN_RANGES,
 )
 _REMOVE: Final = Operation(
     "removeRows",
@@ -290,8 +288,8 @@ _REMOVE: Final = Operation(
     request={"content": {SAFETENSORS: binary("A safetensors body with `keys`, or `keys.offsets` and `keys.bytes`.")}},
     answer=RemoveAnswer,
     answers={200: {"description": "Carried out", "headers": _ETAG}},
-    description="The last rows move into the gaps, so that rows stay dense. Keys that the table does not have are "
-    "counted, and are no error. Requests see all of it or nothing, and it is durable when the answer comes."
+    description="The last rows move into the gaps, so rows stay dense. Keys that the table does not have are counted "
+    "and are not an error. Requests see all of a removal or nothing of it, and it is durable when the answer comes."
     + _BY_KEY_IN_RANGES,
 )
 TENSOR_ROUTES: Final = (
@@ -300,14 +298,14 @@ TENSOR_ROUTES: Final = (
             "listTensors",
             "List the resident tensors",
             (),
-            (limit("tensors"), parameter("after", "query", "List those whose names come after this one.")),
+            (limit("tensors"), parameter("after", "query", "List the names that sort after this one.")),
             answer=TensorList,
         )
     }),
     Route("/tensors/{name}", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "getTensor",
-            "What is known of a tensor",
+            "Describe a tensor",
             (*_READ, "precondition_failed"),
             (_NAME, IF_MATCH, IF_CHANGED),
             answer=ResidentTensor,
@@ -334,7 +332,7 @@ TENSOR_ROUTES: Final = (
     Route("/tensors/{name}/replicas", TENSORS, Access.TENSORS, {
         "PUT": Operation(
             "setReplicas",
-            "Say on how many shards each range of a table is to be",
+            "Set on how many shards each range of a table is kept",
             (
                 "tensor_not_found", "name_conflict", "payload_too_large", "unsupported_media_type", "shard_unavailable",
                 "not_implemented",
@@ -343,7 +341,7 @@ TENSOR_ROUTES: Final = (
             body=ReplicasRequest,
             answer=ResidentTensor,
             answers={200: {"description": "The metadata of the current version", "headers": _ETAG}},
-            description="In a cluster only. The answer comes at once; ranges are copied, or copies dropped, after it.",
+            description="In a cluster only. The answer comes at once; copies are made or dropped after it.",
         ),
     }),
 )  # fmt: skip

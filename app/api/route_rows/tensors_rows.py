@@ -14,7 +14,7 @@ _KEY: Final = {
     "name": "key",
     "in": "query",
     "required": True,
-    "description": "A key of the table, as text; once for each row.",
+    "description": "A key of the table, as text; repeat it for more rows.",
     "schema": {"type": "array", "items": {"type": "string"}, "minItems": 1},
     "style": "form",
     "explode": True,
@@ -23,15 +23,15 @@ ROW_ROUTES: Final = (
     Route("/tensors/{name}/rows", GATHER, Access.GATHER, {
         "GET": Operation(
             "tensorRows",
-            "The rows of some keys of a table",
+            "Rows of a table by key",
             (
                 "tensor_not_found", "tensor_damaged", "no_keys", "value_not_representable", "output_too_large",
                 "limit_exceeded", "deadline_exceeded", "shard_unavailable",
             ),
             (in_path("name", f"{RESIDENT}.", REFERENCE_PATTERN), _KEY),
             answer=GatherAnswer,
-            description="What `POST /gather` answers to these keys with `missing` fill and `found`: rows of keys that "
-            "the table lacks are zeros, false or empty strings, and `found` tells them apart.",
+            description="The answer of `POST /gather` to these keys with `missing` fill and `found`. A key that the "
+            "table lacks gives a row of zeros, false or empty strings; `found` tells which keys the table has.",
             tag="gather",
         ),
     }),

@@ -78,7 +78,7 @@ class ImportsRoute:
 def _unknown(number: str) -> GatherError:
     return GatherError(
         "not_found",
-        f"there is no import {number[:64]!r}, or none any more",
+        f"no import has the id {number[:64]!r}, or it was forgotten",
         hint="Use an id that GET /imports lists.",
     )
 

@@ -127,7 +127,7 @@ class TensorsRoute:
         """Raise invalid_field and limit_exceeded for rows that an upload cannot have room for."""
         if start.keys is None:
             hint = f"Leave out 'capacity' at {_AT_CAPACITY}, or send keys."
-            raise invalid_field(_AT_CAPACITY, "capacity is for tables with keys, which grow", hint)
+            raise invalid_field(_AT_CAPACITY, "capacity is for tables with keys: only they grow", hint)
         rows = start.shape[0]
         if capacity < rows:
             raise invalid_field(
@@ -146,7 +146,7 @@ class TensorsRoute:
         if conditions.match is None:
             raise invalid_field(
                 "/if-match",
-                "If-Match is missing: keys belong to the rows that their sender knows",
+                "If-Match is missing: it names the rows that the keys belong to",
                 f"Read the ETag with GET /tensors/{name}, and send it in If-Match.",
             )
         codec = _codec_of(context.headers.get(b"content-type"))
@@ -318,8 +318,8 @@ def check_has_replicas(store: TensorStore, pointer: str) -> None:
     if not store.has_replicas:
         raise invalid_field(
             pointer,
-            "this service is one machine, and its tensors have no replicas",
-            "Leave out replicas, or ask a router of a cluster.",
+            "this service runs on one machine: its tensors have no replicas",
+            "Leave out replicas, or send the request to a router of a cluster.",
         )
 
 
@@ -331,7 +331,7 @@ def read_note(text: str | None, pointer: str) -> str:
         raise invalid_field(
             pointer,
             f"note has the character U+{ord(wrong):04X}, and may have no control characters and no lone surrogates",
-            "Write the note in one line, without tabs and line breaks.",
+            "Write the note in one line, without tabs or line breaks.",
         )
     size = len(note.encode())
     if size > MAX_NOTE_BYTES:
@@ -358,7 +358,7 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
     if kind and kind != _FORM and kind not in TENSORS:
         near = near_name(kind, TENSORS) or NPY.media_type
         hint = f"Send 'Content-Type: {near}' if the body is that; {MEDIA_TYPES} are read."
-        raise GatherError("unsupported_media_type", f"{kind!r} is not read here; {MEDIA_TYPES} are", hint=hint)
+        raise GatherError("unsupported_media_type", f"{kind!r} is not supported; use {MEDIA_TYPES}", hint=hint)
     return TENSORS.get(kind)
 
 

@@ -106,7 +106,7 @@ class ShardedDownloads:
         if metadata.keys is not None and text is not None:
             raise GatherError(
                 "not_implemented",
-                f"the rows of {name!r} have keys and no positions: a cluster places them by their keys",
+                f"the rows of {name!r} have no positions: a cluster places them by key",
                 pointer="/query/rows",
                 hint=f"Ask for rows by key, as in /tensors/{name}/rows?key=7, or for all with /tensors/{name}/content.",
             )
@@ -202,7 +202,7 @@ class ShardedDownloads:
                 rows = answer.output
                 if context.started and answer.data_etag != metadata.etag:
                     # What has been sent is of another content: the caller is not to take it for whole.
-                    raise GatherError("shard_unavailable", "a scatter came to the table while it was read")
+                    raise GatherError("shard_unavailable", "a scatter changed the table while it was read")
             else:
                 rows = await self.scalar(reference, own)
             return packed_bytes(rows, memory), memory

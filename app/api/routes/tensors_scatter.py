@@ -247,7 +247,7 @@ class ScatterAttempt:
             if answered is None:
                 raise
             return answered
-        raise GatherError("overloaded", f"{self._name!r} is being replaced again and again", retry_after=1)
+        raise GatherError("overloaded", f"{self._name!r} is replaced repeatedly", retry_after=1)
 
     def outcome(self) -> Scattered | None:
         """The answer if others have carried this one out; None where `advance` is needed."""

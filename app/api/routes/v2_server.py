@@ -46,9 +46,9 @@ def log_settings(log_level: str) -> dict[str, Any]:
 
 async def refuse_settings(context: RequestContext) -> None:
     """`POST /v2/logging` and `POST /v2/trace/setting`."""
-    raise GatherError("not_implemented", "log and trace settings are the operator's, set at start-up")
+    raise GatherError("not_implemented", "log and trace settings can only be set by the operator at start-up")
 
 
 async def refuse_shared_memory(context: RequestContext) -> None:
     """`/v2/systemsharedmemory/...` and `/v2/cudasharedmemory/...`."""
-    raise GatherError("not_implemented", "shared memory is not offered here; send the tensors in the request")
+    raise GatherError("not_implemented", "shared memory is not supported; send the tensors in the request")

@@ -24,7 +24,7 @@ class OpenModel(BaseModel):
 class OutputTensor(OpenModel):
     """The output, with `values` or `base64` as the request asked."""
 
-    dtype: DTypeName = Field(description="Element type, that of the data.")
+    dtype: DTypeName = Field(description="Element type, the same as the data's.")
     shape: list[Size] = Field(description="Size of each dimension.")
     values: Values | SkipJsonSchema[None] = None
     base64: Base64 | SkipJsonSchema[None] = None
@@ -38,7 +38,7 @@ class ExplainedTensor(OpenModel):
 
     dtype: DTypeName
     shape: list[Size]
-    bytes: Size | None = Field(description="Bytes of its items; null for strings.")
+    bytes: Size | None = Field(description="Size of its items in bytes; null for strings.")
     tensor: str | SkipJsonSchema[None] = None
 
 
@@ -59,8 +59,8 @@ class ExplainedPlan(OpenModel):
 class ExplainedSize(OpenModel):
     """The size of a gather, or a threshold in it."""
 
-    items: Size | None = Field(description="Items that are picked; null in a threshold that no number reaches.")
-    bytes: Size | None = Field(description="Bytes that are copied; null in a threshold that no number reaches.")
+    items: Size | None = Field(description="Items that are picked; null in a threshold that is never reached.")
+    bytes: Size | None = Field(description="Bytes that are copied; null in a threshold that is never reached.")
 
 
 class ExplainedRoute(OpenModel):
@@ -76,16 +76,16 @@ class ExplainedChoice(OpenModel):
     """The route that would be taken."""
 
     route: Route
-    parts: int = Field(description="Over how many threads it is split.")
+    parts: int = Field(description="Number of threads it is split over.")
 
 
 class ExplainedShards(OpenModel):
     """A range of rows that the gather needs, and the shards that have it."""
 
-    rows: list[Size] = Field(description="The first row, and the row behind the last one.")
+    rows: list[Size] = Field(description="The first row, and the row after the last one.")
     tensor: str = Field(description="What the shards call it.")
     replicas: list[str] = Field(description="Their addresses.")
-    tuples: Size | None = Field(description="How many tuples of the indices need it; null where all do.")
+    tuples: Size | None = Field(description="How many index tuples need it; null if all do.")
 
 
 class Explanation(OpenModel):
@@ -99,10 +99,10 @@ class Explanation(OpenModel):
     output_bytes: Size | None = Field(description="Bytes of the output's items; null for strings.")
     plan: ExplainedPlan
     size: ExplainedSize
-    routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
+    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is taken.")
     choice: ExplainedChoice
     shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
-        None, description="Of a table in row ranges, those that are needed."
+        None, description="For a table in row ranges: the ranges that are needed."
     )
     not_checked: str = Field(description="What a gather would still check.")
 
@@ -111,25 +111,25 @@ class GatherAnswer(OpenModel):
     """What a gather answers, or would answer: with `explain=true` there is an explanation in place of the values."""
 
     output: OutputTensor
-    dialect: str = Field(description="The dialect that was followed.")
+    dialect: str = Field(description="The dialect whose rules were applied.")
     device: Literal["cpu", "gpu"] = Field(description="Where the gather ran.")
     data_etag: str | SkipJsonSchema[None] = Field(
-        None, description="ETag of the resident data that was read, or would be."
+        None, description="ETag of the resident tensor that was read, or would be."
     )
     version: Size | SkipJsonSchema[None] = Field(
-        None, description="Number of the version of the tensor that was read, or would be."
+        None, description="Number of the version that was read, or would be read."
     )
     replaced: Size | SkipJsonSchema[None] = Field(
         None, description="How many components of the indices were out of bounds, unless that is an error."
     )
     missing: Size | SkipJsonSchema[None] = Field(
-        None, description="How many of the keys the table lacks, if the request has keys."
+        None, description="Number of keys that the table lacks, if the request has keys."
     )
     found: OutputTensor | SkipJsonSchema[None] = Field(
-        None, description="For each key whether the table has it, bool, if the request says `found`."
+        None, description="A bool for each key: whether the table has it. Present if the request sets `found`."
     )
     explanation: Explanation | SkipJsonSchema[None] = Field(
-        None, description="Instead of the output's values, where the request says `explain=true`."
+        None, description="Replaces the output's values if the request has `explain=true`."
     )
 
 
@@ -137,13 +137,13 @@ class ExplainedBackward(OpenModel):
     """What would run, where and why. Nothing has run."""
 
     operator: BackwardName
-    data: ExplainedTensor = Field(description="The gather's data, of which there is a shape alone.")
+    data: ExplainedTensor = Field(description="The gather's data, given by its shape only.")
     indices: ExplainedTensor
     grad_output: ExplainedTensor
     output_bytes: Size = Field(description="Bytes of the answer's items, for a sparse gradient at most.")
     plan: ExplainedPlan
     size: ExplainedSize
-    routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
+    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is taken.")
     choice: ExplainedChoice
     not_checked: str = Field(description="What would still be checked.")
 
@@ -151,26 +151,28 @@ class ExplainedBackward(OpenModel):
 class BackwardAnswer(OpenModel):
     """The gradient: `grad_data`, or, where the request says `sparse`, `grad_indices` and `grad_values`."""
 
-    grad_data: OutputTensor | SkipJsonSchema[None] = Field(None, description="Of the shape of the gather's data.")
+    grad_data: OutputTensor | SkipJsonSchema[None] = Field(None, description="Has the shape of the gather's data.")
     grad_indices: OutputTensor | SkipJsonSchema[None] = Field(
-        None, description="int64; the index tuples that were named, each once, counted from the front, ascending."
+        None, description="int64; the distinct index tuples, non-negative and ascending."
     )
-    grad_values: OutputTensor | SkipJsonSchema[None] = Field(None, description="The slice of each of these tuples.")
-    dialect: str = Field(description="The dialect that was followed.")
+    grad_values: OutputTensor | SkipJsonSchema[None] = Field(
+        None, description="The gradient slice of each of these tuples."
+    )
+    dialect: str = Field(description="The dialect whose rules were applied.")
     device: Literal["cpu"] = Field(description="Where it ran.")
     explanation: ExplainedBackward | SkipJsonSchema[None] = Field(
-        None, description="Instead of the values, where the request says `explain=true`."
+        None, description="Replaces the values if the request has `explain=true`."
     )
 
 
 class LookedUpTensor(OpenModel):
     """The resident tensor that a feature read."""
 
-    tensor: str = Field(description="Its name, as the request has it.")
+    tensor: str = Field(description="Its name, as in the request.")
     data_etag: str = Field(description="ETag of the content that was read.")
     version: Size = Field(description="Number of the version that was read.")
     found: OutputTensor | SkipJsonSchema[None] = Field(
-        None, description="For each key whether the table has it, bool, if the feature says `found`."
+        None, description="A bool for each key: whether the table has it. Present if the feature sets `found`."
     )
 
 
@@ -185,7 +187,7 @@ class ExplainedFeature(OpenModel):
     output_shape: list[Size] = Field(description="Shape of its output, before outputs are joined.")
     bytes_read: Size = Field(description="Bytes of the rows that it reads.")
     shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
-        None, description="Of a table in row ranges, those that are needed."
+        None, description="For a table in row ranges: the ranges that are needed."
     )
 
 
@@ -196,7 +198,7 @@ class LookupExplanation(OpenModel):
     features: list[ExplainedFeature]
     output_bytes: Size | None = Field(description="Bytes of all outputs' items; null for strings.")
     size: ExplainedSize
-    routes: list[ExplainedRoute] = Field(description="In the order of preference: the first open one is taken.")
+    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is taken.")
     choice: ExplainedChoice
     not_checked: str = Field(description="What a lookup would still check.")
 
@@ -206,17 +208,17 @@ class LookupAnswer(OpenModel):
 
     output: OutputTensor | SkipJsonSchema[None] = Field(None, description="The features' outputs, joined on axis 1.")
     outputs: list[OutputTensor] | SkipJsonSchema[None] = Field(
-        None, description="The output of each feature, where they are not joined."
+        None, description="The output of each feature, if they are not joined."
     )
     features: list[LookedUpTensor] = Field(description="What each feature read.")
     replaced: Size | SkipJsonSchema[None] = Field(
         None, description="How many indices were out of bounds, unless that is an error."
     )
     missing: Size | SkipJsonSchema[None] = Field(
-        None, description="How many of the keys of all features their tables lack, if a feature has keys."
+        None, description="Number of keys, over all features, that their tables lack, if a feature has keys."
     )
     explanation: LookupExplanation | SkipJsonSchema[None] = Field(
-        None, description="Instead of the outputs' values, where the request says `explain=true`."
+        None, description="Replaces the outputs' values if the request has `explain=true`."
     )
 
 
@@ -224,7 +226,7 @@ class RuleBody(OpenModel):
     """The operator's rule that was broken."""
 
     dialect: str
-    clause: str | None = Field(description="Its number in the dialect's text; null where that numbers nothing.")
+    clause: str | None = Field(description="Its number in the specification; null if the rule has none.")
     text: str
 
 
@@ -249,7 +251,7 @@ class UnavailableRange(OpenModel):
 
     tensor: str = Field(description="The table's name and the number of its version.")
     start: Size = Field(description="The first row.")
-    stop: Size = Field(description="The row behind the last one.")
+    stop: Size = Field(description="The row after the last one.")
 
 
 class Problem(OpenModel):
@@ -262,11 +264,11 @@ class Problem(OpenModel):
     detail: str
     rule: RuleBody | SkipJsonSchema[None] = None
     errors: list[PlaceBody] | SkipJsonSchema[None] = Field(None, description="The first ten places.")
-    total: Size | SkipJsonSchema[None] = Field(None, description="How many places there are in all.")
+    total: Size | SkipJsonSchema[None] = Field(None, description="Total number of places.")
     limit: str | SkipJsonSchema[None] = Field(None, description="Name of the limit that was exceeded.")
     maximum: Size | SkipJsonSchema[None] = Field(None, description="Value of that limit.")
     ranges: list[UnavailableRange] | SkipJsonSchema[None] = Field(
-        None, description="Of shard_unavailable, the rows of which no replica answers."
+        None, description="For shard_unavailable: the rows for which no replica answers."
     )
     hint: str = Field(description="One sentence on how to mend the request.")
     request_id: str

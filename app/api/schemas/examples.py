@@ -119,7 +119,7 @@ GRADIENTS: Final[dict[str, Shown]] = {
             {"grad_data": _tensor("float32", [4, 2], [10.0, 20.0, 0.0, 0.0, 0.0, 0.0, 101.0, 202.0]), **_ANSWERED},
         ),
         "sparse": (
-            "The rows that were gathered alone, times 0.5",
+            "Only the rows that were gathered, times 0.5",
             {
                 "indices": _indices([3, 1], [3, 0, -1]),
                 "grad_output": _ROWS,
@@ -196,7 +196,7 @@ LOOKUPS: Final[Shown] = {
         },
     ),
     "bags": (
-        "Two bags of rows, of which the sums are taken",
+        "The sums of two bags of rows",
         {
             "features": [
                 {

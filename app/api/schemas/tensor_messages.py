@@ -18,13 +18,13 @@ class TableRange(OpenModel):
     """Rows of a table in a cluster, counted as a download has them, and the shards that hold them."""
 
     start: Size = Field(description="The first row.")
-    stop: Size = Field(description="The row behind the last one.")
-    shards: list[str] = Field(description="The names, or addresses, of the shards that the range is on.")
+    stop: Size = Field(description="The row after the last one.")
+    shards: list[str] = Field(description="Names or addresses of the shards that hold the range.")
     primary: str | SkipJsonSchema[None] = Field(
-        None, description="The shard that orders scatters to the range; only once the version has taken one."
+        None, description="The shard that orders scatters to the range; present after the version's first scatter."
     )
     in_sync: list[str] | SkipJsonSchema[None] = Field(
-        None, description="The shards that have every acknowledged scatter; only once the version has taken one."
+        None, description="The shards that have every acknowledged scatter; present after the version's first scatter."
     )
 
 
@@ -42,42 +42,42 @@ class ResidentTensor(OpenModel):
     """What is known of a version of a resident tensor; in lists of the current one."""
 
     name: str
-    version: Size = Field(description="Its number: each upload of the name makes the next one.")
-    versions: list[Size] = Field(description="The numbers of all versions of the tensor that are kept.")
+    version: Size = Field(description="Number of the version; each upload of the name makes the next one.")
+    versions: list[Size] = Field(description="Numbers of all versions that are kept.")
     dtype: DTypeName
     shape: list[Size]
     bytes: Size = Field(description="Bytes of its items; strings with a length of 4 bytes each.")
     etag: str = Field(
-        description="Names this content and no other, of this tensor or any, at any time; in quotes as in the header."
+        description="Identifies this content, unique across tensors and time; in quotes as in the header."
     )
     sha256: str = Field(
         description="SHA-256 of dtype, shape and items as uploaded, in hex: equal for every format of the upload, and "
         "not changed by scatters."
     )
-    created: str = Field(description="When the name came into being (RFC 3339).", json_schema_extra=_TIME)
+    created: str = Field(description="When the name was created (RFC 3339).", json_schema_extra=_TIME)
     modified: str = Field(description="When the content last changed.", json_schema_extra=_TIME)
     prefault: bool = Field(description="Whether the content is read into memory ahead of requests.")
     lock: bool = Field(description="Whether the content is to be kept in memory.")
     keys: TableKeys | None = Field(description="The keys of its rows; null if it has none.")
     capacity: Size | SkipJsonSchema[None] = Field(
         None,
-        description="Of a table with keys: for how many rows it has room before it grows; in a cluster its rows now.",
+        description="Tables with keys: rows it can hold before it grows; in a cluster, its current number of rows.",
     )
     replicas: Size | SkipJsonSchema[None] = Field(
-        None, description="In a cluster: on how many shards each range of its rows is to be."
+        None, description="In a cluster: on how many shards each row range is kept."
     )
     ranges: list[TableRange] | SkipJsonSchema[None] = Field(
         None, description=f"In a cluster, but not in lists: its first {MOST_RANGES} row ranges."
     )
-    note: str | SkipJsonSchema[None] = Field(None, description="What its upload said of this version, where it did.")
-    damaged: bool | SkipJsonSchema[None] = Field(None, description="True, in lists, where the content is damaged.")
+    note: str | SkipJsonSchema[None] = Field(None, description="The note of the upload, if it had one.")
+    damaged: bool | SkipJsonSchema[None] = Field(None, description="In lists: true if the content is damaged.")
 
 
 class TensorList(OpenModel):
     """Resident tensors in the order of their names."""
 
     tensors: list[ResidentTensor]
-    next: str | None = Field(description="What to give as `after` for the tensors that follow; null at the end.")
+    next: str | None = Field(description="Value of `after` for the next page of tensors; null at the end.")
 
 
 _CHANGED_RANGES: Final = Field(
@@ -88,7 +88,7 @@ _CHANGED_RANGES: Final = Field(
 class ScatterAnswer(OpenModel):
     """The tensor after the scatter."""
 
-    name: str = Field(description="Its name, as the path has it.")
+    name: str = Field(description="Its name, as in the path.")
     etag: str
     ranges: Size | SkipJsonSchema[None] = _CHANGED_RANGES
 
@@ -96,21 +96,21 @@ class ScatterAnswer(OpenModel):
 class UpsertAnswer(OpenModel):
     """The table after the upsert. A request that comes again is answered what it was answered first."""
 
-    name: str = Field(description="Its name, as the path has it.")
+    name: str = Field(description="Its name, as in the path.")
     etag: str
-    rows: Size = Field(description="How many rows it has.")
-    inserted: Size = Field(description="How many of the keys were new.")
+    rows: Size = Field(description="Number of its rows.")
+    inserted: Size = Field(description="Number of keys that were new.")
     ranges: Size | SkipJsonSchema[None] = _CHANGED_RANGES
 
 
 class RemoveAnswer(OpenModel):
     """The table after the removal. A request that comes again is answered what it was answered first."""
 
-    name: str = Field(description="Its name, as the path has it.")
+    name: str = Field(description="Its name, as in the path.")
     etag: str
-    rows: Size = Field(description="How many rows it has.")
-    removed: Size = Field(description="How many rows went.")
-    missing: Size = Field(description="How many of the keys, each counted once, the table did not have.")
+    rows: Size = Field(description="Number of its rows.")
+    removed: Size = Field(description="Number of rows removed.")
+    missing: Size = Field(description="Number of distinct keys that the table did not have.")
     ranges: Size | SkipJsonSchema[None] = _CHANGED_RANGES
 
 
@@ -118,10 +118,10 @@ class AliasBody(OpenModel):
     """An alias, and the version of a tensor that it names."""
 
     alias: str = Field(description="Its own name.")
-    tensor: str = Field(description="The version that it names, `NAME@7`.")
+    tensor: str = Field(description="The version that it points to, `NAME@7`.")
     version: Size = Field(description="The number of that version.")
-    etag: str = Field(description="Another one after each move; in quotes as in the header.")
-    created: str = Field(description="When the alias came into being (RFC 3339).", json_schema_extra=_TIME)
+    etag: str = Field(description="Changes with each move; in quotes as in the header.")
+    created: str = Field(description="When the alias was created (RFC 3339).", json_schema_extra=_TIME)
     modified: str = Field(description="When it was last moved.", json_schema_extra=_TIME)
 
 
@@ -129,27 +129,27 @@ class AliasList(OpenModel):
     """Aliases in the order of their names."""
 
     aliases: list[AliasBody]
-    next: str | None = Field(description="What to give as `after` for the aliases that follow; null at the end.")
+    next: str | None = Field(description="Value of `after` for the next page of aliases; null at the end.")
 
 
 class ImportBody(OpenModel):
     """An import: what it makes, how far it is, and how it ended."""
 
     id: str
-    name: str = Field(description="The tensor of which it makes the next version.")
-    url: str = Field(description="Where it reads, without the URL's query.")
-    tensor: str | None = Field(description="The tensor of a safetensors file, where the request names one.")
+    name: str = Field(description="The tensor that gets the next version.")
+    url: str = Field(description="The source URL without its query.")
+    tensor: str | None = Field(description="The tensor within a safetensors file, if the request names one.")
     state: Literal["running", "done", "failed", "cancelled"]
-    bytes_done: Size = Field(description="Bytes of items that were read.")
-    bytes_total: Size = Field(description="Bytes of items that there are.")
+    bytes_done: Size = Field(description="Bytes of items read so far.")
+    bytes_total: Size = Field(description="Bytes of items in total.")
     created: str = Field(description="When it began (RFC 3339).", json_schema_extra=_TIME)
     ended: str | None = Field(description="When it ended; null while it runs.", json_schema_extra=_TIME)
     error: dict[str, Any] | None = Field(description="Why it failed, as the body of an error; null otherwise.")
-    metadata: ResidentTensor | None = Field(description="What it made, once it is done; null otherwise.")
+    metadata: ResidentTensor | None = Field(description="The new version, once it is done; null otherwise.")
 
 
 class ImportList(OpenModel):
     """Imports in the order in which they began."""
 
     imports: list[ImportBody]
-    next: str | None = Field(description="What to give as `after` for the imports that follow; null at the end.")
+    next: str | None = Field(description="Value of `after` for the next page of imports; null at the end.")

@@ -49,7 +49,7 @@ class CatalogueClient:
         known = self.catalogue
         revision, written = self.database.read(known)
         if revision < known.revision:
-            self._lost = f"etcd has gone back from revision {known.revision} to {revision}: start this process again"
+            self._lost = f"etcd went back from revision {known.revision} to {revision}: restart this process"
         if self._lost:
             raise OSError(self._lost)
         return self._offer(updated(known, revision, written))
@@ -71,12 +71,14 @@ class CatalogueClient:
                 if revision:
                     return self._made(change, catalogue, revision)
             except TooLarge as error:
-                raise GatherError("limit_exceeded", f"the change is larger than etcd takes at once: {error}") from None
+                raise GatherError(
+                    "limit_exceeded", f"the change is larger than etcd accepts in one transaction: {error}"
+                ) from None
             except OSError:
                 if self._lost:
                     raise unavailable(self._lost) from None
                 time.sleep(_PAUSE_S)
-        raise unavailable("etcd does not answer; whether the change is made is not known")
+        raise unavailable("etcd does not answer: the outcome of the change is unknown")
 
     def transact_all(self, transition: Transition) -> Catalogue:
         """Make the changes that `transition` says, one after the other, until it returns None. Raises as `transact`."""
@@ -132,7 +134,7 @@ class CatalogueClient:
 
     def _heard(self, error: OSError | None) -> None:
         if error is not None and self._answers:
-            logger.warning("the last catalogue stays in force: %s", error)
+            logger.warning("keeping the last catalogue: %s", error)
         elif error is None and not self._answers:
             logger.info("etcd answers again")
         self._answers = error is None

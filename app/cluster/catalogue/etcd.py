@@ -152,7 +152,7 @@ class Database:
                     if int(found.get("compact_revision", 0)):
                         raise Compacted
                     if found.get("canceled"):
-                        raise EtcdFailed("etcd has ended a watch")
+                        raise EtcdFailed("etcd ended a watch")
                     events = found.get("events", ())
                     written = {self._key(one["kv"]): _event(one) for one in events}
                     after = max((int(one["kv"]["mod_revision"]) for one in events), default=after)

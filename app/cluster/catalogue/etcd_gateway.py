@@ -58,7 +58,7 @@ class Gateway:
             if answer.status_code == 200 and _is_of_etcd(found):
                 self._first += turn
                 return found
-            said = found.get("message", f"status {answer.status_code}, and not an answer of etcd")
+            said = found.get("message", f"status {answer.status_code}, which is not an answer of etcd")
             why = f"{endpoint}: {said}"
             if any(text in why for text in _TOO_LARGE):
                 raise TooLarge(why)

@@ -155,9 +155,7 @@ class KeyBindings:
                 if "lease not found" in str(error):
                     self._lease_until = 0.0
                 if monotonic() > end:
-                    raise unavailable(
-                        "etcd does not answer; whether the Idempotency-Key is bound is not known"
-                    ) from None
+                    raise unavailable("etcd does not answer: whether the Idempotency-Key is bound is unknown") from None
                 sleep(_PAUSE_S)
         return {}
 
@@ -203,7 +201,7 @@ class KeyBindings:
     def _is_full(self) -> GatherError:
         return GatherError(
             "insufficient_storage",
-            f"the cluster remembers {self._maximum} Idempotency-Keys of the last 24 hours, and no more",
+            f"the cluster remembers {self._maximum} Idempotency-Keys of the last 24 hours, which is its limit",
             facts={"limit": "idempotency_keys", "maximum": self._maximum},
         )
 

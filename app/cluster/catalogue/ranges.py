@@ -191,9 +191,9 @@ def _runs(catalogue: Catalogue, node: str, nodes: Collection[str], gone: Collect
 
 def _at_epoch(record: RangeRecord | None, tensor: str, epoch: int) -> RangeRecord:
     if record is None:
-        raise GatherError("precondition_failed", f"{tensor} takes no scatters: its version was removed")
+        raise GatherError("precondition_failed", f"{tensor} accepts no scatters: its version was removed")
     if record.epoch != epoch:
-        raise GatherError("precondition_failed", f"{tensor} is at epoch {record.epoch}, and not {epoch}")
+        raise GatherError("precondition_failed", f"{tensor} is at epoch {record.epoch}, not {epoch}")
     return record
 
 

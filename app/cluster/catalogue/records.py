@@ -65,7 +65,7 @@ class Segment:
 
     @property
     def row_count(self) -> int:
-        """How many rows it has."""
+        """Number of its rows."""
         return self.stop - self.start if self.rows is None else self.rows
 
     def shape(self, of: tuple[int, ...]) -> tuple[int, ...]:

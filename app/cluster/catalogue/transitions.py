@@ -61,7 +61,7 @@ def begin_upload(
     free = free_bytes(catalogue)
     chosen = place_ranges(free, sizes, count, zones_of(catalogue))
     if chosen is None:
-        detail = f"each range needs room on {count} shards; {len(free)} shards run and are not drained"
+        detail = f"each range needs {count} shards with room; {len(free)} shards are running and not drained"
         raise GatherError("insufficient_storage", detail)
     segments = tuple(replace(one, nodes=tuple(nodes)) for one, nodes in zip(parts, chosen, strict=True))
     key = f"uploads/{content_id}"
@@ -75,7 +75,7 @@ def move_upload(
     """Give the segment of an upload that begins at `start` a shard in the place of `old` that is not in `avoid`."""
     upload = catalogue.uploads.get(content_id)
     if upload is None:
-        raise unavailable("the upload has ended: etcd did not hear of its router for too long")
+        raise unavailable("the upload has ended: etcd did not hear from its router for too long")
     found = next(one for one in upload.segments if one.start == start)
     if old not in found.nodes:
         return None
@@ -83,7 +83,7 @@ def move_upload(
     free = {node: room for node, room in free_bytes(catalogue).items() if node != old and node not in avoid}
     chosen = choose_nodes(free, found.size, 1, zones_of(catalogue), left)
     if not chosen:
-        raise unavailable(f"the shard {old!r} was lost, and no other one has room for its rows")
+        raise unavailable(f"the shard {old!r} was lost, and no other shard has room for its rows")
     moved = replace(found, nodes=(*left, *chosen))
     segments = tuple(moved if one.start == start else one for one in upload.segments)
     key = f"uploads/{content_id}"
@@ -210,16 +210,16 @@ def forget_node(catalogue: Catalogue, node: str) -> Change | None:
     if node not in catalogue.nodes:
         return None
     if node in catalogue.alive:
-        raise GatherError("precondition_failed", f"the shard {node!r} runs: stop it first")
+        raise GatherError("precondition_failed", f"the shard {node!r} is running: stop it first")
     for name, table in catalogue.tables.items():
         for version in table.versions:
             for one in version.segments:
                 if node in one.nodes and catalogue.alive.isdisjoint(synced_nodes(catalogue, version, one)):
                     rows = f"rows {one.start} to {one.stop - 1}" if version.keys is None else "some rows"
-                    detail = f"no shard that runs has {rows} of '{name}@{version.number}'"
+                    detail = f"no running shard has {rows} of '{name}@{version.number}'"
                     raise GatherError("tensor_in_use", f"{detail}, and {node!r} may still have them")
     if any(node in one.nodes for upload in catalogue.uploads.values() for one in upload.segments):
-        raise GatherError("tensor_in_use", f"an upload that is under way has rows on {node!r}")
+        raise GatherError("tensor_in_use", f"an upload in progress has rows on {node!r}")
     going = {f"nodes/{node}": None} | ({f"drained/{node}": None} if node in catalogue.drained else {})
     return Change(going, frozenset({f"alive/{node}"}), no_newer=("tables/", "uploads/", "ranges/"))
 
@@ -289,7 +289,7 @@ def unavailable(detail: str) -> GatherError:
 def _check_node(catalogue: Catalogue, node: str) -> None:
     if node not in catalogue.nodes:
         known = ", ".join(sorted(catalogue.nodes)) or "none"
-        raise GatherError("invalid_field", f"there is no shard {node!r}; known shards: {known}")
+        raise GatherError("invalid_field", f"no shard is named {node!r}; known shards: {known}")
 
 
 def _forget(catalogue: Catalogue) -> dict[str, Record | None]:

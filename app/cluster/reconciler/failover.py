@@ -66,9 +66,9 @@ class Failover:
                 if watched:
                     await self._fail_over(catalogue)
             except (OSError, GatherError) as error:
-                logger.warning("ranges have not got another primary: %s", error)
+                logger.warning("ranges could not get a new primary: %s", error)
             except Exception:
-                logger.exception("ranges have not got another primary")
+                logger.exception("ranges could not get a new primary")
             if is_due:
                 probe_at = loop.time() + PROBE_S
             with suppress(TimeoutError):
@@ -100,7 +100,7 @@ class Failover:
             await self._catalogues.transact(judged)
             self.count += moved
             if moved:
-                logger.info("%d ranges have another primary, without %s", moved, ", ".join(sorted(lost)))
+                logger.info("%d ranges have a new primary in place of %s", moved, ", ".join(sorted(lost)))
 
     def _running(self, catalogue: Catalogue) -> frozenset[str]:
         return (catalogue.alive & catalogue.nodes.keys()) - self._gone

@@ -15,37 +15,40 @@ from app.cluster.catalogue.transitions import used_bytes
 from app.cluster.reconciler.cluster_status import living_replicas
 from app.cluster.reconciler.reconciler import Reconciler
 
-IN_OFFICE: Final = ("gathernd_reconciler_in_office", "1 while this reconciler is the one that acts.")
+IN_OFFICE: Final = ("gathernd_reconciler_in_office", "1 while this reconciler is the leader.")
 SHORT: Final = (
     "gathernd_reconciler_segments_short",
-    "Segments with fewer replicas than wanted on shards that run.",
+    "Segments with fewer replicas than wanted on running shards.",
 )
 UNREACHABLE: Final = (
     "gathernd_reconciler_segments_unreachable",
-    "Segments that no shard that runs has: requests for their rows fail.",
+    "Segments without a running shard: requests for their rows fail.",
 )
-OPEN: Final = ("gathernd_reconciler_ranges_open", "Ranges that take scatters.")
+OPEN: Final = ("gathernd_reconciler_ranges_open", "Ranges that accept scatters.")
 OPEN_BELOW: Final = (
     "gathernd_reconciler_ranges_below_min_in_sync",
-    "Ranges that refuse scatters, since too few shards that run are in sync.",
+    "Ranges that refuse scatters because too few running shards are in sync.",
 )
 OPEN_SHORT: Final = (
     "gathernd_reconciler_ranges_short_of_in_sync",
-    "Ranges that take scatters with fewer replicas in sync than wanted, on shards that run.",
+    "Ranges that accept scatters with fewer in-sync replicas on running shards than wanted.",
 )
-PULLS: Final = ("gathernd_reconciler_pulls_running", "Copies of segments that are under way.")
-OLDEST: Final = ("gathernd_reconciler_oldest_pull_seconds", "How long the oldest copy has been under way.")
-ALIVE: Final = ("gathernd_reconciler_shard_alive", "1 if the shard runs, 0 if it is lost and the catalogue lists it.")
+PULLS: Final = ("gathernd_reconciler_pulls_running", "Copies of segments in progress.")
+OLDEST: Final = ("gathernd_reconciler_oldest_pull_seconds", "Age of the oldest copy in progress.")
+ALIVE: Final = (
+    "gathernd_reconciler_shard_alive",
+    "1 if the shard is running, 0 if the catalogue lists it and it is lost.",
+)
 USED: Final = ("gathernd_reconciler_shard_bytes", "Bytes that the catalogue lists on a shard, uploads included.")
 CAPACITY: Final = ("gathernd_reconciler_shard_capacity_bytes", "Bytes that a shard may hold.")
-FAILOVERS: Final = ("gathernd_reconciler_failovers", "Ranges that were given another primary, since theirs was lost.")
+FAILOVERS: Final = ("gathernd_reconciler_failovers", "Ranges that were given a new primary because theirs was lost.")
 COUNTERS: Final = {
     "pulls": ("gathernd_reconciler_pulls", "Segments that shards have pulled."),
     "pulls_failed": ("gathernd_reconciler_pulls_failed", "Pulls that have failed."),
     "drops": ("gathernd_reconciler_drops", "Segments that shards have dropped."),
     "drops_failed": ("gathernd_reconciler_drops_failed", "Drops that have failed."),
-    "lists_failed": ("gathernd_reconciler_lists_failed", "Lists that a shard has not answered."),
-    "flips": ("gathernd_reconciler_flips", "Moves that the catalogue has taken in."),
+    "lists_failed": ("gathernd_reconciler_lists_failed", "Requests for a shard's segment list that got no answer."),
+    "flips": ("gathernd_reconciler_flips", "Moves that are recorded in the catalogue."),
 }
 """By the fields of `Counts`."""
 SERIES: Final = frozenset(

@@ -97,7 +97,7 @@ class Reconciler:
                 try:
                     await self._round()
                 except (OSError, GatherError) as error:
-                    logger.warning("a round of the reconciler has failed: %s", error)
+                    logger.warning("a reconciler round failed: %s", error)
                 await asyncio.sleep(min(max(REST * (_now() - begun), LEAST_REST_S), MOST_REST_S))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(ROUND_S):  # `wait_for` may swallow that it is cancelled
@@ -205,7 +205,7 @@ class Reconciler:
             return False
         fence = catalogue.revisions["reconciler"]
         if fence != self._fence:
-            logger.info("in office, with the fence %d", fence)
+            logger.info("this reconciler is the leader, with fencing token %d", fence)
             self._fence, self._renew = fence, False
             self.failover.wake()  # when the catalogue changed, this was not known yet
         return True

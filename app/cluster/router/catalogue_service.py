@@ -84,7 +84,7 @@ class CatalogueService(RoutedTables):
                 why = "the cluster is not set up: run `gathernd cluster init`"
             if not is_told:
                 is_told = True
-                logger.warning("waiting for the catalogue of the cluster: %s", why)
+                logger.warning("waiting for the cluster's catalogue: %s", why)
             self._closing.wait(_ASK_S)
 
     async def watch(self) -> None:
@@ -140,7 +140,7 @@ class CatalogueService(RoutedTables):
         end = monotonic() + _WORKERS_S
         while min(self._counters.map_generations(), default=wanted) < wanted:
             if monotonic() >= end:
-                logger.warning("a worker does not serve by map %d yet: its answers may be older", wanted)
+                logger.warning("a worker does not use map %d yet: its answers may be older", wanted)
                 break
             self._closing.wait(_LOOK_S / 2)
         return self.map_of(catalogue)

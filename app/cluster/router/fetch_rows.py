@@ -205,7 +205,7 @@ class _Fetch:
         self._raise(ClientGone())
 
     def _too_late(self) -> None:
-        detail = "the shards had not answered when the request's deadline had passed"
+        detail = "the shards did not answer before the request's deadline"
         self._raise(GatherError("deadline_exceeded", detail, retry_after=1))
 
     def _raise(self, error: Exception) -> None:

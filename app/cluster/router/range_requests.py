@@ -154,7 +154,7 @@ class _Items(WholeBody):
                 pybase64.b64decode(self.document()["output"]["base64"], validate=True), np.uint8
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise BadAnswer(f"the answer is not the JSON that was asked for: {error}") from None
+            raise BadAnswer(f"the answer is not the requested JSON: {error}") from None
         if self._strings is None:
             if self.octets.size != self._size:
                 raise BadAnswer(f"the answer has {self.octets.size} bytes of items in place of {self._size}")

@@ -100,7 +100,7 @@ class ReplicaChoice:
         if address in self._failed:
             self._pause(address, now)
         else:
-            logger.warning("the shard %s is passed over: %s", address, why)
+            logger.warning("skipping the shard %s: %s", address, why)
             self._failed[address] = (now + FIRST_PAUSE, FIRST_PAUSE)
 
     def _pause(self, address: str, now: float) -> None:

@@ -58,7 +58,7 @@ class RouterFiles:
 
 
 def _map_watcher(path: Path) -> FileWatcher[ShardMap]:
-    kept = "the last good map stays in force"
+    kept = "keeping the last good map"
     return _watcher(path, "the file", MAX_MAP_BYTES, ShardMap.from_json, f"the map of shards {path}", kept)
 
 
@@ -69,7 +69,7 @@ def _key_watcher(path: Path) -> FileWatcher[str]:
             raise BadShardMap(f"{path} holds no key: it is one line of visible characters")
         return key.decode()
 
-    kept = "the key read before stays in force"
+    kept = "keeping the previous key"
     return _watcher(path, f"the key in {path}", LARGEST_FILE, load, "the key of shards", kept)
 
 
@@ -81,7 +81,7 @@ def _authorities_watcher(path: Path) -> FileWatcher[SSLContext]:
             raise BadShardMap(str(error)) from None
 
     what = f"the authorities of shards in {path}"
-    return _watcher(path, what, LARGEST_FILE, load, "the authorities of shards", "those read before stay in force")
+    return _watcher(path, what, LARGEST_FILE, load, "the authorities of shards", "keeping the previous ones")
 
 
 def _watcher(

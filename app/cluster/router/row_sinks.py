@@ -93,9 +93,9 @@ class WholeBody:
         try:
             found = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
-            raise BadAnswer(f"the answer is no JSON: {error}") from None
+            raise BadAnswer(f"the answer is not JSON: {error}") from None
         if not isinstance(found, dict):
-            raise BadAnswer("the answer is no JSON object")
+            raise BadAnswer("the answer is not a JSON object")
         return found
 
 

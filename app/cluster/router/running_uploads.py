@@ -58,7 +58,7 @@ class RunningUploads:
                 try:
                     self._client.transact(partial(transitions.end_upload, content_id=content_id))
                 except GatherError as error:
-                    logger.warning("the record of the upload %s cannot be ended yet: %s", content_id, error.detail)
+                    logger.warning("the record of the upload %s cannot be closed yet: %s", content_id, error.detail)
             is_over = (is_quiet and not over) or not self._holds_lease
             with self._lock:
                 if is_over and not self._running:

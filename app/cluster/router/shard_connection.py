@@ -131,7 +131,7 @@ class ShardConnection(asyncio.BufferedProtocol):
     def drop(self) -> None:
         """Nobody waits for the answer any more: the connection ends, and its sink gets no further byte."""
         if self._done is not None:
-            self._fail(Failure("dropped", "nobody waits for the answer"))
+            self._fail(Failure("dropped", "the answer is no longer needed"))
 
     def close(self) -> None:
         """End a connection that nobody uses."""
@@ -238,7 +238,7 @@ class ShardConnection(asyncio.BufferedProtocol):
         head = bytes(self._buffer[: end + 2])
         names = head.lower()
         if not names.startswith(b"http/1.1 "):
-            raise BadAnswer("the answer is no HTTP/1.1")
+            raise BadAnswer("the answer is not HTTP/1.1")
         length = _field(names, b"\r\ncontent-length: ", names)
         if length is None or not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
             raise BadAnswer("the answer has no Content-Length")

@@ -119,7 +119,7 @@ def unavailable(resident: ShardedResident, lost: Sequence[LostRange], needing: S
         rows += f" and {len(bounds) - 3} more ranges"
     if busy:
         after = max(failure.retry_after for failure in busy)
-        detail = f"the shards that have rows {rows} of {name!r} have too much to do"
+        detail = f"the shards that have rows {rows} of {name!r} are overloaded"
         return GatherError("overloaded", detail, retry_after=after)
     places = sorted((place for one in needing for place in one.places), key=lambda place: place[0])
     return GatherError(

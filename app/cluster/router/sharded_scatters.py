@@ -89,7 +89,7 @@ class ShardedScatters:
             except ContentGone:
                 if not one.is_own:
                     _refuse_gone(one.version.content_id)
-        raise GatherError("overloaded", f"{sent.name!r} is being replaced again and again", retry_after=1)
+        raise GatherError("overloaded", f"{sent.name!r} is replaced repeatedly", retry_after=1)
 
     # What it is judged by
 
@@ -118,8 +118,8 @@ class ShardedScatters:
         if binding.digest != digest:
             raise GatherError(
                 "invalid_field",
-                "this Idempotency-Key came with another request before",
-                hint="Send a new Idempotency-Key with each other request, such as a UUID.",
+                "this Idempotency-Key was already used for another request",
+                hint="Use a new Idempotency-Key for each request, such as a UUID.",
                 pointer="/idempotency-key",
             )
         found = await self._tables.locate(binding.content_id)
@@ -179,7 +179,7 @@ class ShardedScatters:
             etag = version.etag_at(refusal.sequence)  # what was read may be older
             if problem is not None and (problem := _problem(conditions, etag)) is not None:
                 raise problem
-        raise GatherError("overloaded", f"{one.table!r} changes again and again", retry_after=1)
+        raise GatherError("overloaded", f"{one.table!r} changes repeatedly", retry_after=1)
 
     async def _all(
         self, one: _Judged, parts: Sequence[Part], request: ServedRequest, if_sequence: int | None = None
@@ -316,7 +316,7 @@ def _refuse_gone(content_id: str) -> NoReturn:
 def _refuse_strings(name: str) -> NoReturn:
     raise GatherError(
         "not_implemented",
-        f"{name!r} has strings, and tables of strings in row ranges take no scatters",
+        f"{name!r} has strings: tables of strings in row ranges do not accept scatters",
         hint="Publish a new version of the table.",
     )
 
@@ -324,7 +324,7 @@ def _refuse_strings(name: str) -> NoReturn:
 def _refuse_conditions(name: str, count: int) -> NoReturn:
     raise GatherError(
         "not_implemented",
-        f"{name!r} has {count} row ranges, which do not change all at once: a scatter to them takes no ETags",
+        f"{name!r} has {count} row ranges, which do not change together: a scatter to them takes no ETags",
         hint="Leave out If-Match and If-None-Match.",
     )
 
@@ -338,10 +338,10 @@ def _weightiest(errors: Sequence[BaseException], parts: int, one: _Judged) -> Ba
     made = parts - len(errors)
     if not made or not isinstance(first, GatherError) or first.code == "shard_unavailable":
         return first
-    hint = "Send the request again with the Idempotency-Key of this one, once the cause is mended."
+    hint = "Once the cause is fixed, send the request again with the same Idempotency-Key."
     if one.is_own:
-        hint = "Read the rows before the request is sent again. With an Idempotency-Key it could just be sent again."
-    detail = f"{first.detail}; {made} of {parts} row ranges are changed"
+        hint = "Read the rows before you send the request again. A request with an Idempotency-Key is safe to repeat."
+    detail = f"{first.detail}; {made} of {parts} row ranges were changed"
     return GatherError(first.code, detail, facts=first.facts, hint=hint, retry_after=first.retry_after)
 
 
@@ -352,9 +352,9 @@ def _code(error: BaseException) -> str:
 def _unavailable(one: _Judged, part: Part, failure: RangeFailed) -> GatherError:
     start, stop = _rows_of(one.version, part)
     name = f"{one.table}@{one.version.number}"
-    hint = "Send the request again with the Idempotency-Key of this one."
+    hint = "Send the request again with the same Idempotency-Key."
     if one.is_own:
-        hint = "Read the rows to see whether it is made. With an Idempotency-Key it could just be sent again."
+        hint = "Read the rows to see whether it was made. A request with an Idempotency-Key is safe to repeat."
     return GatherError(
         "shard_unavailable",
         f"rows {start} to {stop - 1} of {name!r} take no scatters now ({failure.why}); whether this one is "

@@ -224,7 +224,7 @@ class ShardedTensors(TensorStore):
             "not_implemented",
             f"{what} is not there for {name!r}: the tables of this service are in row ranges on other services, which "
             "a map says, and change with the map",
-            hint="Put the ranges of the new version to their shards, and name them in the map's file.",
+            hint="Upload the ranges of the new version to their shards, and list them in the map file.",
         )
 
     def usage(self) -> tuple[int, int]:
@@ -246,7 +246,7 @@ def without_positions(name: str, pointer: str | None, hint: str) -> GatherError:
     """not_implemented for a request that names rows by position of table `name`, whose rows have keys."""
     return GatherError(
         "not_implemented",
-        f"the rows of {name!r} have keys and no positions: a cluster places them by their keys",
+        f"the rows of {name!r} have no positions: a cluster places them by key",
         pointer=pointer,
         hint=hint,
     )

@@ -125,7 +125,7 @@ class _RangeStream:
     async def _take(self, most: int) -> bytes:
         piece = await self.reader.read(min(most, self.left))
         if not piece:
-            raise EOFError("a shard has broken off a download")
+            raise EOFError("a shard broke off a download")
         self.left -= len(piece)
         return piece
 

@@ -347,7 +347,7 @@ class VersionWriter:
     def _placed(self, catalogue: Catalogue) -> tuple[Segment, ...]:
         upload = catalogue.uploads.get(self.content_id)
         if upload is None:
-            raise unavailable("the upload has ended: etcd did not hear of its router for too long")
+            raise unavailable("the upload has ended: etcd did not hear from its router for too long")
         return upload.segments
 
 

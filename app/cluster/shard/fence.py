@@ -53,8 +53,8 @@ class Fence:
         if token < highest:
             raise GatherError(
                 "precondition_failed",
-                f"the fencing token is {token}, and this shard was shown {highest}",
-                hint="Leave the shards to the reconciler that is in office now.",
+                f"the fencing token is {token}, but this shard has seen {highest}",
+                hint="Leave the shards to the current leader of the reconcilers.",
             )
 
     @contextmanager

@@ -20,7 +20,7 @@ def unavailable(detail: str, *, is_known: bool = True) -> GatherError:
         return GatherError("shard_unavailable", detail, hint="Send the request again after 1 s.", retry_after=1)
     return GatherError(
         "shard_unavailable",
-        f"{detail}; whether the scatter is made is not known",
+        f"{detail}; the outcome of the scatter is unknown",
         hint="Send the request again with the same Idempotency-Key.",
         retry_after=1,
     )

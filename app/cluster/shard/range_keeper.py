@@ -66,7 +66,7 @@ class RangeKeeper:
                 try:
                     self._look()
                 except Exception:
-                    logger.exception("the ranges of the shard %s could not be looked at", self.node)
+                    logger.exception("the ranges of the shard %s could not be checked", self.node)
                 self.changed.wait(LOOK_S)
 
     def lag(self) -> float:
@@ -172,7 +172,9 @@ class RangeKeeper:
         since = self._late.setdefault(which, time.monotonic())
         if time.monotonic() - since > NOTICE_S:
             self._late.pop(which, None)
-            logger.warning("%s: the replica on %s does not apply what is committed, and leaves", one.tensor, node)
+            logger.warning(
+                "%s: the replica on %s does not apply committed records and leaves the in-sync set", one.tensor, node
+            )
             self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}), "behind")
 
     def _join(self, one: Listed) -> None:
@@ -201,6 +203,6 @@ class RangeKeeper:
         self.follower.refresh()
         if self.log.state(one.tensor) is None:
             if not is_known:
-                logger.error("%s: its rows are lost here", one.tensor)
+                logger.error("%s: its rows are lost on this shard", one.tensor)
             self._lost.add(one.tensor)
             self.follower.client.transact(lambda at: ranges.lose_rows(at, one.tensor, self.node))

@@ -83,7 +83,7 @@ class Primaries(Replication):
         """See `Replication`."""
         one = self._follower.open_ranges().get(tensor)
         if one is None or _record(one).primary != self._node:
-            raise unavailable(f"{self._node} is not the primary of {tensor} any more", is_known=False)
+            raise unavailable(f"{self._node} is no longer the primary of {tensor}", is_known=False)
         if _record(one).epoch != batch.epoch:  # replicas would not count answers to records of an epoch before theirs
             raise unavailable(f"the replicas of {tensor} have just changed", is_known=False)
         state = ReplicaState(batch.epoch, batch.after, (batch.epoch,) * (batch.last - batch.after))
@@ -119,7 +119,7 @@ class Primaries(Replication):
                 self._log.raise_epoch(tensor, FIRST_TERM)
             else:
                 self._resolve(one, state)
-        raise unavailable(f"the primary of {tensor} changes again and again")
+        raise unavailable(f"the primary of {tensor} changes repeatedly")
 
     def _raise_record(self, tensor: str, epoch: int) -> None:
         """Have the record in the catalogue at the epoch that this shard has seen."""
@@ -179,16 +179,16 @@ class Primaries(Replication):
             if isinstance(step, Stop):
                 with suppress(OSError):
                     self._follower.refresh()
-                raise unavailable(f"{self._node} is not the primary of {tensor} any more", is_known=False)
+                raise unavailable(f"{self._node} is no longer the primary of {tensor}", is_known=False)
             if isinstance(step, Behind):
-                logger.error("%s: the rows here are older than those of a replica, and count as lost", tensor)
+                logger.error("%s: the rows on this shard are older than a replica's and count as lost", tensor)
                 self._follower.client.transact(lambda at: ranges.lose_rows(at, tensor, self._node))
                 raise unavailable(f"the rows of {tensor} on {self._node} are an older copy", is_known=False)
             going = self._leave(tensor, going, step.nodes) if isinstance(step, Leave) else shipping.ship(going)
 
     def _leave(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:
         """Have replicas leave that do not answer, or find out that this shard is not the primary any more."""
-        logger.warning("%s: the replicas on %s do not follow, and leave", tensor, ", ".join(sorted(nodes)))
+        logger.warning("%s: the replicas on %s fell behind and leave the in-sync set", tensor, ", ".join(sorted(nodes)))
         try:
             self.dismiss(tensor, going.epoch, nodes, "silent")
         except GatherError as problem:

@@ -187,7 +187,7 @@ class RangeRoutes:
         if read_flag(fields, "rows"):
             resident = self._store.get(tensor)
             if resident is None:
-                raise GatherError("tensor_not_found", f"there is no range {tensor} here")
+                raise GatherError("tensor_not_found", f"this shard has no range {tensor}")
             if resident.version & 1:  # it is being changed
                 resident = await _run(self._others, partial(_settled, resident))
             extent = {"applied": resident.version >> 1, "rows": resident.tensor.shape[0]}
@@ -197,7 +197,7 @@ class RangeRoutes:
             await _run(self._scatters, lambda: self._primaries.confirm(tensor))
         found = await _run(self._others, lambda: self._log.state(tensor))
         if found is None:
-            raise GatherError("tensor_not_found", f"there is no range {tensor} here")
+            raise GatherError("tensor_not_found", f"this shard has no range {tensor}")
         shown = {"epoch": found.epoch, "applied": found.applied, "last": found.last}
         await context.send(200, JSON, orjson.dumps(shown))
 

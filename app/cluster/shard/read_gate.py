@@ -24,8 +24,8 @@ _DIGITS: Final = 18
 _BEFORE: Final = float("-inf")
 _WHY: Final = {
     Read.NOT_IN_SYNC: "it is not in sync",
-    Read.CUT_OFF: "etcd does not answer, so that it may not be in sync any more",
-    Read.UNSETTLED: "it does not know yet what is committed",
+    Read.CUT_OFF: "etcd does not answer, so it may no longer be in sync",
+    Read.UNSETTLED: "it does not know yet which records are committed",
 }
 
 

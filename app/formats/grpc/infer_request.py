@@ -74,7 +74,7 @@ def _message(rest: bytes) -> Any:
     try:
         return ModelInferRequest.FromString(rest)
     except DecodeError:
-        raise malformed("the message is no ModelInferRequest") from None
+        raise malformed("the message is not a ModelInferRequest") from None
 
 
 _remembered_message = lru_cache(256)(_message)

@@ -74,7 +74,7 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
             else:
                 raise malformed(f"the field at byte {start} of the message has the wire type {kind}")
             if at > size:
-                raise malformed(f"the field at byte {start} of the message ends behind it")
+                raise malformed(f"the field at byte {start} of the message extends beyond it")
             if fields - inputs - len(raws) > _MOST_OTHERS + features:
                 raise malformed(f"the message has more than {_MOST_OTHERS + features} fields beside its inputs")
     except IndexError:

@@ -52,7 +52,7 @@ def typed_items(one: Input, contents: Any, memory: Memory) -> ReadArray:
             asked = items_text(shape)
             raise GatherError(
                 "element_count_mismatch",
-                f"{one.name}: {count} items are given and {asked} are asked for by the shape",
+                f"{one.name}: {count} items are given, but the shape requires {asked}",
                 pointer=pointer,
                 hint=f"Send {asked} in {field or 'raw_input_contents'}, or make the shape fit the {count} that came.",
             )

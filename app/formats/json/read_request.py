@@ -248,7 +248,7 @@ def _refuse_dtype(name: str, dtype: str) -> NoReturn:
     shown = str(lossless_json.shown(dtype))
     raise GatherError(
         "unsupported_dtype",
-        f"{shown!r} is no element type",
+        f"{shown!r} is not an element type",
         pointer=f"/{name}/dtype",
         hint=hint_for_dtype(shown, of=name),
     )

@@ -368,7 +368,7 @@ def _asked_outputs(fields: InferRequest, names: Sequence[str], binary: bool) -> 
             detail = f"{name[:100]!a} is not an output of this request, which has {names[0]} to {names[-1]}"
             raise invalid_field(at, detail, hint)
         if name in found:
-            raise invalid_field(at, f"the output {name!r} is asked for twice", f"Ask for {name!r} once.")
+            raise invalid_field(at, f"the output {name!r} is requested twice", f"Ask for {name!r} once.")
         asked: bool | None = None if parameters is ABSENT else parameters.binary_data
         found[name] = binary if asked is None else asked
     return found

@@ -95,7 +95,7 @@ def read_body(message: InferBody, model: Model, limits: Limits, memory: Memory =
     if json_size is None:
         text, behind = whole, whole[:0]
     elif json_size > len(body):
-        raise malformed(f"the JSON is {json_size} bytes long by its own account; the body has {len(body)} bytes")
+        raise malformed(f"the JSON is {json_size} bytes long as declared; the body has {len(body)} bytes")
     else:
         text, behind = whole[:json_size], whole[json_size:]
     try:
@@ -189,7 +189,7 @@ def _read_raw(body: Buffer, model: Model, limits: Limits, memory: Memory) -> Ask
     parsed = raw_document(model)
     count, rest = divmod(len(body), 8)
     if rest:
-        detail = f"{len(body)} bytes are no whole number of int64"
+        detail = f"{len(body)} bytes are not a whole number of int64"
         raise GatherError("element_count_mismatch", detail, pointer="/inputs/0")
 
     def items(one: Input) -> ReadArray:

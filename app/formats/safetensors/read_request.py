@@ -191,7 +191,7 @@ def read_layout(
     size = header_size(body)
     start = 8 + size
     if start > len(body):
-        _malformed(f"the safetensors header is {size} bytes long by its own account; {len(body) - 8} bytes follow")
+        _malformed(f"the safetensors header is {size} bytes long as declared; {len(body) - 8} bytes follow")
     check_header_size(size)
     if size > _SHORT_HEADER:
         memory.charge(HEADER_BYTES * size)

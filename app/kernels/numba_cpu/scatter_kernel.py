@@ -86,7 +86,7 @@ class ScatterJob(IndexedItemsJob):
     division: int
     """What the units are: ROWS, STRETCHES or COLUMNS."""
     units: int
-    """How many there are."""
+    """Number of keys."""
     unit_rows: int
     """Rows of the output in each; a column's are not one behind the other."""
     units_at_once: int

@@ -79,10 +79,10 @@ UnicodeString = Annotated[JsonString, Field(min_length=0), WithJsonSchema({"type
 Datatype = Annotated[JsonString, WithJsonSchema({"type": "string", "enum": list(BY_OIP)})]
 """The name of a type. As of `DTypeName`, whether there is such a type is looked up after all members."""
 SharedMemory = SkipJsonSchema[
-    Annotated[Any, PlainValidator(_none), NotOffered("shared memory is not offered here; send the items")]
+    Annotated[Any, PlainValidator(_none), NotOffered("shared memory is not supported; send the items")]
 ]
 Classification = SkipJsonSchema[
-    Annotated[Any, AfterValidator(_none_but_false), NotOffered("classification of an output is not offered here")]
+    Annotated[Any, AfterValidator(_none_but_false), NotOffered("classification of an output is not supported")]
 ]
 
 

@@ -324,7 +324,7 @@ def delete(name: str, if_match: str | None) -> Request[None]:
 
 
 def alias(name: str) -> Request[Alias]:
-    """What an alias names."""
+    """Which version an alias points to."""
     return Request("GET", _alias_path(name), _answers.read_alias, headers={"accept": JSON})
 
 

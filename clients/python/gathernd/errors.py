@@ -176,7 +176,7 @@ class HeaderTooLarge(ServiceError):
 
 
 class NameConflict(ServiceError):
-    """Tensors and aliases share their names, and this one is of the other kind."""
+    """Tensors and aliases share one set of names, and the name belongs to the other kind."""
 
     code = "name_conflict"
 
@@ -341,7 +341,7 @@ class KeysNotUnique(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The service is full at this moment; nothing was done."""
+    """The service is at its limit; nothing was done."""
 
     code = "overloaded"
 

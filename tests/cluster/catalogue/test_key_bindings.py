@@ -137,7 +137,7 @@ def test_a_binding_outlasts_a_kill_and_waits_for_the_database(
         assert waiting.result() == Binding("x", "d")
         running.stop()
         monkeypatch.setattr(key_bindings, "ANSWER_S", 0.5)
-        with pytest.raises(GatherError, match="not known") as refusal:
+        with pytest.raises(GatherError, match="unknown") as refusal:
             bindings.bind("items", "other", "y", "d")
         assert refusal.value.code == "shard_unavailable"
         bindings.close()

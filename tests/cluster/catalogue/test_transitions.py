@@ -92,7 +92,7 @@ def test_replicas_are_in_zones_of_their_own() -> None:
 
 def test_an_upload_without_room_is_refused() -> None:
     refused("insufficient_storage", lambda: begun(THREE, "x", rows=1000))
-    with pytest.raises(GatherError, match="needs room on 2 shards; 1 shards run and are not drained") as refusal:
+    with pytest.raises(GatherError, match="needs 2 shards with room; 1 shards are running and not drained") as refusal:
         begun(with_nodes(a=""), "x")
     assert refusal.value.code == "insufficient_storage"
 

@@ -95,7 +95,7 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
-        """How far an import is, or how it ended. Raises NotFound for one that the service does not know any more."""
+        """Progress of an import, or how it ended. Raises NotFound for one that the service does not know any more."""
         return self._run(_imports.find(import_id), timeout, headers)
 
     def imports(
