@@ -20,9 +20,9 @@ from app.tensors.tensor_name import check_new_name, split_reference
 
 @dataclass(frozen=True, slots=True)
 class AliasMove:
-    """An alias that is to name the version `target`, written `NAME@7`, if the conditions hold for the alias.
+    """A request to point an alias to the version `target` (`NAME@7`), if the conditions hold for the alias.
 
-    `pointer` and `target_pointer` are the places of both in the request.
+    `pointer` and `target_pointer` locate both in the request.
     """
 
     alias: str
@@ -33,12 +33,12 @@ class AliasMove:
 
 
 def new_etag() -> str:
-    """An ETag that no alias has had."""
+    """A new, unique ETag for an alias."""
     return f'"{uuid4().hex}"'
 
 
 def find_alias(own: NameRecord[Version], names: Iterable[str]) -> Alias:
-    """The alias of a name. Raises tensor_not_found, with a hint at one of `names`."""
+    """The alias with this name. Raises tensor_not_found, with a hint that suggests one of `names`."""
     if own.alias is None:
         raise no_alias(own.name, is_tensor=bool(own.versions), names=names)
     return own.alias
@@ -47,11 +47,11 @@ def find_alias(own: NameRecord[Version], names: Iterable[str]) -> Alias:
 def moved(
     moves: Sequence[AliasMove], record_of: Callable[[str], NameRecord[Version]], now: int, etags: Sequence[str]
 ) -> list[tuple[Alias, bool]]:
-    """What aliases become when they are made or moved, all of them or none: each alias, and whether it is new.
+    """Make or move aliases, all or none: returns each alias, and whether it is new.
 
-    No two moves are of one alias. `record_of` gives the record of a name; `etags` are drawn for this change, one for
-    each move. An alias that names its version already stays as it is. Raises invalid_field, tensor_not_found for a
-    target, name_conflict and precondition_failed.
+    Each alias occurs in one move only. `record_of` gives the record of a name; `etags` are new, one for each move. An
+    alias that already points to its version is unchanged. Raises invalid_field, tensor_not_found for a target,
+    name_conflict and precondition_failed.
     """
     for move in moves:
         check_new_name(move.alias, move.pointer)
@@ -72,7 +72,7 @@ def moved(
 
 
 def _target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) -> tuple[str, int]:
-    """The name and the number of the version that an alias is to name. Raises tensor_not_found and invalid_field."""
+    """Parse the target of an alias into name and number. Raises tensor_not_found and invalid_field."""
     reference, pointer = move.target, move.target_pointer
     name, number = split_reference(reference)
     own = record_of(name)
@@ -93,7 +93,7 @@ def _target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) ->
 
 
 def removed_alias(own: NameRecord[Version], conditions: Conditions) -> Alias:
-    """The alias that goes when this name is removed. Raises tensor_not_found, name_conflict and precondition_failed."""
+    """The alias to remove. Raises tensor_not_found, name_conflict and precondition_failed."""
     if own.alias is None:
         if own.versions:
             raise name_conflict(own.name, is_alias=False)

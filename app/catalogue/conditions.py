@@ -1,4 +1,4 @@
-"""Conditions on ETags: a change is made only if what it changes is as its caller knows it."""
+"""Conditions on ETags: a change is made only if its target still has an ETag that the caller knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.errors import GatherError
 class Conditions:
     """If-Match and If-None-Match: the ETags they list, ("*",) for any; None if they are not given.
 
-    `pointer` is the place of what they hold for if they are members of a body, and not header fields.
+    `pointer` locates the conditions if they are members of a body. Conditions in header fields have none.
     """
 
     match: tuple[str, ...] | None = None
@@ -21,9 +21,9 @@ class Conditions:
     pointer: str | None = None
 
     def check(self, etag: str | None, kind: str = "tensor") -> None:
-        """Raises precondition_failed unless they hold for a tensor with this ETag (None: there is none).
+        """Raise precondition_failed unless the conditions hold for an object with this ETag (None: it does not exist).
 
-        `kind` is what the caller names it.
+        `kind` is the word for the object in messages.
         """
         match, none_match = ("If-Match", "If-None-Match") if self.pointer is None else ("if_match", "if_none_match")
         if self.match is not None and (etag is None or (etag not in self.match and self.match != ("*",))):
@@ -45,9 +45,9 @@ class Conditions:
             )
 
     def _written(self, etag: str) -> str:
-        """How a caller writes the condition that the ETag is `etag`."""
+        """The header field, or member, with which a caller requires the ETag `etag`."""
         return f"'If-Match: {etag}'" if self.pointer is None else f'"if_match": {orjson.dumps(etag).decode()}'
 
 
 ALWAYS = Conditions()
-"""The conditions of a change that is made in any case."""
+"""No conditions."""

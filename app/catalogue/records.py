@@ -1,4 +1,4 @@
-"""What the rules of names read: the versions of a name, and aliases."""
+"""The records that the rules of names read: the versions of a name, and aliases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Version(Protocol):
 
     @property
     def number(self) -> int:
-        """Its number among the versions of the name, from 1 on."""
+        """Number of the version within its name, from 1."""
 
 
 Version_co = TypeVar("Version_co", bound=Version, covariant=True)
@@ -20,9 +20,9 @@ Version_co = TypeVar("Version_co", bound=Version, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name for one version of a tensor. `etag` is new with each move; times are nanoseconds since 1970.
+    """A name that points to one version of a tensor. `etag` is new with each move; times are nanoseconds since 1970.
 
-    `created` is when the alias came into being, `modified` when it was last moved.
+    `created` is when the alias was made, `modified` when it was last moved.
     """
 
     alias: str
@@ -34,16 +34,16 @@ class Alias:
 
     @property
     def reference(self) -> str:
-        """The version that it names: `NAME@7`."""
+        """The version that the alias points to: `NAME@7`."""
         return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class NameRecord(Generic[Version_co]):
-    """All that one name stands for at one moment: versions, or an alias.
+    """Everything that one name stands for at one moment: versions, or an alias.
 
-    `versions` are those that are kept, the oldest first. `aliases` are those that name one of them, sorted by their own
-    names. `alias` is the alias that has this name.
+    `versions` are the kept versions, oldest first. `aliases` are the aliases that point to one of them, sorted by name.
+    `alias` is the alias with this name.
     """
 
     name: str
@@ -52,10 +52,10 @@ class NameRecord(Generic[Version_co]):
     alias: Alias | None = None
 
     def version(self, number: int) -> Version_co | None:
-        """The version of this number, None if it is not kept."""
+        """The version with this number, None if it is not kept."""
         return next((one for one in self.versions if one.number == number), None)
 
     @property
     def current(self) -> Version_co | None:
-        """The version that the name stands for, the newest; None if it has none."""
+        """The current version, which is the newest; None if there is none."""
         return self.versions[-1] if self.versions else None

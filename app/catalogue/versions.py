@@ -1,4 +1,6 @@
-"""The rules of versions: which number the next one gets, which ones it supersedes, and which may be removed."""
+"""The rules of versions: the number of the next one, the versions that it supersedes, and the versions that may be
+removed.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ AnyVersion = TypeVar("AnyVersion", bound=Version)
 
 
 def check_new_version(own: NameRecord[Version]) -> None:
-    """Check that a name may get a version: tensors and aliases share their names. Raises name_conflict."""
+    """Raise name_conflict if the name is an alias: tensors and aliases share one set of names."""
     if own.alias is not None:
         raise name_conflict(own.name, is_alias=True)
 
 
 def next_number(last: int | None, floor: int) -> int:
-    """The number of the next version of a name, which none of its versions has had.
+    """The number of the next version of a name. Numbers are never reused.
 
     `last` is the highest number that the name has had, None if that is not remembered; `floor` is the highest number of
     all names that are not remembered.
@@ -29,10 +31,7 @@ def next_number(last: int | None, floor: int) -> int:
 
 
 def superseded(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
-    """The versions that go when the next one comes and the `keep` newest stay, it among them.
-
-    Versions that aliases name stay beside them.
-    """
+    """The versions to remove if the `keep` newest stay, including the new one. Versions with aliases stay as well."""
     named = {alias.version for alias in own.aliases}
     older = own.versions[: max(0, len(own.versions) + 1 - max(keep, 1))]
     return [one for one in older if one.number not in named]
@@ -41,9 +40,9 @@ def superseded(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
 def replaced(
     own: NameRecord[AnyVersion], keep: int, conditions: Conditions, etag_of: Callable[[AnyVersion], str]
 ) -> Sequence[AnyVersion]:
-    """The versions that go when the next one is published, as `superseded` says.
+    """The versions to remove when the next one is published; see `superseded`.
 
-    The conditions are on the current version. Raises name_conflict for an alias, and precondition_failed.
+    The conditions apply to the current version. Raises name_conflict for an alias, and precondition_failed.
     """
     check_new_version(own)
     if conditions != ALWAYS:
@@ -54,10 +53,10 @@ def replaced(
 def removed(
     own: NameRecord[AnyVersion], reference: str, conditions: Conditions, etag_of: Callable[[AnyVersion], str]
 ) -> Sequence[AnyVersion]:
-    """The versions that go when `reference` is removed: one version, or all of a name.
+    """The versions to remove for `reference`: one version, or all versions of a name.
 
-    The conditions are on the version that `reference` stands for. Raises name_conflict for an alias, tensor_not_found,
-    precondition_failed, and tensor_in_use if an alias names one of them.
+    The conditions apply to the version that `reference` stands for. Raises name_conflict for an alias,
+    tensor_not_found, precondition_failed, and tensor_in_use if an alias points to one of them.
     """
     number = split_reference(reference)[1]
     if number is None and own.alias is not None:

@@ -1,6 +1,6 @@
-"""How our functions are compiled: Numba's decorators, typed, and the folder that keeps the code.
+"""Typed wrappers of Numba's decorators, and the folder that caches compiled code.
 
-A compiled function is annotated with what Python sees of it, int, float and bool, which Numba does not read.
+The annotations of a compiled function are the types that Python sees: int, float and bool. Numba does not read them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _R_co = TypeVar("_R_co", covariant=True)
 
 
 class Compiled(Protocol[_P, _R_co]):
-    """What Numba makes of a function that Python calls (`numba.core.dispatcher.Dispatcher`)."""
+    """Numba's dispatcher of a function that Python calls (`numba.core.dispatcher.Dispatcher`)."""
 
     py_func: Any
     signatures: list[Any]
@@ -36,8 +36,9 @@ class Compiled(Protocol[_P, _R_co]):
 
 
 _njit: Any = partial(numba.njit, no_rewrites=True, pipeline_class=RememberingCompiler)
-"""Without Numba's rewriting passes, 4 % of the work: no code here may rely on expressions of whole arrays becoming one
-loop, or on a branch being left out because an argument is None or a constant."""
+"""Options without Numba's rewriting passes, 4 % of the compile time: no code here may rely on expressions of whole
+arrays becoming one loop, or on a branch being removed because an argument is None or a constant.
+"""
 _njit_inner: Any = partial(
     _njit, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=numba_passes.InnerFunctionCompiler
 )
@@ -45,17 +46,17 @@ _config: Any = numba.config
 
 
 def inner(function: Callable[_P, _R]) -> Compiled[_P, _R]:
-    """Compile a function that only compiled ones call: a third less to compile. It may not raise."""
+    """Compile a function that only compiled ones call, which saves a third of the compile time. It may not raise."""
     return cast(Compiled[_P, _R], _njit_inner(function))
 
 
 def inlined(function: Callable[_P, _R]) -> Compiled[_P, _R]:
-    """As `inner`, for those few that must become part of the loop that they are called in."""
+    """Like `inner`, for the few functions that must be inlined into the loop that calls them."""
     return cast(Compiled[_P, _R], _njit_inner(forceinline=True)(function))
 
 
 def spliced(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have the body of a function stand in each compiled function that calls it, before either is compiled."""
+    """Inline the body of a function into each compiled function that calls it, before either is compiled."""
     return cast(Callable[_P, _R], _njit_inner(inline="always")(function))
 
 
@@ -65,12 +66,12 @@ def entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
 
 
 def short_entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
-    """As `entry`, with the GIL: for functions that take less time than to release it."""
+    """Like `entry`, but keep the GIL: for functions that take less time than releasing it."""
     return cast(Compiled[_P, _R], _njit(no_cfunc_wrapper=True)(function))
 
 
 def folder_of(cache_dir: Path, name: str, sources: Iterable[str]) -> Path:
-    """The folder of `cache_dir` for what is compiled from these files: another one when any of them has changed."""
+    """The folder in `cache_dir` for code compiled from these files; its name changes when any of them changes."""
     digest = sha256()
     for path in sorted(sources):
         digest.update(Path(path).read_bytes())
@@ -80,10 +81,11 @@ def folder_of(cache_dir: Path, name: str, sources: Iterable[str]) -> Path:
 def keep_compiled(
     cache_dir: Path, name: str, modules: Iterable[ModuleType], functions: Sequence[Compiled[..., object]]
 ) -> Path:
-    """Have the code of these functions kept in a folder of `cache_dir`, so that the next start loads it: the folder.
+    """Cache the code of these functions in a folder of `cache_dir`, so that the next start loads it. Returns the
+    folder.
 
-    Numba's cache sees a change of the compiled function's own file only: the folder is named by those files and by all
-    other `modules` of which something is compiled with them.
+    Numba's cache only detects a change of the compiled function's own file. The folder's name therefore depends on
+    those files and on all other `modules` whose code is compiled with them.
     """
     paths = {str(module.__file__) for module in (*modules, numba_passes)} | {__file__}
     folder = folder_of(cache_dir, name, paths | {function.py_func.__code__.co_filename for function in functions})

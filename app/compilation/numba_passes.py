@@ -1,13 +1,14 @@
-"""How Numba compiles our functions: with a memory of the types of calls, and inner functions as parts of their callers.
+"""Numba's compiler, changed in two ways: it caches the types of calls, and links inner functions into their callers
+only.
 
-Numba types each operator by trying all functions of that name, NumPy's for arrays among them, and keeps nothing of what
-it finds. To remember it takes a sixth off what the first start compiles. Only operators and Numba's own functions are
-remembered, whose result types follow from those of the arguments: `a + b` of two int64 is looked up once.
+To type an operator, Numba tries all functions of that name, including NumPy's for arrays, and forgets the result.
+Caching it saves a sixth of the first start's compile time. Only operators and Numba's own functions are cached, whose
+result types follow from those of the arguments: `a + b` of two int64 is looked up once.
 
-Numba makes every function native, and optimizes it for that with all that it calls in turn. Of a function that only
-compiled ones call, that is linked into its callers, and optimized and made native there once more, nobody needs that:
-without it the first start compiles a seventh less. What needs the function's own native code is refused: `raise`, whose
-values Numba keeps beside that code, and functions that call each other in a circle.
+Numba makes native code of every function, optimized together with everything that it calls. For a function that only
+compiled ones call, this code is never used: the function is linked into its callers, and optimized and compiled again
+there. Without it the first start compiles a seventh less. Functions that need their own native code are refused:
+`raise`, whose values Numba keeps beside that code, and recursion.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _signatures: Final[dict[tuple[Any, tuple[Any, ...]], Any]] = {}
 
 
 class _RememberingContext:
-    """Numba's typing context; a call that was typed before has the signature that it had then."""
+    """Numba's typing context; a call that was typed before gets the same signature."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -61,7 +62,7 @@ _RAISES: Final = ir.Raise, ir.StaticRaise, ir.DynamicRaise
 class _LinkedLibrary(JITCodeLibrary):
     """The code of a function as it is linked into others.
 
-    A Numba that names the two steps in another way does them for inner functions too, which is slower and still right.
+    A Numba that names the two steps differently also does them for inner functions, which is slower but correct.
     """
 
     def _optimize_final_module(self) -> None:
@@ -79,7 +80,7 @@ class _LowerInnerFunction(NativeLowering):
     _name = "lower_inner_function"
 
     def run_pass(self, state: Any) -> bool:
-        """Numba's entry. Raises Numba's UnsupportedError for what an inner function may not do."""
+        """Numba's entry. Raises Numba's UnsupportedError if an inner function does something that it may not."""
         name = state.func_id.func_qualname
         for block in state.func_ir.blocks.values():
             for statement in block.body:
@@ -91,7 +92,7 @@ class _LowerInnerFunction(NativeLowering):
         for variable in state.library._final_module.global_variables:
             if variable.name.startswith(".numba.unresolved$"):
                 raise UnsupportedError(f"the inner function {name} is called by one that it calls")
-        # Numba looks a function up by the built-in one that Python would call: here one that raises a KeyError.
+        # Numba looks up the built-in function that Python would call: here one that raises a KeyError.
         key = f"{{only compiled functions call {name}}}".format
         state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=key)

@@ -1,7 +1,7 @@
-"""A plain function in whose place a compiled one is used once it is ready.
+"""A plain function that is replaced by a compiled one once that is ready.
 
-The plain one is for right answers and not for speed: it says what both do, it runs under `--kernel numpy` and while the
-first start compiles, and tests hold the compiled one to it.
+The plain function is the reference, not fast: it defines what both do, it runs under `--kernel numpy` and while the
+first start compiles, and tests compare the compiled one with it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _POLL_S: Final = 0.02
 
 
 class UntilCompiled(Generic[_P, _R]):
-    """`run` is the function to call: `plain` until somebody stores the compiled one there, which does the same.
+    """`run` is the function to call: `plain`, until the equivalent compiled one is stored there.
 
-    `are_due` is true while compiled ones are being made: what would take long then waits for them.
+    `are_due` is true while compiled functions are being made: calls that would take long then wait for them.
     """
 
     __slots__ = ("plain", "run")

@@ -1,1 +1,1 @@
-"""Where the work runs: the choice by size, the measured rates behind it, and the pool of threads."""
+"""Where work runs: the choice by size, the measured rates behind it, and the pool of threads."""

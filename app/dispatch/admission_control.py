@@ -1,7 +1,7 @@
-"""Admission: the one place that decides, before any work, whether a request may begin.
+"""Admission: decides, before any work, whether a request may begin.
 
-A request whose body is large or of unknown length is judged when its header has come, so that a service that is full
-says so without reading the body first.
+A request whose body is large or of unknown length is decided when its header has arrived, so that a full service
+refuses before it reads the body.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app.errors import GatherError
 from app.memory.budget import Budget
 
 SMALL_BODY_BYTES: Final = 1 << 16
-"""Bodies of up to this many bytes are read on the event loop, and need no place in a queue."""
+"""Bodies of up to this many bytes are read on the event loop, without a place in a queue."""
 
 
 class Admission:
-    """Checks what a request needs: bytes of `budget`, a thread of `pool`, a place in `body_reads` for a large body, and
-    fewer than `requests` others under way.
+    """Checks that a request can run: bytes of `budget`, a thread of `pool`, a place in `body_reads` for a large body,
+    and fewer than `requests` others in progress.
     """
 
     def __init__(self, budget: Budget, pool: RequestThreadPool, requests: int) -> None:
@@ -29,7 +29,7 @@ class Admission:
         self.body_reads = BodyReadLimit(budget, queue_timeout=pool.queue_timeout)
 
     def too_many(self) -> GatherError:
-        """The refusal of a request while as many as may be are under way."""
+        """The refusal of a request at the limit of requests in progress."""
         return GatherError(
             "overloaded",
             f"{self.requests} requests are in progress, which is the limit",
@@ -40,8 +40,8 @@ class Admission:
     def admit(self, size: int | None) -> None:
         """Check a request whose body, of `size` bytes or of unknown length (None), is still to be read.
 
-        Raises payload_too_large if the memory budget can never hold it, and overloaded if it cannot now, or
-        where the queue is full.
+        Raises payload_too_large if the memory budget can never hold it, and overloaded if it cannot now or if the queue
+        is full.
         """
         if size is not None:
             self.budget.admit_now(size)

@@ -1,12 +1,12 @@
 """Decide where a gather runs: on the GPU, split over threads, on the event loop, or on one thread of the pool.
 
-Size decides. A gather has a number of items that it picks and of bytes that it copies; the measured rates of the
-machine turn GATHERND_LOOP_MAX_US and GATHERND_SPLIT_MIN_US into thresholds for both. `BackendChooser.decide` takes the
-first open route in the order of `ROUTES`. It is a function of its arguments, so that tests need neither a GPU nor a
-certain machine. An explanation prints the same decision.
+Size decides: the number of items that a gather picks and of bytes that it copies. The machine's measured rates turn
+GATHERND_LOOP_MAX_US and GATHERND_SPLIT_MIN_US into thresholds for both. `BackendChooser.decide` takes the first open
+route in the order of `ROUTES`. It is a pure function, so tests need neither a GPU nor a certain machine. An explanation
+prints the same decision.
 
-Work beside a gather is small if it stays below LARGE_INDEX_SCAN, LARGE_COPY or FEW_STRINGS. The event loop does small
-work itself, a thread the rest.
+Work around a gather is small below LARGE_INDEX_SCAN, LARGE_COPY or FEW_STRINGS. The event loop does small work itself,
+a thread the rest.
 """
 
 from __future__ import annotations
@@ -20,41 +20,42 @@ from app.operators.gather_plan import Plan
 from app.tensors.gather_call import Device
 
 LARGE_INDEX_SCAN: Final = 1 << 14
-"""Indices from which on a thread looks at them: NumPy takes 0.1 to 0.3 ms for so many."""
+"""Number of indices from which a thread checks them: NumPy takes 0.1 to 0.3 ms for this many."""
 LARGE_COPY: Final = 1 << 18
-"""Bytes from which on a thread writes them: 5 to 50 µs, the longer time into fresh pages."""
+"""Number of bytes from which a thread writes them: 5 to 50 µs, the longer time into fresh pages."""
 FEW_STRINGS: Final = 1 << 10
-"""Strings whose sizes are added up on the event loop: the head of each may be anywhere in memory."""
+"""Most strings whose sizes are added up on the event loop: each length may be anywhere in memory."""
 
 Route = Literal["loop", "thread", "split", "gpu"]
 ROUTES: Final[tuple[Route, ...]] = ("gpu", "split", "loop", "thread")
-"""In the order of preference."""
+"""The routes in order of preference."""
 
 NEAR_BYTES: Final = 1 << 20
-"""A cache of the core holds data of up to this size."""
+"""Most bytes of data that fit a core's cache."""
 CACHE_LINE: Final = 64
-"""Bytes of memory that an item costs at least."""
+"""Bytes of memory traffic per item, at least."""
 _LOOP_HAND_OFFS: Final = 10
-"""The event loop is held for this many hand-offs at most: a longer gather loses less than a tenth by moving to a
-thread, and all other requests gain."""
+"""Most hand-offs that a gather may hold the event loop: a longer one loses less than a tenth by moving to a thread, and
+all other requests gain.
+"""
 _LOOP_BOUNDS_S: Final = (50e-6, 1500e-6)
-"""Bounds of that time, since a hand-off measured on a busy machine says little."""
+"""Bounds of that time, because a hand-off measured on a busy machine is unreliable."""
 _SPLIT_MIN_S: Final = 10e-6
-"""To share a gather takes about a microsecond, which is too much for a shorter one."""
+"""Shortest gather that is shared: sharing takes about a microsecond."""
 _HELPER_S: Final = 20e-6
-"""One more helper is woken for each such part of a split: it comes 10 to 40 µs after it is woken (`thread_team`)."""
+"""Time of a split per further helper: a helper arrives 10 to 40 µs after it is woken (`thread_team`)."""
 NO_STRINGS: Final = "strings cannot be held by a GPU"
 
 
 class Size(NamedTuple):
-    """Items that a gather picks and bytes that it copies: its own, or a threshold (infinity: no number is enough)."""
+    """Items that a gather picks and bytes that it copies; or a threshold of both (infinity: never reached)."""
 
     items: float
     bytes: float
 
 
 NEVER: Final = Size(inf, inf)
-"""As a threshold that none reaches."""
+"""The threshold that is never reached."""
 
 
 def size_of(plan: Plan) -> Size:
@@ -65,16 +66,16 @@ def size_of(plan: Plan) -> Size:
 
 
 def device_bytes(plan: Plan) -> int:
-    """Most bytes of device memory that a gather takes beside the copy of its data."""
+    """Most bytes of device memory that a gather takes besides the copy of its data."""
     return 8 * plan.index_items + plan.output_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Seconds on this machine, from `measured_rates`.
+    """Rates of this machine in seconds, from `measured_rates`.
 
-    `hand_off_s` is the way to a thread of the pool and back. One thread takes `byte_s` for a byte that it copies from
-    memory, and for an item picked at random `near_item_s` from data in a core's cache and `far_item_s` from memory.
+    `hand_off_s` is the way to a thread of the pool and back. One thread takes `byte_s` per byte that it copies from
+    memory; per item picked at random it takes `near_item_s` from data in a core's cache and `far_item_s` from memory.
     """
 
     hand_off_s: float
@@ -84,11 +85,11 @@ class Rates:
 
 
 TYPICAL: Final = Rates(hand_off_s=30e-6, byte_s=0.15e-9, near_item_s=1e-9, far_item_s=5e-9)
-"""Until the machine is measured: a usual server."""
+"""Rates of a usual server, used until the machine is measured."""
 
 
 class Thresholds(NamedTuple):
-    """The most for the event loop, the least to split, and the least that is worth waking one more helper."""
+    """Longest gather for the event loop, shortest to split, and shortest part that is worth another helper."""
 
     loop: Size
     split: Size
@@ -96,20 +97,20 @@ class Thresholds(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a decision depends on beside plan and machine. A plan meets few combinations of them."""
+    """The facts besides plan and machine that a decision depends on. A plan meets few combinations of them."""
 
     device: Device = "auto"
     """The device that the request asks for."""
     cpu_only: str | None = None
-    """Why no GPU can run the gather, such as that it holds no strings; None if one can."""
+    """Why no GPU can run the gather, such as strings; None if one can."""
     cold: bool = False
-    """Whether reading the data waits for the disk, so that the event loop takes no part in it."""
+    """Whether reading the data waits for the disk; then the event loop takes no part in it."""
     on_gpu: bool = False
     """Whether the GPU holds a copy of the data."""
 
 
 class ConsideredRoute(NamedTuple):
-    """A route, whether it is open, and why. `threshold` is the size that decided; None if size did not."""
+    """A route, whether it is open, and why. `threshold` is the size that decided; None if size did not decide."""
 
     route: Route
     is_open: bool
@@ -118,7 +119,7 @@ class ConsideredRoute(NamedTuple):
 
 
 class ChosenRoute(NamedTuple):
-    """A route, over how many threads it splits, and whether the event loop runs the gather or leads the split."""
+    """A route, its number of threads, and whether the event loop runs the gather or leads the split."""
 
     route: Route
     parts: int = 1
@@ -127,31 +128,31 @@ class ChosenRoute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where a gather runs, and why."""
+    """The decision where a gather runs, with its reasons."""
 
     choice: ChosenRoute
-    """What runs."""
+    """The route that runs."""
     cpu: ChosenRoute
-    """What would run without a GPU."""
+    """The route that would run without a GPU."""
     size: Size
     """The size of the gather."""
     routes: tuple[ConsideredRoute, ...]
-    """Every route, in the order of `ROUTES`: the choice is the first that is open."""
+    """Every route, in the order of `ROUTES`: the choice is the first open one."""
     missed_bytes: int
-    """Bytes of memory that the gather reads here, and would read on the GPU if that had a copy of the data; else 0."""
+    """Bytes of memory that the gather reads here and would read on a GPU with a copy of the data; else 0."""
     refused: str | None
-    """Why the device that the request asks for cannot run it; None if it can."""
+    """Why the requested device cannot run it; None if it can."""
     depends_on_request: bool
-    """Whether a copy on the GPU or the device cpu would change anything, for data that is in memory."""
+    """Whether a copy on the GPU or the device cpu would change the decision, for data in memory."""
 
     @property
     def device(self) -> Literal["cpu", "gpu"]:
-        """Where the choice runs."""
+        """The device of the choice."""
         return "gpu" if self.choice.route == "gpu" else "cpu"
 
     @property
     def fallback(self) -> ChosenRoute:
-        """What runs if the device fails: the same as without a GPU, but a thread in place of the event loop."""
+        """The route if the device fails: the one without a GPU, with a thread in place of the event loop."""
         return ChosenRoute("split" if self.cpu.parts > 1 else "thread", self.cpu.parts)
 
 
@@ -164,10 +165,10 @@ _ON_GPU: Final = ChosenRoute("gpu")
 
 @dataclass(frozen=True)
 class BackendChooser:
-    """Decides by the settings of the service and the rates of the machine.
+    """Decides by the service's settings and the machine's rates.
 
-    When one of them changes another chooser takes its place, and decisions of the old one count no more. `no_gpu`
-    says why there is no GPU, None if there is one. It has `gpu_memory` bytes for gathers, takes those of `gpu_from` on
+    When one of them changes, a new chooser replaces it, and cached decisions of the old one are void. `no_gpu` says why
+    there is no GPU, None if there is one. The GPU has `gpu_memory` bytes for gathers, runs those from `gpu_from` on
     under `auto`, and with `always_gpu` all that it can hold. `force_route` is for tests and measurements.
     """
 
@@ -183,7 +184,7 @@ class BackendChooser:
 
     @cached_property
     def loop_max_s(self) -> float:
-        """Seconds of the longest gather for the event loop: as set, else a number of hand-offs."""
+        """Seconds of the longest gather for the event loop: the setting, or a number of hand-offs."""
         if self.loop_max_us is not None:
             return self.loop_max_us * 1e-6
         low, high = _LOOP_BOUNDS_S
@@ -191,12 +192,12 @@ class BackendChooser:
 
     @cached_property
     def near(self) -> Thresholds:
-        """For data that a core's cache holds."""
+        """Thresholds for data that fits a core's cache."""
         return self._thresholds(self.rates.near_item_s)
 
     @cached_property
     def far(self) -> Thresholds:
-        """For data in memory."""
+        """Thresholds for data in memory."""
         return self._thresholds(self.rates.far_item_s)
 
     def _thresholds(self, item_s: float) -> Thresholds:
@@ -210,9 +211,9 @@ class BackendChooser:
     def decide(self, plan: Plan, facts: Facts = USUAL) -> Decision:
         """Decide where a gather with this plan runs.
 
-        Nothing above the event loop's threshold runs on it or is led by it, since all other requests wait meanwhile. A
-        request that asks for a device is obeyed or refused. Under `auto` the GPU takes what it has a copy of, from its
-        threshold on and if its memory has room.
+        A gather above the event loop's threshold never runs on the loop or is led by it, because all other requests
+        would wait. A request that names a device gets it or is refused. Under `auto` the GPU runs gathers from data
+        that it has a copy of, from its threshold on and if its memory has room.
         """
         size, slices = size_of(plan), plan.batches * plan.tuples
         near = plan.batches * plan.block_items * plan.item_size <= NEAR_BYTES
@@ -260,12 +261,12 @@ class BackendChooser:
     def _only_route(
         self, facts: Facts, has_gpu: bool, split: ConsideredRoute, loop: ConsideredRoute
     ) -> tuple[Route | None, str]:
-        """The route that the request or the settings leave, if only one, and why they close the others."""
+        """The only route that the request or the settings leave, if any, and why they close the others."""
         if facts.device == "gpu":
             return "gpu", "the request asks for the device gpu"
         may_use_gpu = has_gpu and facts.device == "auto"
         if self.force_route is not None:
-            # A route whose size was looked at is possible.
+            # A route is possible if its size was checked.
             split_is, loop_is = split.threshold is not None, loop.threshold is not None
             possible = {"gpu": may_use_gpu, "split": split_is, "loop": loop_is, "thread": True}
             if possible[self.force_route]:

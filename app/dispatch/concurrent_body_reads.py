@@ -1,9 +1,9 @@
-"""How many large bodies are read at a time; the others wait in the order in which they came.
+"""Limits how many large bodies are read at a time; the others wait in order of arrival.
 
-To read a thousand bodies at once takes the memory of all of them and finishes none: in the end all are refused, after
-most of the work was done. So a few are read, and only while the memory budget has room for them and for answers as
-long; the others stay with their senders, to whom it looks like a slow network. Only brisk bodies are counted: one that
-brings little does not block the others, however large it is announced.
+Reading a thousand bodies at once takes the memory of all of them and finishes none: in the end all are refused after
+most of the work. So only a few are read, and only while the memory budget has room for them and for answers of the same
+size. The other senders wait, as on a slow network. Only brisk bodies count: a slow one does not block the others,
+however large it is announced.
 """
 
 from __future__ import annotations
@@ -23,44 +23,46 @@ from app.memory.budget import SMALL_REQUEST_BYTES, Budget, MemoryReservation
 MAX_BODY_READS: Final = 8
 TICK_S: Final = 0.02
 ACTIVE_BYTES: Final = 1 << 16
-"""Bytes in a tick, from which on a body is brisk: 3 MB a second."""
+"""Bytes per tick from which a body is brisk: 3 MB a second."""
 JUDGED_AFTER: Final = 5
-"""Ticks over which that is measured: bytes come in bursts, one for each round trip."""
+"""Ticks over which that is measured: bytes arrive in bursts, one per round trip."""
 _AHEAD: Final = 10
-"""Room is kept for what a brisk body will bring in so many times JUDGED_AFTER ticks, a second, at its present rate."""
+"""Room is kept for the bytes that a brisk body will bring in this many times JUDGED_AFTER ticks (a second) at its
+present rate.
+"""
 GRACE_S: Final = 0.25
-"""Seconds for which a body that waits is taken for brisk; after them only if ACTIVE_BYTES of it have come."""
+"""Seconds for which a waiting body counts as brisk; after them only if ACTIVE_BYTES of it have arrived."""
 _CHECKED_PER_TICK: Final = 64
-"""Waiting bodies checked for closed connections in a tick: a connection that is not read reports nothing."""
+"""Waiting bodies checked for closed connections per tick: a connection that is not read reports nothing."""
 
 
 class IncomingBody(Protocol):
-    """A body that is being received. `on_disconnect` is called when its client goes, if the connection is read."""
+    """A body in transit. `on_disconnect` is called if its client disconnects while the connection is read."""
 
     on_disconnect: Callable[[], None] | None
 
     @property
     def received(self) -> int:
-        """Bytes that have come."""
+        """Bytes that have arrived."""
         ...
 
     def unread(self) -> int:
-        """Bytes that have come behind them, and wait in the socket."""
+        """Further bytes that wait in the socket."""
         ...
 
     def ask_for_it(self) -> None:
-        """Have a sender that waits to be asked for the body begin."""
+        """Ask a sender that waits for it (100-continue) to begin the body."""
         ...
 
     def client_has_gone(self) -> bool:
-        """Whether its client has gone and left it incomplete; asks the system, and closes the connection then."""
+        """Whether its client has disconnected before the end; asks the system, and then closes the connection."""
         ...
 
 
 class BodyReadLimit:
-    """The bodies that are being read, and those that wait for their turn, in the order in which they came.
+    """The bodies that are being read, and the waiting ones in order of arrival.
 
-    All methods are for one event loop, from its own thread. The timer runs only while somebody waits.
+    All methods are for one event loop, from its own thread. The timer runs only while a body waits.
     """
 
     def __init__(self, budget: Budget, body_reads: int = MAX_BODY_READS, queue_timeout: float = 3600.0) -> None:
@@ -75,15 +77,15 @@ class BodyReadLimit:
         self._next_check = 0  # of the waiting bodies, the next to be checked
 
     def full(self, queue: int, size: int | None) -> bool:
-        """Whether as many bodies wait as may, `queue` or one; small ones are counted by themselves."""
+        """Whether the limit of waiting bodies, `queue` or one, is reached; small ones are counted separately."""
         waiting = [each for each in self.waiting if each.small] if _is_small(size) else self.waiting
         return len(waiting) >= max(queue, 1)
 
     async def acquire(self, body: IncomingBody, size: int | None, patience: float = inf) -> None:
         """Wait until `body`, announced to have `size` bytes if that is known, may be read; `release` must follow.
 
-        Raises overloaded if that takes longer than `queue_timeout` seconds, deadline_exceeded if it takes longer
-        than `patience`, ClientGone where its client goes first.
+        Raises overloaded after `queue_timeout` seconds, deadline_exceeded after `patience`, ClientGone if its client
+        disconnects first.
         """
         waiting = _Body(body, size)
         behind = self.waiting and not waiting.small
@@ -91,7 +93,7 @@ class BodyReadLimit:
         if not behind and self._free() > 0 and (waiting.small or self._fits(waiting, self._planned())):
             self._reading[body] = waiting
             return
-        body.ask_for_it()  # to see whether it comes
+        body.ask_for_it()  # to see whether it arrives
         waiting.future = asyncio.get_running_loop().create_future()
         self.waiting.append(waiting)
         body.on_disconnect = waiting.abandon
@@ -115,16 +117,16 @@ class BodyReadLimit:
                 self.waiting.remove(waiting)
 
     def expect_answer(self, reservation: MemoryReservation, size: int) -> None:
-        """A body of `size` bytes has been read for the request of `reservation`: an answer as long may follow."""
+        """A body of `size` bytes has been read for the request of `reservation`: an answer of that size may follow."""
         if not _is_small(size):
             self._unanswered[reservation] = 2 * size
 
     def begin_answer(self, reservation: MemoryReservation) -> None:
-        """The request of `reservation` is being answered: it will not hold more."""
+        """The request of `reservation` is being answered: it will not charge more."""
         self._unanswered.pop(reservation, None)
 
     def release(self, body: IncomingBody) -> None:
-        """`body` has been read, or its client has gone."""
+        """`body` has been read, or its client has disconnected."""
         if self._reading.pop(body, None) is not None and self.waiting:
             self._admit()
 
@@ -133,7 +135,7 @@ class BodyReadLimit:
         return self.body_reads - sum(body.brisk for body in self._reading.values())
 
     def _planned(self) -> int:
-        """Bytes of the budget that are held, or soon will be, of brisk bodies and of answers."""
+        """Bytes of the budget that are held, or soon will be, for brisk bodies and for answers."""
         for reservation in [each for each in self._unanswered if not each.held]:  # their requests have ended
             del self._unanswered[reservation]
         answers = sum(max(0, both - reservation.held) for reservation, both in self._unanswered.items())
@@ -141,11 +143,11 @@ class BodyReadLimit:
         return self.budget.used + answers + coming
 
     def _fits(self, waiting: _Body, planned: int) -> bool:
-        """Whether a body and its answer fit beside what is `planned`.
+        """Whether a body and its answer fit in addition to `planned`.
 
-        Room for the body is enough, since its answer may be short, where no other body is brisk and all that is held is
-        for answers, and it has waited for half of its time, for the clients of those answers read slowly; or where the
-        two can never fit together.
+        Room for the body alone is enough in two cases. First, no other body is brisk, all held bytes are for answers,
+        and the body has waited for half of its time: the clients of those answers read slowly, and its own answer may
+        be short. Second, body and answer can never fit together.
         """
         total, both = self.budget.total, waiting.counted
         if both == 0 or planned + both <= total:
@@ -155,7 +157,7 @@ class BodyReadLimit:
         return both > total or waiting.waited() >= self.queue_timeout / 2
 
     def _admit(self) -> None:
-        """Let bodies be read as there is room. Small ones, of another budget, pass those for which there is none."""
+        """Start reading bodies while there is room. Small ones, which have another budget, may overtake large ones."""
         free, planned = self._free(), self._planned()
         blocked = False
         for waiting in tuple(self.waiting):
@@ -197,8 +199,8 @@ class BodyReadLimit:
 class _Body:
     """A body that waits to be read, or is being read. Room is kept for `counted` bytes of it while it is `brisk`.
 
-    `both` are its bytes and those of an answer as long, 0 where they are unknown or of the budget for `small` requests.
-    Its reader awaits `future` if it has to wait.
+    `both` is the size of it and of an answer as long, 0 if unknown or if it is in the budget for `small` requests. Its
+    reader awaits `future` if it has to wait.
     """
 
     __slots__ = ("before", "begun", "both", "brisk", "counted", "future", "incoming", "small")
@@ -206,7 +208,7 @@ class _Body:
     future: asyncio.Future[None]
 
     def __init__(self, incoming: IncomingBody, size: int | None) -> None:
-        self.before: int | None = None  # bytes that had come when it was judged while it was read; None before
+        self.before: int | None = None  # bytes that had arrived when it was last checked while being read; None before
         self.begun = monotonic()
         self.incoming = incoming
         self.small = _is_small(size)
@@ -215,19 +217,19 @@ class _Body:
         self.counted = 0
 
     def waited(self) -> float:
-        """For how many seconds it has waited."""
+        """Seconds that it has waited."""
         return monotonic() - self.begun
 
     def look(self) -> None:
-        """Find whether it comes, or has just begun to, before it is read: else its sender only claims to send."""
+        """Update whether it arrives, or has just begun to, before it is read. Its sender may only claim to send."""
         come = self.incoming.received + self.incoming.unread()
         self.brisk = self.waited() < GRACE_S or come >= ACTIVE_BYTES
         self.counted = self.both if self.brisk else 0
 
     def judge(self, least: int) -> None:
-        """Find whether it is brisk while it is read, and how many bytes count: at least `least`, if it is as long.
+        """Update whether it is brisk while it is read, and how many bytes count: at least `least`, if it is as long.
 
-        One that has been read for less than JUDGED_AFTER ticks stays as it was.
+        A body that has been read for less than JUDGED_AFTER ticks is unchanged.
         """
         received = self.incoming.received
         if self.before is not None:
@@ -237,7 +239,7 @@ class _Body:
         self.before = received
 
     def abandon(self) -> None:
-        """The client has gone: raise ClientGone to the reader."""
+        """The client has disconnected: raise ClientGone to the reader."""
         if not self.future.done():
             self.future.set_exception(ClientGone())
 
@@ -248,5 +250,5 @@ def _is_small(size: int | None) -> bool:
 
 
 def _charged(received: int) -> int:
-    """How many of the bytes `received` of a body are charged to the budget for large requests."""
+    """How many of the `received` bytes of a body are charged to the budget for large requests."""
     return received if received > SMALL_REQUEST_BYTES else 0

@@ -1,4 +1,4 @@
-"""Whether this process may use a GPU, and which one it finds; where there is none, the reason."""
+"""Find the GPU that this process may use, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ logger = logging.getLogger("gathernd")
 
 
 def allow_gpu(device: gather_call.Device, workers: int) -> None:
-    """Raises NoDevice if a service for `device` with so many worker processes uses no GPU."""
+    """Raise NoDevice if a service for `device` with this many worker processes uses no GPU."""
     if device == "cpu":
         raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
     if workers > 1:
-        # One process owns the device and its copies; the answer must not depend on the worker that got the request.
+        # One process owns the device and its copies; the answer must not depend on the worker.
         raise NoDevice("this service has several workers; a GPU needs a service of one process")
 
 
 def may_use_gpu(device: gather_call.Device, workers: int) -> bool:
-    """Whether a service for `device` with so many worker processes might find a GPU."""
+    """Whether a service for `device` with this many worker processes might find a GPU."""
     return device != "cpu" and workers == 1 and find_spec("cupy") is not None
 
 
 def find_gpu(device: gather_call.Device, workers: int, memory: int | None) -> Device:
-    """The GPU, of whose memory at most `memory` bytes are used. Raises NoDevice, which says why there is none."""
+    """The GPU, with at most `memory` bytes of its memory. Raises NoDevice with the reason if there is none."""
     allow_gpu(device, workers)
     try:
         module = import_module("app.kernels.cupy_gpu.device")

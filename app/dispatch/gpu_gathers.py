@@ -35,7 +35,7 @@ from app.tensors.tensor import Tensor
 logger = logging.getLogger("gathernd")
 
 THREADS: Final = 4
-"""Gathers at a time, as many as the device has streams."""
+"""Gathers at a time: the number of the device's streams."""
 _MAX_REMEMBERED: Final = 4096
 _WARN_INTERVAL_S: Final = 60.0
 
@@ -49,17 +49,17 @@ class Outcome(NamedTuple):
 
 
 class Gpu:
-    """One device, the gathers that run on it and the copies of tensors that it holds. For the event loop."""
+    """One device with its running gathers and its copies of tensors. For the event loop."""
 
     def __init__(self, device: Device, threshold: Size, queue: int, queue_timeout: float = 3600.0) -> None:
-        """The device takes gathers of `threshold` on; `queue` gathers may wait, each for `queue_timeout` seconds."""
+        """The device runs gathers from `threshold` on; `queue` gathers may wait, each for `queue_timeout` seconds."""
         self.device = device
         self.threshold = threshold
         self.pool = RequestThreadPool(THREADS, queue, queue_timeout)
         self.on_failure: Callable[[str], None] = lambda why: None
-        """Called once, when the device has failed, with a text that says why nothing can run on it any more."""
+        """Called once, when the device has failed, with the reason."""
         self.on_fallback: Callable[[], None] = lambda: None
-        """Called when the CPU has to run a gather that was to run on the device."""
+        """Called when the CPU runs a gather that was meant for the device."""
         self._failed = False
         self.copies = GpuTensorCopies(device)
         self._missed_bytes: BoundedCache[str, float] = BoundedCache(_MAX_REMEMBERED)
@@ -78,13 +78,13 @@ class Gpu:
         started: Callable[[], None],
         request: ServedRequest | None = None,
     ) -> Outcome | None:
-        """Gather on the device into `out`, or None if that failed and the request leaves the device to the service.
+        """Gather on the device into `out`. Returns None if that failed and the request does not insist on the device.
 
-        `started` is called in a thread when the gather begins; `request` is as for the pool. Raises overloaded for want
-        of device memory and device_unavailable for a broken device where the request asks for the device gpu, what
-        the pool raises, and ContentChanged.
+        `started` is called in a thread when the gather begins; `request` is as for the pool. If the request asks for
+        the device gpu, raises overloaded for lack of device memory and device_unavailable for a broken device. Also
+        raises what the pool raises, and ContentChanged.
         """
-        assert isinstance(plan, GatherPlan)  # what other plans the service has run on the CPU
+        assert isinstance(plan, GatherPlan)  # which plans the service has run on the CPU
         indices = call.indices.array
 
         def work() -> Outcome:
@@ -123,7 +123,7 @@ class Gpu:
         return etag in self.copies
 
     def count_missed(self, name: str, content: ResidentTensor, missed_bytes: int) -> None:
-        """Add the bytes that a gather read here for want of a copy; once they are as many as the copy has, make it.
+        """Count the bytes that a gather read here for lack of a copy; make the copy once they reach its size.
 
         Does nothing for content that is copied already, or that the device cannot hold.
         """
@@ -153,12 +153,12 @@ class Gpu:
             self._missed_bytes.pop(content.etag, None)
 
     def close(self) -> None:
-        """Run the gathers that wait, and free the device's memory."""
+        """Run the waiting gathers, and free the device's memory."""
         self.pool.close()
         self.copies.clear()
 
     def _mark_failed(self, why: str) -> None:
-        """The device has reported an error, after which this process cannot use it any more."""
+        """The device reported an error, after which this process cannot use it any more."""
         if not self._failed:
             logger.error("the GPU failed and is not used until the service restarts: %s", why)
             self._failed = True
@@ -167,5 +167,5 @@ class Gpu:
 
 
 def name_of(call: Call) -> str:
-    """The name of the resident tensor that a call reads, "" for data of its own."""
+    """Name of the resident tensor that a call reads, "" for data in the request."""
     return call.data if isinstance(call.data, str) else ""

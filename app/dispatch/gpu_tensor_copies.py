@@ -1,8 +1,7 @@
-"""The copies of resident tensors on the GPU: made when a gather needs one, dropped by least use when memory is short.
+"""The copies of resident tensors on the GPU, made on demand; the least recently used is dropped when memory is short.
 
-A copy is known by the ETag of its content. That is made of an id which is new for each upload and of the number of
-scatters since, and never names two contents, so a copy can never be stale; `sweep` drops those whose ETag no tensor has
-any more.
+A copy is keyed by the ETag of its content: the upload's content id and the number of scatters since. An ETag never
+names two contents, so a copy is never stale. `sweep` drops copies whose ETag no tensor has any more.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ Result = TypeVar("Result")
 
 
 class ContentChanged(VersionChanged):
-    """A scatter changed the content while it was copied to the device, which takes long."""
+    """A scatter changed the content during its copy to the device."""
 
 
 class TensorCopy:
-    """A copy on the device, how many gathers read it now, and the names whose tensors have that content."""
+    """A copy on the device, its number of current readers, and the names of the tensors with that content."""
 
     __slots__ = ("items", "names", "readers")
 
@@ -33,12 +32,12 @@ class TensorCopy:
 
 
 class GpuTensorCopies:
-    """The copies on one device. Methods that take memory block; any number of threads may call."""
+    """The copies on one device. Methods that allocate memory block; any thread may call them."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.evictions = 0
-        self._copies: dict[str, TensorCopy] = {}  # by ETag; the one used longest ago is the first
+        self._copies: dict[str, TensorCopy] = {}  # by ETag, least recently used first
         self._lock = Lock()
         self._upload_lock = Lock()
 
@@ -51,7 +50,7 @@ class GpuTensorCopies:
         return sum(copy.items.nbytes for copy in list(self._copies.values()))
 
     def acquire(self, name: str, content: ResidentTensor) -> TensorCopy:
-        """The copy of `content`, that of tensor `name`, made now if need be; `release` is to follow.
+        """Return the copy of `content`, that of tensor `name`, made now if needed; `release` must follow.
 
         Raises OutOfDeviceMemory, DeviceFailed and ContentChanged.
         """
@@ -76,7 +75,7 @@ class GpuTensorCopies:
         with self._lock:
             found = self._copies.pop(etag, None)
             if found is not None:
-                self._copies[etag] = found  # as the one used last
+                self._copies[etag] = found  # most recently used
                 found.names.add(name)
                 found.readers += 1
             return found
@@ -93,7 +92,7 @@ class GpuTensorCopies:
         return copy
 
     def with_eviction(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, tried again after each copy that could be dropped when memory was short."""
+        """The result of `work`, retried after each copy that could be dropped when memory was short."""
         while True:
             try:
                 return work()
@@ -102,7 +101,7 @@ class GpuTensorCopies:
                     raise
 
     def _evict(self) -> bool:
-        """Drop the copy that was used longest ago and has no reader; False if there is none."""
+        """Drop the least recently used copy without readers; False if there is none."""
         with self._lock:
             for etag, copy in self._copies.items():
                 if copy.readers == 0:
@@ -112,7 +111,7 @@ class GpuTensorCopies:
         return False
 
     def sweep(self, etag_of: Callable[[str], str | None]) -> None:
-        """Drop copies of contents that no tensor has any more; `etag_of` gives the present ETag of a name. Cheap."""
+        """Drop copies of contents that no tensor has any more; `etag_of` gives the current ETag of a name. Cheap."""
         with self._lock:
             for etag, copy in list(self._copies.items()):
                 copy.names = {name for name in copy.names if etag_of(name) == etag}

@@ -1,7 +1,7 @@
-"""Measures the rates by which `choose_backend` decides, in a fraction of a second, and keeps them on disk.
+"""Measure the rates for `choose_backend` in a fraction of a second, and keep them on disk.
 
-The file is for one machine and one version of the software: its name holds a digest of both. The thresholds of a GPU
-are measured at each start, since the machine may have another one then.
+The file is for one machine and one version of the software: its name has a digest of both. A GPU's thresholds are
+measured at each start, because the machine may have another GPU then.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from app.operators.gather_plan import GatherPlan
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
-    from uvloop import new_event_loop  # what the service runs on
+    from uvloop import new_event_loop  # the software of the service
 except ImportError:
     from asyncio import new_event_loop
 
 logger = logging.getLogger("gathernd")
 
 _NEAR_BYTES: Final = 1 << 15
-"""Data that few calls bring into the first cache."""
+"""Data that a few calls bring into the first-level cache."""
 _FAR_BYTES: Final = 1 << 26
-"""Data that no cache of a core holds."""
+"""Data too large for any cache of a core."""
 _ITEM: Final = 4
 _ROW: Final = 4096
-"""Bytes of the slices that tell the rate of items, and of those that tell the rate of bytes."""
+"""Bytes of the slices for the rate of items, and for the rate of bytes."""
 _ITEMS: Final = 1 << 16
 _ROWS: Final = 1 << 10
 _SHORT_ITEMS: Final = 1 << 13
-"""Items of a gather that is handed off: it takes about as long as the shortest that is."""
+"""Items of a gather for the hand-off: about as long as the shortest that is handed off."""
 _REPEATS: Final = 5
 _ROUNDS: Final = 25
-_FLOOR: Final = 1e-13  # seconds: a difference of two measured times may come out at zero or below
+_FLOOR: Final = 1e-13  # seconds: a difference of two measured times may be zero or negative
 _GPU_GAIN: Final = 0.9
-"""A GPU has to take less than this part of the CPU's time."""
+"""A GPU must take less than this part of the CPU's time."""
 _MOST_GPU_ITEMS: Final = 1 << 20
 
 
@@ -86,7 +86,7 @@ def measure(kernel: Kernel) -> Rates:
         """A gather of `count` slices of `width` bytes from the first `size` bytes of data."""
         rows = size // width
         plan = GatherPlan(1, count, (rows,), width // _ITEM, _ITEM, False, True)
-        # Each call has other indices: the slices of repeated ones would come out of the caches.
+        # Each call has new indices: repeated slices would be in the caches.
         indices = cycle([source.integers(0, rows, count) for _ in range(_REPEATS + 1)])
         out = np.zeros(plan.output_items, np.uint32)
         return lambda: kernel.run(plan, data[: size // 4], next(indices), out)
@@ -99,10 +99,10 @@ def measure(kernel: Kernel) -> Rates:
 
 
 def measure_gpu(device: Device, kernel: Kernel, threads: int, nbytes: int = _FAR_BYTES) -> Size:
-    """Find the least items, and the least bytes in long rows, that a GPU with a copy of the data gathers faster.
+    """Find the fewest items, and the fewest bytes in long rows, for which a GPU with a copy of the data is faster.
 
-    Both take whole gathers, with the way of the indices to the device and of the output back. The data has `nbytes`,
-    reduced to an eighth of the device's memory. Raises OutOfDeviceMemory and DeviceFailed.
+    Both are timed as whole gathers, including the transfer of indices and output. The data has `nbytes`, or an eighth
+    of the device's memory if that is less. Raises OutOfDeviceMemory and DeviceFailed.
     """
     nbytes = max(min(nbytes, device.memory // 8) // _ROW, 1) * _ROW
     source = np.random.default_rng(1)
@@ -128,7 +128,7 @@ def measure_gpu(device: Device, kernel: Kernel, threads: int, nbytes: int = _FAR
 async def _measure_hand_off(work: Callable[[], Any]) -> float:
     """How many seconds longer `work` takes in a thread of the pool than in this one, by the medians of both.
 
-    Each side runs a few times in a row, and the first run does not count: its memory is in the other core's caches.
+    Each side runs a few times in a row; the first run does not count, because its memory is in the other core's caches.
     """
     pool = RequestThreadPool(1, 0)
     here, in_pool = [], []
@@ -155,7 +155,7 @@ def _best(work: Callable[[], Any]) -> float:
 
 
 def _load(path: Path) -> Rates | None:
-    """The rates in the file; None if there is no file, or it is not whole."""
+    """The rates in the file; None if there is no file, or it is incomplete."""
     try:
         rates = Rates(**json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError):
@@ -180,7 +180,7 @@ def _fingerprint(kernel: Kernel) -> str:
 
 
 def cpu_model() -> str:
-    """What the system says of its processor, "" if nothing."""
+    """The system's description of its processor, "" if unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Reading a resident tensor that scatters change, with the writers kept out."""
+"""Read a resident tensor with the writers locked out, if scatters keep changing it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from app.errors import GatherError
 from app.tensors.tensor import Tensor
 
 RunInLockThread = Callable[[str, Callable[[], None]], Awaitable[None]]
-"""Runs in a thread what may wait for the lock of the tensor of this name, so that other tensors do not wait for it."""
+"""Runs a function that may wait for the lock of the named tensor in a thread, so that other tensors do not wait for it.
+"""
 _MAX_TIMEOUT_S: Final = 1e6
 """Longer than any request may wait, and short enough for the event loop's clock."""
 
 
 class VersionChanged(Exception):
-    """A resident tensor has changed while it was read: what was read is of no version, and is to be read again."""
+    """A resident tensor changed while it was read: the read mixes versions and must be repeated."""
 
 
 class ExcludesWriters(Protocol):
-    """A content that scatters can be kept from changing."""
+    """A content whose writers can be locked out."""
 
     def exclude_writers(self) -> AbstractContextManager[object]:
         """A context in which it does not change; entering it blocks."""
@@ -38,16 +39,16 @@ class ResidentTensor(ExcludesWriters, Protocol):
 
     @property
     def is_consistent(self) -> bool:
-        """Whether everything read since this was made is of one version, the one that `etag` names."""
+        """Whether everything read since this object was made is of one version, the one of `etag`."""
         ...
 
     def refreshed(self) -> Self:
-        """The same content at its present version."""
+        """The same content at its current version."""
         ...
 
 
 async def default_thread(name: str, work: Callable[[], None]) -> None:
-    """Runs `work` in a thread of asyncio's, of whichever tensor."""
+    """Run `work` in a thread of asyncio, whatever the tensor."""
     del name
     await asyncio.to_thread(work)
 
@@ -94,7 +95,7 @@ class _AbandonableContext:
             self._context.__exit__(None, None, None)
 
     def leave(self) -> None:
-        """Leave it, now or as soon as it has been entered."""
+        """Leave it, now or as soon as it is entered."""
         with self._lock:
             self._left, entered = True, self.entered
         if entered:

@@ -1,11 +1,11 @@
-"""The pool of threads for gathers too long for the event loop, with a typed refusal when they are all taken.
+"""The pool of threads for gathers that are too long for the event loop; it refuses requests when it is full.
 
-Plain threads on one queue, woken by it and answering through the loop: measured, a hand-off this way takes about half
-of what `loop.run_in_executor` takes, and a fifth under load.
+Plain threads wait on one queue and answer through the loop. Measured, this hand-off takes about half of the time of
+`loop.run_in_executor`, and a fifth under load.
 
-A request may need several calls: to inflate, to read, to gather, to write. Only its first one is refused when the queue
-is full, and its later ones run before those of new requests: otherwise an overloaded service would spend most of its
-time on requests that it refuses in the end.
+A request may need several calls: decompress, read, gather, write. Only its first call is refused when the queue is
+full, and its later calls run before those of new requests. Otherwise an overloaded service would spend most of its time
+on requests that it refuses in the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def past_deadline() -> GatherError:
 
 
 class RequestThreadPool:
-    """`threads` threads; beyond the calls that these run, `queue` more may wait, each for `queue_timeout` seconds.
+    """Runs calls in `threads` threads; `queue` more may wait, each for `queue_timeout` seconds.
 
     All methods are for one event loop, from its own thread. Threads start with the first call.
     """
@@ -54,7 +54,7 @@ class RequestThreadPool:
 
     @property
     def in_use(self) -> int:
-        """Calls that run or wait."""
+        """Calls that are running or waiting."""
         return self._capacity - self._free
 
     @property
@@ -63,10 +63,10 @@ class RequestThreadPool:
         return self._free <= 0
 
     async def run(self, work: Callable[[], Result], request: ServedRequest | None = None) -> Result:
-        """Carry out `work` in a thread, for `request` if it is for one.
+        """Run `work` in a thread, for `request` if it is given.
 
-        Raises overloaded when too many wait or this one has waited too long, deadline_exceeded when its deadline passes
-        while it waits, not_ready after `close`, and ClientGone.
+        Raises overloaded if too many calls wait or this one has waited too long, deadline_exceeded if its deadline
+        passes while it waits, not_ready after `close`, and ClientGone.
         """
         if self._closed:
             raise GatherError("not_ready", "the service is stopping", retry_after=1)
@@ -109,7 +109,7 @@ class RequestThreadPool:
             del future
 
     async def run_unless(self, short: bool, work: Callable[[], Result], request: ServedRequest | None = None) -> Result:
-        """Carry out `work`: here where it is `short`, else as `run` does."""
+        """Run `work`: here if it is `short`, else as `run` does."""
         return work() if short else await self.run(work, request)
 
     def overloaded(self) -> GatherError:
@@ -131,7 +131,7 @@ class RequestThreadPool:
         self._threads.clear()
 
     def _time_out(self, work: _PoolCall, is_past_deadline: bool) -> None:
-        """A call has waited as long as it may."""
+        """A call has waited for the full timeout."""
         if is_past_deadline:
             work.drop(past_deadline())
         else:
@@ -173,14 +173,11 @@ class _PoolCall:
         self._lock = Lock()
 
     def abandon(self) -> None:
-        """The client has gone: drop the call unless it has begun."""
+        """The client has disconnected: drop the call unless it has begun."""
         self.drop(ClientGone())
 
     def drop(self, reason: Exception) -> None:
-        """Raise `reason` to the caller and give its place in the queue to another, unless it has begun.
-
-        From the event loop.
-        """
+        """Raise `reason` to the caller and free its place in the queue, unless it has begun. From the event loop."""
         with self._lock:
             if self._begun or self._dropped or self.future.done():
                 return

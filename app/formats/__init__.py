@@ -1,1 +1,1 @@
-"""The formats: bytes to a request and an answer to bytes. A format knows no operator."""
+"""The formats: bytes to a request, and an answer to bytes. Formats are independent of operators."""

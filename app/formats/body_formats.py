@@ -1,8 +1,7 @@
-"""The formats of bodies, a row each: media type, who reads and writes it, and which element types it carries.
+"""The table of body formats: media type, reader, writer, and the element types that each carries.
 
-Requests and answers of every family are read and written by the same rows. Whole tensors, up and down, have a table of
-their own. The inference protocol is not here: its routes have one format, whatever a header says
-(`app.formats.oip.read_body`).
+The same rows read requests and write answers of every family. Whole tensors have their own table. The inference
+protocol is not here: its routes have one format, whatever the headers say (`app.formats.oip.read_body`).
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.s
 LONG_JSON: Final = 1 << 16
 """Bodies of more bytes are read on a pool thread, so that the event loop stays free."""
 LONG_BINARY: Final = 1 << 23
-"""The same for binary bodies, whose items are at most looked at (bool) or moved."""
+"""The same limit for binary bodies, whose items are at most checked (bool) or moved."""
 LONG_HEADER: Final = 1 << 13
-"""The same for their headers."""
+"""The same limit for the headers of binary bodies."""
 LONG_LOOKUP: Final = 1 << 14
-"""The same for bodies of lookups in JSON, most of which becomes objects."""
+"""The same limit for JSON bodies of lookups, most of which become Python objects."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codec:
     """A format of requests and answers, for every family of requests.
 
-    `read` makes a call of a body, its query, the row of the request (a signature, by which it is read) and the limits;
-    the memory of the request is charged before it is taken. `write` makes the body of an answer whose dtypes are among
-    `dtypes`. A body of more than `short_body` bytes for which `is_long_body` is true is not read on the event loop, and
-    an answer for which `is_long_answer` is true is not written there. A `binary` answer is the items as they are, and
-    says in its header what JSON says beside the output. `check_writable` raises unsupported_dtype, at a pointer, for a
-    type that `dtypes` lacks. JSON is `compiled`: it is read by compiled code, which must be ready.
+    `read` makes a call of a body, its query, the signature of the request and the limits; it charges memory before it
+    allocates. `write` makes the body of an answer whose dtypes are among `dtypes`. A body longer than `short_body`
+    bytes for which `is_long_body` is true is not read on the event loop, and an answer for which `is_long_answer` is
+    true is not written there. A `binary` answer is the raw items; its header fields say what JSON says beside the
+    output. `check_writable` raises unsupported_dtype, at a pointer, for a type that `dtypes` lacks. `compiled` says
+    that compiled code, which must be ready, reads the format.
     """
 
     media_type: bytes
@@ -105,9 +104,9 @@ def formats_of(signature: Signature) -> Formats:
 class TensorCodec:
     """A format of whole tensors.
 
-    `read_start` makes of the first bytes of an upload, and its query, what it says of itself, None if more bytes are
-    needed. `write_head` makes what stands before the items of a download, of dtype, shape and the items' bytes.
-    `is_meant` knows an upload without a media type by its first bytes. Where `in_query`, dtype and shape stand there.
+    `read_start` parses the start of an upload, and its query; it returns None if it needs more bytes. `write_head`
+    makes the bytes before the items of a download, from dtype, shape and the items' size. `is_meant` recognizes an
+    upload without a media type by its first bytes. `in_query` says that dtype and shape are in the query.
     """
 
     media_type: str
@@ -158,7 +157,7 @@ MEDIA_TYPES: Final = f"{', '.join(list(TENSORS)[:-1])} and {list(TENSORS)[-1]}"
 
 
 _DAMAGED: Final = re.compile(rb"[^{]{0,3}NUMPY|[^{]{1,7}\{\"", re.DOTALL)
-"""The start of an npy or safetensors file that lacks bytes or was written as text, as '-d' of curl does it."""
+"""The error for the start of an npy or safetensors file that lacks bytes or was sent as text, as curl's '-d' does."""
 WHOLE_FILE_HINT: Final = (
     "Send the bytes of the file as they are, as 'curl -T FILE' and '--data-binary @FILE' do: '-d' and text mode leave "
     "bytes out."
@@ -173,16 +172,15 @@ def start_of(
     whole: bool,
     memory: Memory = UNCOUNTED,
 ) -> Start | None:
-    """What the first bytes of an upload say, None if more are needed; `whole` says that there are no more.
+    """Parse the first bytes of an upload, None if more are needed; `whole` says that there are no more.
 
-    `codec` is that of its media type, None if it says nothing of the format: then npy or safetensors, by their
-    magic. What comes as octet-stream without dtype and shape, and begins with npy's magic, is npy. `fields` is the
-    query; `memory` is charged with what reading a header takes. Raises malformed_request,
-    limit_exceeded, unsupported_media_type, unsupported_dtype, invalid_field, element_count_mismatch, and what charging
-    raises.
+    `codec` is that of its media type, None if that does not name a format: then npy or safetensors, by their magic. An
+    octet-stream without dtype and shape that begins with npy's magic is npy. `fields` is the query; `memory` is charged
+    with what reading a header takes. Raises malformed_request, limit_exceeded, unsupported_media_type,
+    unsupported_dtype, invalid_field, element_count_mismatch, and what charging raises.
     """
     if codec is RAW and "dtype" not in fields and "shape" not in fields:
-        # Browsers and curl send a file as octet-stream by themselves.
+        # Browsers and curl send a file as octet-stream by default.
         if len(head) < len(npy.MAGIC) and not whole:
             return None
         if NPY.is_meant(head):

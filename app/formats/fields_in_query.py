@@ -1,4 +1,4 @@
-"""The query of a request: with a binary body the fields that JSON has in its body, and `explain` with either."""
+"""The query of a request: the fields that a JSON request has in its body, for binary bodies; and `explain` for both."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _AT_EXPLAIN: Final = f"/query/{_EXPLAIN}"
 
 
 def read_query(query: bytes, row: Signature) -> bool:
-    """Tell whether the query of a JSON request asks for an explanation, the only field that it may have.
+    """Whether the query of a JSON request asks for an explanation, the only field that it may have.
 
-    Raises invalid_field, for a scatter into a resident tensor at any field.
+    Raises invalid_field; for a scatter into a resident tensor, at any field.
     """
     if row.kind == "table_scatter":
         refuse_query(query, row)
@@ -47,11 +47,11 @@ def refuse_query(query: bytes, row: Signature) -> None:
 
 
 def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -> bool:
-    """Tell whether a query asks for an explanation, the only field that it may have beside a body with fields.
+    """Whether a query asks for an explanation, the only field allowed beside a body with fields.
 
-    `body` has the fields that stand in the body, and `where` says where they stand.
+    `body` has the fields of the body, and `where` describes their place.
 
-    Raises invalid_field at the first other field, for `explain` given twice, and for a value other than true and false.
+    Raises invalid_field at the first other field, if `explain` is repeated, and for a value other than true and false.
     """
     explain: bool | None = None
     for name, value in query_fields(query):
@@ -64,9 +64,9 @@ def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -
 
 
 def read_document(query: bytes, model: type[BaseModel]) -> tuple[dict[str, Any], str]:
-    """The fields of a query by name, with the values that their texts stand for, and the text of `explain`.
+    """The fields of a query by name, parsed, and the text of `explain`.
 
-    Raises invalid_field for one that a request of the model does not have, or that is given twice.
+    Raises invalid_field for an unknown or repeated field.
     """
     if not query:
         return {}, "false"

@@ -1,12 +1,12 @@
-"""NumPy's file format, as far as it holds plain numbers: no Python objects, no pickles, no text, no records.
+"""NumPy's file format for plain numbers: no Python objects, pickles, text or records.
 
 A file is a magic number, two bytes of version, the length of a header (uint16 in version 1, uint32 in 2 and 3), the
 header, which is the text of a Python dictionary, and the items.
 
-The header means what it means to `numpy.lib.format`, also one of Python 2. It is not read by it, since it hands all of
-it to `ast.literal_eval`: a hostile header of 10,000 characters, the most that NumPy takes, costs 28 ms and 4.7 MB there
-(measured on an Intel Xeon). Here it is refused in microseconds, and a header as NumPy writes it is read by a regular
-expression.
+The header has the same meaning as in `numpy.lib.format`, including headers of Python 2. NumPy's reader is not used
+because it passes the whole header to `ast.literal_eval`: a hostile header of 10,000 characters, NumPy's limit, costs 28
+ms and 4.7 MB (measured on an Intel Xeon). Here such a header is refused in microseconds, and a regular expression reads
+headers as NumPy writes them.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from app.tensors.keys_spec import KeysSpec
 
 MAGIC: Final = b"\x93NUMPY"
 MAX_HEADER: Final = 1 << 16
-"""Most bytes of a header: NumPy itself writes about 128, and refuses to read more than 10,000."""
+"""Most bytes of a header: NumPy writes about 128, and refuses to read more than 10,000."""
 _MAX_LITERAL_CHARACTERS: Final = 1 << 10
-"""Most characters of a header that is not as NumPy writes it: Python takes about a microsecond to read each."""
+"""Most characters of a header not in NumPy's own form: Python takes about a microsecond per character."""
 _NUMPY_HEADER: Final = re.compile(
     r"{'descr': '([^'\\]*+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*+)\),? ?}"
 )
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}, ?)+(?:[0-9]{1,40})?")
 _MAX_DIMENSIONS: Final = 64
-"""Of an array in NumPy 2. A shape of more is refused by its rank, whatever the sizes are, and they are not read."""
+"""Most dimensions in NumPy 2. A shape with more is refused by its rank; its sizes are not read."""
 _TEXT_OR_LONG: Final = re.compile(r"""('[^'\\\n]*+'|"[^"\\\n]*+")|(?<=[0-9]) *+L\b""")
-"""A text, which is kept, or the L that Python 2 writes after a long integer, which goes."""
+"""A text, which is kept, or the L that Python 2 writes after a long integer, which is dropped."""
 _DESCR: Final = re.compile(r"[<>=|]?[b-zA-Z?][a-z0-9_]{0,15}")
-"""What NumPy may be asked about: one type, no record, and not 'a', which is deprecated."""
+"""A type that NumPy may parse: one type, no record, and not the deprecated 'a'."""
 _BY_CODE: Final = {row.npy: row for row in DTYPES.values() if row.npy is not None}
 _NAMES: Final = tuple(row.name for row in _BY_CODE.values())
 _NARROW: Final = re.compile(r"(?:float[468]|u?int[124])(?:_\w{1,16})?")
-"""What ml_dtypes calls its types of 8 bits and less."""
+"""The names of ml_dtypes' types of 8 bits and less."""
 UNSOUND_HINT: Final = (
     "Write the file with numpy.save, and send all of its bytes, as 'curl -T FILE' and '--data-binary @FILE' do: '-d' "
     "leaves out line ends."
@@ -50,10 +50,10 @@ _ALIGNMENT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What an upload says before its items: they begin `offset` bytes from its start.
+    """The description of an upload; its items begin `offset` bytes from its start.
 
-    `swap` says that they are big endian, `fortran` that they are in column-major order. `keys` come before the items if
-    rows have keys; `only_keys` says that nothing comes but these.
+    `swap` says that items are big endian, `fortran` that they are in column-major order. `keys` come before the items
+    if rows have keys; `only_keys` says that the upload has nothing else.
     """
 
     dtype: DType
@@ -67,7 +67,7 @@ class Start:
 
 
 def read_start(head: bytes | bytearray) -> Start | None:
-    """What the first bytes of an npy file say, None if more are needed.
+    """Parse the start of an npy file, None if more bytes are needed.
 
     Raises malformed_request, limit_exceeded for a header over `MAX_HEADER`, and unsupported_dtype.
     """
@@ -122,7 +122,7 @@ def _members(raw: bytes, version: int) -> dict[str, Any]:
 
 
 def _dtype(descr: Any) -> tuple[DType, bool]:
-    """The element type, and whether its bytes are to be swapped."""
+    """The element type, and whether its bytes must be swapped."""
     if isinstance(descr, str) and _DESCR.fullmatch(descr):
         try:
             code = np.dtype(descr).str
@@ -158,7 +158,7 @@ def _malformed(what: str) -> GatherError:
 
 
 def check_writable(dtype: DType) -> None:
-    """Raises unsupported_dtype if npy has no such type: strings, and the floats of ml_dtypes."""
+    """Raise unsupported_dtype if npy lacks the type: strings, and the floats of ml_dtypes."""
     if dtype.npy is None:
         raise GatherError(
             "unsupported_dtype",
@@ -169,7 +169,7 @@ def check_writable(dtype: DType) -> None:
 
 
 def write_header(dtype: DType, shape: tuple[int, ...]) -> bytes:
-    """What stands before the items of a little-endian, row-major array, padded to 64 bytes."""
+    """The bytes before the items of a little-endian, row-major array, padded to 64 bytes."""
     text = f"{{'descr': '{dtype.numpy.str}', 'fortran_order': False, 'shape': {shape}, }}"
     version, begin = (1, 10) if len(text) < 60_000 else (2, 12)
     length = begin + len(text) + 1

@@ -1,4 +1,4 @@
-"""Uploads as application/octet-stream: the items alone; dtype and shape are in the query."""
+"""Uploads as application/octet-stream: raw items, with dtype and shape in the query."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Imports: tensors that the service itself reads from a URL, by ranges, into its store."""
+"""Imports: tensors that the service reads from a URL, in ranges, into its store."""

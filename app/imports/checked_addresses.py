@@ -1,6 +1,6 @@
-"""Which addresses the service may connect to for an import: public ones, and those that a prefix allows.
+"""The addresses that an import may connect to: public ones, and those that a prefix allows.
 
-A name is resolved once for a connection; all its addresses are checked, and the connection goes to one of these.
+A name is resolved once per connection; all its addresses are checked, and the connection goes to one of them.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _NOT_PUBLIC_4: Final = tuple(
         "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
     )
 )  # fmt: skip
-"""RFC 6890 and the registry of special-purpose addresses that it began, also those that are reachable; multicast; and
-what Azure's machines ask for their settings, at an address that is public elsewhere. Those of other clouds are in it.
+"""Addresses in the registry of special-purpose addresses (RFC 6890), including reachable ones; multicast; and the
+metadata address of Azure's machines, which is public elsewhere. Those of other clouds are in the registry.
 """
 _GLOBAL_6: Final = ip_network("2000::/3")
 _NOT_PUBLIC_6: Final = tuple(
     ip_network(text)
     for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3ffe::/16", "3fff::/20")
 )
-"""Of the global addresses the special ones: Teredo, ORCHID and other protocols, documentation, 6to4, AS112 and what was
-the 6bone. An IPv4 address within one of Teredo or 6to4 does not count, since nobody needs those.
+"""Special addresses among the global ones: Teredo, ORCHID and other protocols, documentation, 6to4, AS112 and the
+former 6bone. An IPv4 address embedded in Teredo or 6to4 is not examined, because no import needs one.
 """
 _ISATAP: Final = frozenset((b"\0\0\x5e\xfe", b"\2\0\x5e\xfe"))
-"""What stands before the IPv4 address, to which such an address leads from within a site (RFC 5214)."""
+"""Prefix of an embedded IPv4 address, which such an address leads to from within a site (RFC 5214)."""
 _MAPPED: Final = ip_network("::ffff:0:0/96")
 _NAT64: Final = ip_network("64:ff9b::/96")
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public internet. One that stands for an IPv4 address is judged by that."""
+    """Whether an address is on the public internet. An embedded IPv4 address decides."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     if address.scope_id is not None:
@@ -54,7 +54,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_allowed(address: Address, networks: Iterable[Network]) -> bool:
-    """Whether an import may connect to an address: one that is public, or in one of the networks."""
+    """Whether an import may connect to an address: a public one, or one in the networks."""
     if is_public(address):
         return True
     if isinstance(address, IPv6Address) and address in _MAPPED:
@@ -63,13 +63,13 @@ def is_allowed(address: Address, networks: Iterable[Network]) -> bool:
 
 
 async def checked_addresses(url: SourceUrl, prefixes: Iterable[Prefix]) -> list[Address]:
-    """The addresses of the URL's host, all of them checked; `prefixes` are those that cover it.
+    """The checked addresses of the URL's host; `prefixes` are those that cover the URL.
 
-    Raises SourceFailed for an address that is not allowed, Interrupted where the name cannot be resolved.
+    Raises SourceFailed for an address that is not allowed, Interrupted if the name cannot be resolved.
     """
     own = url.address
     if own is not None:
-        return [own]  # the prefix that covers the URL names it
+        return [own]  # the prefix that covers the URL names the address
     try:
         found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     except OSError:

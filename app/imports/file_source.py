@@ -14,7 +14,7 @@ from app.imports.source_urls import AllowedSources, SourceUrl
 
 
 class FileSource:
-    """A file of the machine that the service runs on."""
+    """A file on the service's machine."""
 
     def __init__(self, url: SourceUrl, allowed: AllowedSources) -> None:
         self.size: int | None = 0
@@ -27,7 +27,7 @@ class FileSource:
 
     @property
     def has_ranges(self) -> bool:
-        """A file is of this machine."""
+        """A file is on this machine."""
         return False
 
     async def open(self) -> bytes:
@@ -35,13 +35,13 @@ class FileSource:
         return await asyncio.to_thread(self._open)
 
     def _open(self) -> bytes:
-        with self._lock:  # `close` comes after it, also where `open` was cancelled
+        with self._lock:  # `close` is called after it, also if `open` was cancelled
             return self._opened()
 
     def _opened(self) -> bytes:
         try:
-            # Opened as a place first, which reads nothing and waits for nothing, whatever stands there. Where that is
-            # the descriptor says: a link that is changed meanwhile leads nowhere else.
+            # First open it as a path (O_PATH), which reads nothing and never waits, whatever is there. The descriptor
+            # tells where it is, so a link that changes meanwhile has no effect.
             place = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
             try:
                 found = os.fstat(place)
@@ -65,7 +65,7 @@ class FileSource:
         return await asyncio.to_thread(self._read, begin, end)
 
     async def close(self) -> None:
-        """See `Source`. Waits for threads that still read."""
+        """See `Source`. Waits for threads that are still reading."""
         await asyncio.to_thread(self._close)
 
     def _read(self, begin: int, end: int) -> bytes:
@@ -102,6 +102,6 @@ def _read(file: FileIO, identity: tuple[int, ...], begin: int, end: int) -> byte
 
 
 def _is_below(real: str, folder: str) -> bool:
-    """Whether the path of a file, without links, is below an allowed folder, whose own links count."""
+    """Whether the path of a file, with links resolved, is below an allowed folder, with its links resolved."""
     root = os.path.realpath(folder)
     return Path(real).is_relative_to(root)

@@ -1,8 +1,8 @@
-"""A file that is read over HTTP by ranges: resumed where a connection was cut, of one content, and in bounded time.
+"""A file that is read over HTTP in ranges: resumed after a broken connection, of one content, and in bounded time.
 
-A server that answers no ranges sends the whole file at the first request, which is then read once, in order.
+A server without ranges sends the whole file at the first request; it is then read once, in order.
 
-How a request is sent, and where to, is of its subclasses: `https_source` and `s3_source`.
+The subclasses `https_source` and `s3_source` decide how and where requests are sent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from app.imports.whole_http_answer import WholeAnswer
 LATER: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which a request is sent again."""
 FIELDS: Final = "latin-1"
-"""How header fields are decoded and encoded: an ETag may have any octets, and goes back as it came."""
+"""Encoding of header fields: an ETag may have any octets, and is sent back unchanged."""
 _TIMEOUT: Final = httpx.Timeout(30, connect=10)
 _GRACE_S: Final = 60.0
-"""Seconds for the first bytes, and for each range besides what it may take at `_SLOWEST`."""
+"""Seconds for the first bytes, and for each range in addition to its time at `_SLOWEST`."""
 _SLOWEST: Final = 1 << 14
-"""Bytes a second that a range must come with on average, in its first minute none."""
+"""Bytes per second that a range must reach on average; the first minute does not count."""
 _ATTEMPTS: Final = 6
-"""So often in a row a source may fail without a byte more, before the import fails."""
+"""Failures in a row without a further byte after which the import fails."""
 _FIRST_ATTEMPTS: Final = 3
-"""So often the first bytes may fail to come, while the client waits for its answer."""
+"""Failures to get the first bytes, while the client waits for its answer, after which the import fails."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 10.0
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
@@ -46,7 +46,7 @@ _SHA256: Final = re.compile(
 
 
 class HttpRanges(ABC):
-    """A file behind HTTP; see `Source`. `CONDITION` is the field that asks for one content by its ETag."""
+    """A file behind HTTP; see `Source`. `CONDITION` is the header field that requires one content by its ETag."""
 
     CONDITION = "if-range"
 
@@ -58,9 +58,9 @@ class HttpRanges(ABC):
 
     @abstractmethod
     async def _ask(self, stack: AsyncExitStack, headers: dict[str, str]) -> httpx.Response:
-        """The answer to a GET with these fields, whose body is to be read yet: 200, 206, 412 or 416.
+        """Send a GET with these fields and return the answer before its body is read: 200, 206, 412 or 416.
 
-        Its fields, and those of the request, are bytes in FIELDS. Raises Interrupted and SourceFailed.
+        Fields of request and answer are bytes encoded as FIELDS. Raises Interrupted and SourceFailed.
         """
 
     @property
@@ -169,7 +169,7 @@ class HttpRanges(ABC):
         return answer
 
     def _check(self, answer: httpx.Response, begin: int, end: int) -> None:
-        """Raises SourceFailed unless an answer is of the range and the content that were asked for."""
+        """Raise SourceFailed unless an answer has the requested range and content."""
         if answer.status_code in (200, 412, 416):
             raise SourceFailed(CHANGED)
         if _range_of(answer) != (begin, end, self.size) or validators_of(answer) != self._validators:
@@ -184,11 +184,11 @@ class _Attempts:
         self._failures = 0
 
     def progress(self) -> None:
-        """Bytes came."""
+        """Reset after bytes arrived."""
         self._failures = 0
 
     async def after(self, failure: Interrupted) -> None:
-        """Wait until it is time to ask again. Raises SourceFailed if it was asked often enough."""
+        """Wait before the next attempt. Raises SourceFailed after too many attempts."""
         self._failures += 1
         if self._failures >= self._most:
             raise SourceFailed(f"{failure.why}, {self._most} times in a row")
@@ -197,7 +197,7 @@ class _Attempts:
 
 
 def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
-    """Connections that follow no redirect and keep no cookie, `of_environment` by the proxies that it names."""
+    """Connections without redirects and cookies; `of_environment` uses the proxies that the environment names."""
     return httpx.AsyncClient(
         trust_env=of_environment,
         follow_redirects=False,
@@ -209,7 +209,7 @@ def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
 
 
 def cut() -> Interrupted:
-    """What an end of a connection means that came too early."""
+    """The exception for a connection that ended too early."""
     return Interrupted("the connection was cut")
 
 
@@ -222,7 +222,7 @@ def _too_slow() -> SourceFailed:
 
 
 def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
-    """Where the range of an answer begins and ends, and the size of the whole. Raises SourceFailed."""
+    """Begin and end of an answer's range, and the size of the whole. Raises SourceFailed."""
     match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
     if match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
         raise SourceFailed("the server answers a range without saying which")
@@ -230,7 +230,7 @@ def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
 
 
 def validators_of(answer: httpx.Response) -> dict[str, str]:
-    """What tells contents apart: a strong ETag, else the time of the last change and a weak ETag."""
+    """An identifier of the content: a strong ETag, else the modification time and a weak ETag."""
     etag = answer.headers.get("etag")
     if etag is not None and not etag.startswith("W/"):
         return {"etag": etag}
@@ -239,7 +239,7 @@ def validators_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def _checksum_of(answer: httpx.Response) -> Checksum | None:
-    """The checksum of the whole file that an answer gives: RFC 9530, the Digest before it, or that of S3."""
+    """The checksum of the whole file in an answer: RFC 9530, its predecessor Digest, or S3's."""
     for name in ("repr-digest", "digest"):
         match = _SHA256.search(answer.headers.get(name, ""))
         if match is not None:
@@ -260,12 +260,12 @@ def amazon_checksum(headers: httpx.Headers) -> Checksum | None:
 
 
 def _check_digest(answer: httpx.Response, content: bytearray) -> None:
-    """Compare what came in one answer with its Content-Digest. Raises Interrupted."""
+    """Compare the received bytes of one answer with its Content-Digest. Raises Interrupted."""
     match = _SHA256.search(answer.headers.get("content-digest", ""))
     if match is not None and hashlib.sha256(content).digest() != base64.b64decode(match[1] or match[2]):
         raise SourceFailed("the received bytes do not match Content-Digest")
 
 
 def seconds(field: str | None) -> float:
-    """What the field Retry-After says, 0 where it says nothing that is read here."""
+    """Seconds in the field Retry-After, 0 if it is missing or not understood."""
     return float(field) if field is not None and re.fullmatch(r"[0-9]{1,4}", field) else 0.0

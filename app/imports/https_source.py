@@ -1,9 +1,8 @@
-"""Sources at https:// and http://, from addresses that were checked.
+"""Sources at https:// and http://, from checked addresses.
 
-The name of a host is resolved here, its addresses are checked, and the request goes to one of them, with the name in
-Host and in TLS: so the host cannot come to mean another address between the check and the connection. Redirects are
-followed here as well, each checked as the first URL was. No credentials, cookies or proxies of the environment are
-used.
+The host's name is resolved here, its addresses are checked, and the request goes to one of them, with the name in Host
+and in TLS: the name cannot resolve to another address between the check and the connection. Redirects are followed here
+as well, and each URL is checked like the first. Credentials, cookies and proxies of the environment are not used.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class HttpsSource(HttpRanges):
                 raise Interrupted(f"the server answered {status}", seconds(answer.headers.get("retry-after")))
             if status not in (200, 206, 412, 416):
                 if start != self._first:
-                    self._url = self._first  # what a redirect led to has expired
+                    self._url = self._first  # the target of a redirect has expired
                     raise Interrupted(f"the server answered {status}")
                 raise SourceFailed(f"the server answered {status}")
             self._url = url
@@ -92,10 +91,10 @@ class HttpsSource(HttpRanges):
 
 
 class _Host:
-    """Connections to one host, all of them to addresses that were checked.
+    """Connections to each host, only to checked addresses.
 
-    Each host has connections of its own: one that was made, and whose certificate was checked, for another name at the
-    same address is not used.
+    Each host name has its own connections: a connection whose certificate was checked for another name at the same
+    address is not reused.
     """
 
     def __init__(self, url: SourceUrl) -> None:
@@ -103,7 +102,7 @@ class _Host:
         self._addresses: list[str] = []
 
     async def request(self, url: SourceUrl, headers: dict[str, str], allowed: AllowedSources) -> httpx.Request:
-        """A request to a checked address, in the name of the URL's host."""
+        """A request to a checked address, with the URL's host as its name."""
         if not self._addresses:
             found = await checked_addresses(url, allowed.covering(url))
             self._addresses = [str(address) for address in found]

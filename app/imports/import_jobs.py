@@ -1,9 +1,9 @@
-"""Imports: each is begun by a request, which learns at once what is wrong with its source, and then carried out beside
-the requests, on an event loop in a thread of its own.
+"""Imports: a request begins an import and learns at once of errors in its source; an event loop in a thread then runs
+it.
 
-The order of an import: the source is opened and its header read; the upload is begun in the store, so that quota and
-disk have room for it; its record is entered; then its bytes are read, checked, hashed and written as those of an upload
-are, and the upload is committed. Nothing of it is visible before then.
+The steps: open the source and read its header; begin the upload in the store, which checks quota and disk; enter its
+record; then read, check, hash and write its bytes like those of an upload, and commit. Nothing is visible before the
+commit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from app.telemetry.tensor_change_log import Caller, Change, write_change
 logger = logging.getLogger("gathernd")
 T = TypeVar("T")
 _LOOK_S: Final = 0.5
-"""How often a running import notes how far it is, and looks whether it is to end."""
+"""Seconds between updates of a running import's progress, and checks whether it was cancelled."""
 
 
 class ImportJobs:
-    """The imports of this process, at most `at_once` of them, into `tensors`, `store` if that is left out.
+    """The imports of this process, at most `at_once`, into `tensors` (default: `store`).
 
-    Their records are in `store`. `count` is told how each ended, and its bytes.
+    Their records are in `store`. `count` is called with the outcome and bytes of each.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class ImportJobs:
         self._disk: Executor = ThreadPoolExecutor(at_once, "import")
 
     async def begin(self, request: ImportSpec, caller: Caller | None = None) -> ImportRecord:
-        """Begin an import, which then goes on by itself: its record. The log names its `caller` when it ends.
+        """Begin an import and return its record; the import then continues. The log names its `caller` when it ends.
 
-        Raises import_failed, and what an upload raises: overloaded, payload_too_large, limit_exceeded,
-        insufficient_storage, name_conflict; invalid_field at /tensor.
+        Raises import_failed, invalid_field at /tensor, and what an upload raises: overloaded, payload_too_large,
+        limit_exceeded, insufficient_storage, name_conflict.
         """
         if self._closing or not self._free.acquire(blocking=False):
             raise GatherError(
@@ -91,7 +91,7 @@ class ImportJobs:
         return self._loop
 
     def close(self) -> None:
-        """End the imports that are under way; their records say so. Blocks until they have."""
+        """End the running imports and mark their records. Blocks until they have ended."""
         self._closing = True
         if self._loop is not None and self._thread is not None:
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
@@ -101,7 +101,7 @@ class ImportJobs:
         self._disk.shutdown()
 
     async def _cancel_all(self) -> None:
-        # Those that are being begun are tasks too, of `run_coroutine_threadsafe`.
+        # Imports that are beginning are tasks too, of `run_coroutine_threadsafe`.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -140,7 +140,7 @@ class ImportJobs:
         return steps.record
 
     async def _closed(self, source: Source) -> None:
-        """Close a source. What its library raises there changes nothing for the import."""
+        """Close a source. Errors of its library are ignored here."""
         try:
             await source.close()
         except Exception:
@@ -154,7 +154,7 @@ class ImportJobs:
         )
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        """The result of `work`, in a thread. Where this is cancelled, however often, it waits for the thread."""
+        """Run `work` in a thread. If this is cancelled, however often, it still waits for the thread."""
         working = asyncio.get_running_loop().run_in_executor(self._disk, work)
         cancelled: asyncio.CancelledError | None = None
         while not working.done():
@@ -168,7 +168,7 @@ class ImportJobs:
                 raise cancelled
             return working.result()
         finally:
-            del working, cancelled  # the traceback of what is raised refers to this frame, and so to the work
+            del working, cancelled  # the traceback refers to this frame, and so to the work
 
     async def _carry_out(
         self, steps: ImportSteps, source: Source, reservation: MemoryReservation, caller: Caller | None
@@ -213,13 +213,13 @@ class ImportJobs:
             )
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:
-        """Read the items, or have the shards of a cluster read them, write them, and commit."""
+        """Read the items (here, or by the shards of a cluster), write them, and commit."""
         if not (steps.is_pulled and await self._have_pulled(steps, source)):
             await self._read_here(steps, source)
         await self._on_disk(lambda: steps.commit(self._tensors))
 
     async def _have_pulled(self, steps: ImportSteps, source: Source) -> bool:
-        """Have the items read by shards; False if they cannot, and the import begins anew."""
+        """Have shards read the items. Returns False if they cannot; the import then begins again here."""
         try:
             while await self._on_disk(steps.take_pulled):
                 pass
@@ -242,7 +242,7 @@ class ImportJobs:
                 await reading.aclose()
 
     async def _watch(self, steps: ImportSteps, task: asyncio.Task[Any] | None) -> None:
-        """Note how far an import is, and cancel it where a request asks for that."""
+        """Store the progress of an import, and cancel it if a request asks for that."""
         told = -1
         while True:
             await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""The steps of one import in the store: its record and its upload, from the first to the commit. They block."""
+"""The steps of one import in the store: its record and its upload, from first to last. They block."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from app.tensors.little_endian_items import bounded_product
 
 @dataclass(frozen=True, slots=True)
 class ImportSpec:
-    """What is to be imported: `tensor` of the file at `url` as the next version of tensor `name`.
+    """An import request: `tensor` of the file at `url` becomes the next version of tensor `name`.
 
-    `keys` names the tensor of the file that has the keys of its rows.
+    `keys` names the tensor in the file with the keys of its rows.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ImportSpec:
 
 
 class ImportSteps:
-    """An import under way. `found` is where its tensor is in a source of `size` bytes with this checksum."""
+    """A running import. `found` locates its tensor in a source of `size` bytes with this checksum."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ImportSteps:
         self.done = 0
         self.span = found.begin, found.end
         self.key_spans = found.key_spans
-        """Where the keys are, which come before the items."""
+        """The spans of the keys, which come before the items."""
         self._has_ranges = has_ranges
         self._request = request
         self._start = found.start
@@ -72,7 +72,7 @@ class ImportSteps:
 
     @property
     def record(self) -> ImportRecord:
-        """Its record, once it was entered."""
+        """Its record, once it is entered."""
         assert self._running is not None
         return self._running.record
 
@@ -81,7 +81,7 @@ class ImportSteps:
         return sum(end - begin for begin, end in self.key_spans)
 
     def enter(self, store: LocalStore, tensors: TensorStore | None = None) -> None:
-        """Begin the upload into `tensors`, `store` if that is left out, and enter the record in `store`.
+        """Begin the upload into `tensors` (default: `store`), and enter the record in `store`.
 
         Raises SourceFailed, name_conflict, limit_exceeded and insufficient_storage.
         """
@@ -103,7 +103,7 @@ class ImportSteps:
         )
 
     def withdraw(self) -> None:
-        """Leave no trace of what `enter` did."""
+        """Undo `enter`."""
         if self._upload is not None:
             with suppress(OSError):
                 self._upload.abandon()
@@ -112,11 +112,11 @@ class ImportSteps:
 
     @property
     def is_pulled(self) -> bool:
-        """Whether others read the items, which `take_pulled` takes."""
+        """Whether shards read the items; `take_pulled` then takes them."""
         return self._upload is not None and self._upload.is_pulled
 
     def take_pulled(self) -> bool:
-        """The next bytes that others have read; whether more are to come. Raises what the upload raises."""
+        """Take the next bytes from shards. Returns whether more are to come. Raises what the upload raises."""
         assert self._upload is not None
         with storage_errors():
             piece = self._upload.take_pulled()
@@ -126,7 +126,7 @@ class ImportSteps:
         return self.done < self.span[1] - self.span[0]
 
     def begin_anew(self, tensors: TensorStore) -> None:
-        """Give up what others have read: all items are to come by `take`. Raises what `enter` raises."""
+        """Drop what shards have read: `take` then gets all items. Raises what `enter` raises."""
         assert self._upload is not None
         spec = self._upload.spec
         self._upload.abandon()
@@ -135,7 +135,7 @@ class ImportSteps:
         self._upload = tensors.upload(replace(spec, has_ranges=False))
 
     def take(self, piece: Buffer) -> None:
-        """The next bytes of items. Raises what the upload raises."""
+        """Take the next bytes of items. Raises what the upload raises."""
         assert self._upload is not None
         if self._digest is not None:
             self._digest.update(piece)
@@ -144,16 +144,16 @@ class ImportSteps:
         self.done += len(piece)
 
     def tell(self, done: int) -> bool:
-        """Note how many bytes are done; whether the import is to go on. Raises OSError."""
+        """Store the number of bytes done. Returns whether to continue. Raises OSError."""
         assert self._running is not None
         return self._running.tell(done)
 
     def goes_on(self) -> bool:
-        """Whether no request asks for its end."""
+        """Whether no request has asked for its end."""
         return self._running is None or self._running.goes_on()
 
     def commit(self, tensors: TensorStore) -> None:
-        """All items have come: make them the next version of the tensor. Raises SourceFailed and what `put` raises."""
+        """All items have arrived: publish the next version of the tensor. Raises SourceFailed and what `put` raises."""
         assert self._upload is not None
         assert self._running is not None
         if self._checksum is not None and self._digest is not None and self._digest.digest() != self._checksum.digest:
@@ -165,11 +165,11 @@ class ImportSteps:
         self._running.end(state="done", done=self.done, metadata=metadata)
 
     def fail(self, error: GatherError) -> None:
-        """End as failed, and leave nothing else."""
+        """End as failed, and remove the upload."""
         self._end(state="failed", error=ImportFailure(error.code, error.detail, error.hint, dict(error.facts)))
 
     def stop(self, *, closing: bool) -> None:
-        """End because a request asks for it, or because the service is stopped; unless it is committed already."""
+        """End because a request asks for it, or because the service stops; unless it is already committed."""
         if closing:
             url = self._request.url.shown
             self.fail(import_failed(url, "the service was stopped meanwhile", "Send the request again."))
@@ -188,7 +188,9 @@ class ImportSteps:
 
 
 def _origin(request: ImportSpec) -> str:
-    """Where the tensor may be read again, URL or URL#TENSOR; "" for a URL with a query, which may hold credentials."""
+    """A URL or URL#TENSOR from which the tensor can be read again; "" for a URL with a query, which may hold
+    credentials.
+    """
     if request.url.query:
         return ""
     return request.url.shown + (f"#{request.tensor}" if request.tensor is not None else "")

@@ -1,4 +1,4 @@
-"""Opening the source that a URL names, and reading a span of it by several ranges at once."""
+"""Open the source that a URL names, and read a span of it in several ranges at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from app.tensors.buffer_type import Buffer
 
 AT_ONCE: Final = 4
 MEMORY_BYTES: Final = (2 * AT_ONCE + 1) * PIECE_BYTES
-"""Memory that is charged for a reading: the pieces that are asked for, as their library and as we hold them, and the
-one that is being written."""
+"""Memory that is charged for reading: the requested pieces, once in their library and once here, and the piece that is
+being written.
+"""
 
 
 def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
     """A source that is not open yet."""
-    # The libraries of others take time and memory, which a service without imports does not spend.
+    # Third-party libraries take time and memory that a service without imports does not need.
     if url.scheme == "file":
         return FileSource(url, allowed)
     if url.scheme == "s3":
@@ -33,7 +34,7 @@ def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
 
 
 async def pieces(source: Source, begin: int, end: int) -> AsyncGenerator[Buffer, None]:
-    """The bytes from `begin` up to `end`, in order: one piece after the other, while the next ones are asked for.
+    """Yield the bytes from `begin` up to `end` in order, while the next pieces are being requested.
 
     Raises SourceFailed.
     """

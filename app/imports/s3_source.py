@@ -1,8 +1,8 @@
 """Sources at s3://, from the operator's endpoint and with the operator's credentials.
 
-obstore (extra `cloud`) finds the credentials where AWS' own tools do, AWS_ACCESS_KEY_ID and the like, a web identity or
-the machine's role, and signs a URL for each request. It is sent from here: the library itself would follow redirects to
-any host, and would take an answer without end into memory.
+obstore (extra `cloud`) finds the credentials like AWS' own tools (AWS_ACCESS_KEY_ID and so on, a web identity or the
+machine's role), and signs a URL for each request. The request is sent from here: the library itself would follow
+redirects to any host, and would read an endless answer into memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.imports.source_urls import SourceUrl
 
 _MD5: Final = re.compile(r'"([0-9a-f]{32})"')
 _VALID: Final = timedelta(minutes=10)
-"""How long a signed URL can be used: longer than a range may take."""
+"""Seconds that a signed URL is valid: longer than a range may take."""
 
 _NO_KEYS: Final = {"access_key_id": "none", "secret_access_key": "none"}
 
@@ -32,7 +32,7 @@ class S3Source(HttpRanges):
     CONDITION = "if-match"
 
     def __init__(self, url: SourceUrl, endpoint: str | None) -> None:
-        """`endpoint` is the URL of the service that has the bucket, None for that of AWS."""
+        """`endpoint` is the URL of the S3 service, None for AWS."""
         super().__init__()
         try:
             import obstore  # noqa: PLC0415  (of an extra)
@@ -44,7 +44,7 @@ class S3Source(HttpRanges):
             ) from None
         self._library: Any = obstore
         self._key = url.path[1:]
-        # Where nothing is to be signed, the library signs all the same, and wants keys for it.
+        # The library signs even if nothing needs a signature, and wants keys for it.
         self._is_signed = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("1", "true", "on", "yes", "y")
         is_http = endpoint is not None and endpoint.startswith("http://")
         options: dict[str, Any] = {
@@ -132,7 +132,7 @@ def _not_valid() -> SourceFailed:
 
 
 def _check_status(answer: httpx.Response, expected: tuple[int, ...]) -> None:
-    """Raises Interrupted and SourceFailed for an answer of another status."""
+    """Raise Interrupted or SourceFailed for an answer with another status."""
     status = answer.status_code
     if status in expected:
         return
@@ -151,7 +151,7 @@ def _check_status(answer: httpx.Response, expected: tuple[int, ...]) -> None:
 
 
 def _md5_of(etag: str | None, headers: httpx.Headers) -> Checksum | None:
-    """The MD5 that an ETag is, if it is one: with SSE-KMS and SSE-C it looks the same and is none."""
+    """The MD5 in an ETag, if it is one: with SSE-KMS and SSE-C it looks like an MD5 and is not."""
     md5 = _MD5.fullmatch(etag or "")
     encryption = headers.get("x-amz-server-side-encryption", "AES256")
     if md5 is None or encryption != "AES256" or "x-amz-server-side-encryption-customer-algorithm" in headers:

@@ -1,4 +1,4 @@
-"""What an import asks of a source: its first bytes, and ranges of it, all of one content; and what can go wrong."""
+"""The interface of a source: its first bytes, and ranges of it, all of one content; and its errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.errors import GatherError
 from app.tensors.buffer_type import Buffer
 
 PIECE_BYTES: Final = 1 << 22
-"""Bytes of a range that is asked for at once."""
+"""Bytes of a range that is requested at once."""
 HEAD_BYTES: Final = 1 << 16
 """Bytes that are read first, which usually hold the header."""
 CHANGED: Final = "it was changed meanwhile"
@@ -24,9 +24,9 @@ class Checksum:
 
 
 class Source(Protocol):
-    """A file of bytes. Each method but `close` raises SourceFailed; `read` and `open` have retried before.
+    """A file of bytes. Each method except `close` raises SourceFailed; `read` and `open` retry first.
 
-    `size` is None after `open` if its server does not say it: who reads its header then sets what that asks for.
+    `size` is None after `open` if its server does not give it; the reader of its header then sets it.
     """
 
     size: int | None
@@ -34,15 +34,15 @@ class Source(Protocol):
 
     @property
     def has_ranges(self) -> bool:
-        """Whether others may read ranges of it at the same URL, once it is open."""
+        """Whether shards may read ranges of it at the same URL, once it is open."""
 
     async def open(self) -> bytes:
-        """Find it: sets `size` and `checksum`; the first HEAD_BYTES, or all where there are fewer."""
+        """Find it and set `size` and `checksum`. Returns the first HEAD_BYTES, or all bytes if there are fewer."""
 
     async def read(self, begin: int, end: int) -> Buffer:
         """The bytes from `begin` up to `end`, of the content that `open` found.
 
-        Spans are asked for in ascending order, but for the bytes of a header.
+        Spans are requested in ascending order, except for the bytes of a header.
         """
 
     async def close(self) -> Any:
@@ -63,7 +63,7 @@ class SourceFailed(Exception):
 
 
 class Interrupted(Exception):
-    """The source did not answer, or not to the end: it may when it is asked again, after `retry_after` seconds."""
+    """The source did not answer completely, but may when it is asked again after `retry_after` seconds."""
 
     def __init__(self, why: str, retry_after: float = 0.0) -> None:
         super().__init__(why)

@@ -1,7 +1,7 @@
-"""URLs of sources: read strictly, and compared with the prefixes that an operator allows.
+"""URLs of sources: parsed strictly, and compared with the prefixes that an operator allows.
 
-A URL is either taken as it is understood here or refused; nothing is repaired, so that no two readers of one text come
-to different hosts or paths. A prefix matches whole segments of the path, of the same scheme, host and port.
+A URL is either understood completely or refused; it is never repaired, so that no two parsers of it come to different
+hosts or paths. A prefix matches whole segments of the path, and the same scheme, host and port.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _HOST: Final = re.compile(
 )
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
-"""The last label of a host that some readers take for an IPv4 address, or for a part of one."""
+"""The last label of a host that some parsers take for an IPv4 address, or for a part of one."""
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]*)(?::([0-9]{1,5}))?")
 _ESCAPE: Final = re.compile(r"%(..)?", re.DOTALL)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{2}")
 _FORBIDDEN: Final = re.compile(r"%(25)*(2[ef]|5c|[01][0-9a-f]|7f|c[01]|e0%(25)*[89]|f0%(25)*8)", re.IGNORECASE)
-"""Escapes of a dot, a slash, a backslash or a control character, also escaped more than once; and octets that begin one
-of a character in more octets than it has in UTF-8, which some servers take for that."""
-_UP: Final = re.compile(r"\.\.?(;|%(25)*(3b|20)|\Z)", re.IGNORECASE)
-"""A segment `.` or `..`, also with parameters, which begin with a semicolon and which some servers cut off, or a space.
+"""Escapes of a dot, a slash, a backslash or a control character, also escaped repeatedly; and octets that begin an
+overlong UTF-8 form of one, which some servers accept.
 """
+_UP: Final = re.compile(r"\.\.?(;|%(25)*(3b|20)|\Z)", re.IGNORECASE)
+"""A segment `.` or `..`, also with a space, or with parameters after a semicolon, which some servers cut off."""
 _LOOK_ALIKE: Final = str.maketrans({"\u3002": ".", "\\": "/"})
-"""After NFKC: a full stop that names of hosts may have for a dot, and a slash of another kind."""
+"""After NFKC: a full stop that host names may have in place of a dot, and a backslash in place of a slash."""
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~")
 
 
 class BadUrl(Exception):
-    """A text that is no URL of a source; the message says why."""
+    """A text that is not a valid URL of a source; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceUrl:
-    """A URL. `host` is a name or address in lower case (the bucket of s3, "" of file), `port` 0 where there is none.
+    """A URL. `host` is a name or address in lower case (the bucket of s3, "" for file), `port` is 0 if there is none.
 
-    `path` begins with a slash; escapes stay in that of http and https, and are decoded in others. `query` has its
+    `path` begins with a slash; escapes are kept for http and https, and decoded for others. `query` includes the
     question mark.
     """
 
@@ -61,7 +61,7 @@ class SourceUrl:
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
-        """The address that the host is, None if it is a name."""
+        """The host as an address, None if it is a name."""
         for kind in (IPv4Address, IPv6Address):
             try:
                 return kind(self.host)
@@ -71,7 +71,7 @@ class SourceUrl:
 
     @property
     def authority(self) -> str:
-        """Host, and port where it is not the scheme's own."""
+        """The host, and the port unless it is the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS.get(self.scheme, 0) else f"{host}:{self.port}"
 
@@ -147,8 +147,8 @@ def _check_path(scheme: str, path: str) -> None:
 
 
 def _plain(path: str) -> str:
-    """A path without escapes, however often they were escaped, and with characters that look like dots and slashes as
-    what they look like: so some servers and file systems read it. Keys of s3 are signed as they are.
+    """A path with all escapes decoded, even repeated ones, and with look-alikes of dots and slashes replaced, as some
+    servers and file systems read it. Keys of s3 are signed as they are.
     """
     while (decoded := unquote(path)) != path:
         path = decoded
@@ -179,7 +179,7 @@ def _literal(path: str) -> str:
 
 
 def _normal(path: str) -> str:
-    """A path in which what needs no escape has none, and other escapes are in capitals."""
+    """A path without unnecessary escapes; the others are in upper case."""
     _escapes(path)
 
     def normal(match: re.Match[str]) -> str:
@@ -191,7 +191,7 @@ def _normal(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A prefix of URLs that may be imported. `networks` are addresses that its host may have besides public ones."""
+    """A prefix of URLs that may be imported. `networks` are allowed for its host in addition to public addresses."""
 
     url: SourceUrl
     networks: tuple[Network, ...] = ()
@@ -205,7 +205,7 @@ class Prefix:
 
 
 def parse_prefix(text: str) -> Prefix:
-    """Read an entry of the setting: a URL, and behind spaces networks such as 10.0.0.0/8. Raises BadUrl."""
+    """Parse an entry of the setting: a URL, and after spaces networks such as 10.0.0.0/8. Raises BadUrl."""
     words = text.split()
     if not words:
         raise BadUrl("it is empty")
@@ -224,7 +224,7 @@ def parse_prefix(text: str) -> Prefix:
 
 
 class AllowedSources:
-    """The prefixes that an operator allows. `s3_endpoint` is the service that has buckets of `s3://`, None for AWS."""
+    """The prefixes that an operator allows. `s3_endpoint` is the service for `s3://`, None for AWS."""
 
     def __init__(self, prefixes: Sequence[Prefix], s3_endpoint: str | None = None) -> None:
         self.prefixes = tuple(prefixes)

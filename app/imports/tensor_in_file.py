@@ -1,4 +1,4 @@
-"""Where in a source its tensor is: npy or safetensors, by the first bytes."""
+"""Find the tensor in a source: npy or safetensors, by the first bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.tensors.dtypes import BY_SAFETENSORS
 T = TypeVar("T")
 _LISTED: Final = 3
 _TABLES: Final = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")
-"""What Parquet files, Arrow IPC files and Arrow IPC streams begin with."""
+"""First bytes of Parquet files, Arrow IPC files and Arrow IPC streams."""
 _UNSOUND_HINT: Final = (
     "Write the file again, with numpy.save or with save_file of safetensors, and then send the request again."
 )
@@ -29,10 +29,10 @@ _UNSOUND_HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tensor in a source: its type and shape, and the span of its items. `head` are the bytes before them where it is
-    all that the source has: then a checksum of the whole can be compared.
+    """A tensor in a source: its type and shape, and the span of its items. `head` has the bytes before the items if the
+    source has nothing else: then a checksum of the whole can be compared.
 
-    `start.keys` are the keys of its rows if they were asked for; `key_spans` are where they are, before the items.
+    `start.keys` are the keys of its rows if they were requested; `key_spans` are their spans, before the items.
     """
 
     start: Start
@@ -45,9 +45,9 @@ class Found:
 async def find_tensor(
     source: Source, head: bytes, tensor: str | None, memory: Memory, keys: str | None = None
 ) -> Found:
-    """The tensor of this name, or the only one. `head` are the first bytes, `keys` names the tensor of its keys.
+    """The tensor of this name, or the only one. `head` are the first bytes, `keys` names the tensor with its keys.
 
-    Raises SourceFailed for what is no sound file, invalid_field at /tensor and /keys, limit_exceeded, and what charging
+    Raises SourceFailed for an invalid file, invalid_field at /tensor and /keys, limit_exceeded, and what charging
     raises.
     """
     if NPY.is_meant(head):
@@ -150,13 +150,13 @@ def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:
 
 
 async def _longer(source: Source, head: bytes, size: int) -> bytes:
-    """The first `size` bytes, or all where there are fewer."""
+    """The first `size` bytes, or all if there are fewer."""
     size = size if source.size is None else min(size, source.size)
     return head[:size] if len(head) >= size else head + bytes(await source.read(len(head), size))
 
 
 def _sound(read: Callable[[], T]) -> T:
-    """What `read` finds in a header; its errors, which speak of the body of a request, become SourceFailed."""
+    """Call `read` on a header; its errors, which speak of the body of a request, become SourceFailed."""
     try:
         return read()
     except GatherError as problem:

@@ -1,4 +1,4 @@
-"""A file that comes in one answer, from its first byte to its last: what a server sends that answers no ranges."""
+"""A file that is read from one answer, from first byte to last, because its server does not support ranges."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import httpx
 from app.imports.source import HEAD_BYTES, SourceFailed
 
 _KEPT: Final = (1 << 20) + (1 << 17)
-"""Bytes of the start that are kept: a header is read first, of a mebibyte at most, and then items before its end."""
+"""Bytes of the start that are kept: the header, of at most a mebibyte, is read before the items."""
 
 
 class WholeAnswer:
-    """The body of an answer, read in ascending order. `size` is None while nobody knows it.
+    """The body of an answer, read in ascending order. `size` is None while it is unknown.
 
-    It cannot be asked for again from where it was cut, since the server answers no ranges.
+    It cannot be resumed, because the server does not support ranges.
     """
 
     def __init__(self, answer: httpx.Response) -> None:
@@ -28,7 +28,7 @@ class WholeAnswer:
         self._rest = memoryview(b"")
         self._kept = bytearray()
         self._place = 0
-        self._lock = Lock()  # pieces are asked for in their order, and some at once
+        self._lock = Lock()  # pieces are requested in order, several at once
         self._stack = AsyncExitStack()
 
     def keep_open(self, stack: AsyncExitStack) -> None:
@@ -51,9 +51,9 @@ class WholeAnswer:
         return bytes(self._kept)
 
     async def read(self, begin: int, end: int, size: int | None, in_time: Callable[[int], Timeout]) -> bytearray:
-        """The bytes from `begin` up to `end` of a file of `size` bytes; `in_time` bounds what so many take.
+        """The bytes from `begin` up to `end` of a file of `size` bytes; `in_time` limits the time.
 
-        Raises SourceFailed if it was cut, or has another size; TimeoutError.
+        Raises SourceFailed if the answer breaks off or has another size; TimeoutError.
         """
         async with self._lock, in_time(max(0, end - self._place)):
             content = self._kept[begin:end]
@@ -73,7 +73,7 @@ class WholeAnswer:
             return content
 
     async def _next(self, most: int) -> memoryview:
-        """The next bytes, at most so many; none at the end."""
+        """The next bytes, at most this many; none at the end."""
         while not self._rest:
             try:
                 self._rest = memoryview(await anext(self._pieces))

@@ -1,4 +1,4 @@
-"""The numbers that the readers and writers of JSON, plain and compiled, and those who call them agree on."""
+"""Numbers shared by the plain and compiled readers and writers of JSON and by their callers."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from app.tensors.string_frames import HEAD
 from app.tensors.string_frames import ROOM as FRAMES_ROOM
 
 MAX_DEPTH: Final = 512
-"""Lists and objects in each other, at most: RFC 8259 section 9 leaves the bound to the reader; Python's own gives up at
-about 1,000, orjson at 1,024."""
+"""Most nested lists and objects: RFC 8259 section 9 leaves the limit to the reader; Python's own gives up at about
+1,000, orjson at 1,024.
+"""
 
 MOST_ARRAYS: Final = 4
-"""How many arrays of a gather are cut out: values and base64 of both tensors; one that has more repeats a key."""
+"""Most arrays of a gather that are cut out: values and base64 of both tensors; with more, a key is repeated."""
 SCALAR: Final = 0
 QUOTED: Final = -1
 ESCAPED: Final = -2
-"""Kinds of an array: how many brackets it opens with, or SCALAR, QUOTED for a string, ESCAPED for one with a
-backslash."""
+"""Kinds of an array: how many brackets it opens with, or SCALAR, QUOTED for a string, ESCAPED for a string with a
+backslash.
+"""
 SHORT_DIGITS: Final = 15
-"""Digits of a decimal that binary64 tells from every other one of as many."""
+"""Digits with which binary64 represents every decimal distinctly."""
 TENSOR_DEPTH: Final = 2
-"""Of a tensor's members in a gather: {"data": {"values": ..."""
+"""Depth of a tensor's members in a gather: {"data": {"values": ..."""
 FEATURE_DEPTH: Final = 4
-"""Of the members of a feature's tensors in a lookup: {"features": [{"indices": {"values": ..."""
+"""Depth of the members of a feature's tensors in a lookup: {"features": [{"indices": {"values": ..."""
 INPUT_DEPTH: Final = 3
-"""Of an input's members in an inference request: {"inputs": [{"data": ..."""
+"""Depth of an input's members in an inference request: {"inputs": [{"data": ..."""
 ARRAY_KEYS: Final[Mapping[int, tuple[str, ...]]] = {
     TENSOR_DEPTH: ("values", "base64"),
     FEATURE_DEPTH: ("values", "base64"),
     INPUT_DEPTH: ("data",),
 }
-"""The names of the members that hold arrays, by their depth."""
+"""Names of the members that hold arrays, by their depth."""
 
 SKIP: Final = 0
 _OWN_KINDS: Final = [
@@ -43,8 +45,9 @@ KINDS: Final[Mapping[str, int]] = {name: number for number, name in enumerate(_O
     "complex64": SKIP + 1 + _OWN_KINDS.index("float32"),
     "complex128": SKIP + 1 + _OWN_KINDS.index("float64"),
 }
-"""What `read_elements` calls the types: bool, the integers by size, floats, string. A complex item is two floats. SKIP
-stands for elements of any kind, of which only the nesting is looked at."""
+"""Kinds of elements for `read_elements`: bool, the integers by size, floats, string. A complex item is two floats. SKIP
+checks only the nesting, for elements of any kind.
+"""
 BOOL: Final = KINDS["bool"]
 INT8: Final = KINDS["int8"]
 INT64: Final = KINDS["int64"]
@@ -55,20 +58,20 @@ FLOAT64: Final = KINDS["float64"]
 STRING: Final = KINDS["string"]
 FLOATS: Final[Mapping[int, DType]] = {KINDS[row.name]: row for row in DTYPES.values() if row.kind == "float"}
 FIRST_FLOAT: Final = min(FLOATS)
-"""The kinds of floats are those from here up to STRING."""
+"""The float kinds are from here up to STRING."""
 OPEN: Final = MAX_DEPTH + 1
-"""The depth of the elements where the first one is to set it."""
+"""Depth of the elements if the first one determines it."""
 
 WIDEST: Final = 21
-"""Bytes of the longest text of a float32: a sign, 16 digits and `.0`, a comma, and a bracket if it is of a pair."""
+"""Most bytes of the text of a float32: a sign, 16 digits and `.0`, a comma, and a bracket if it is in a pair."""
 TEXT_ROOM: Final = 32
-"""Bytes that must be there behind the text of float32."""
+"""Bytes of room needed after the text of float32."""
 _WORD: Final = 8
 
 
 def strings_room(strings: int, span: int) -> int:
-    """Bytes that `read_elements` has to have for so many strings in a span of so many bytes.
+    """Bytes of output that `read_elements` needs for this many strings in a span of this many bytes.
 
-    A string takes three bytes of the span beside its text, two quotes and a comma, and HEAD bytes of the frames.
+    In the span a string has three bytes besides its text, two quotes and a comma; in the frames it has HEAD bytes.
     """
     return _WORD * strings + span + (HEAD - 3) * strings + FRAMES_ROOM

@@ -1,6 +1,6 @@
-"""The envelope of a JSON body: all of it but its arrays, which becomes Python objects.
+"""The envelope of a JSON body: the body without its arrays, which becomes Python objects.
 
-Each array is replaced by its number, so that the field that held it says which one it was.
+Each array is replaced by its number, so the member that held it names the array.
 """
 
 from __future__ import annotations
@@ -18,33 +18,36 @@ from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 
 MAX_BYTES: Final = 1 << 15
-"""Most bytes of an envelope, since it becomes Python objects, on the event loop: orjson takes twelve bytes for each."""
+"""Most bytes of an envelope. It becomes Python objects on the event loop: orjson takes twelve bytes for each byte."""
 MAX_SPACED_BYTES: Final = 1 << 20
-"""The same with its white space, of which nothing is made."""
+"""The same limit including white space, which becomes no objects."""
 _READ_EXACTLY: Final = 5
-"""Bytes that a byte of an envelope with much white space takes: itself, and as text, of which one character is wide."""
+"""Bytes of memory per byte of an envelope with much white space: the byte, and its character in a text with wide
+characters.
+"""
 _SPACE: Final = b" \t\r\n"
 _NESTED: Final = (dict, list)
 MAX_FEATURE_BYTES: Final = 1 << 9
-"""Bytes that a feature may take beside its arrays, on average; a name has at most 128, its other members 250."""
+"""Most bytes of a feature besides its arrays, on average; a name has at most 128, its other members 250."""
 OBJECT_BYTES: Final = 32
-"""Bytes that a byte beside the arrays takes as Python objects: a feature of 60 bytes is eight of them."""
+"""Bytes of Python objects per byte besides the arrays: a feature of 60 bytes becomes eight objects."""
 PLACE_BYTES: Final = 24 + 176
-"""Bytes that the place of an array takes: three words, and a list of three integers."""
+"""Bytes of memory per array place: three words, and a list of three integers."""
 MOST_ARRAYS: Final = 16
-"""Arrays that the envelope of an inference request may have had."""
+"""Most arrays in the envelope of an inference request."""
 _NUMBERS: Final = tuple(b"%d " % number for number in range(1 << 10))
 _CHANGED: Final = re.compile(rb"[:,\[][ \t\r\n]*+(?:-0[ \t\r\n,\]}]|-?+[0-9.]{17}|-?+[0-9.]++[eE])")
-"""A number that orjson may change: -0, of which it makes the integer 0, one of more than SHORT_DIGITS digits, or one
-with an exponent. It may stand in a text."""
+"""A number that orjson may change: -0, which becomes the integer 0, and numbers of more than SHORT_DIGITS digits or
+with an exponent. It may be within a text.
+"""
 
 
 def cut_arrays(
     body: Buffer, places: Sequence[ArrayPlace], arrays: int, what: str, memory: Memory, most: int = MAX_BYTES
 ) -> bytes:
-    """The envelope: `body`, in which number i stands for array i of `arrays`, which are at these `places`.
+    """The envelope: `body` with number i in place of array i of `arrays`, which are at these `places`.
 
-    Raises limit_exceeded if all but `what` has more than `most` bytes.
+    Raises limit_exceeded if everything except `what` has more than `most` bytes.
     """
     if arrays == 2 and len(body) <= MAX_BYTES:  # as most requests have them: at once, in a third of the time
         (first, after, _), (second, end, _) = places[0], places[1]
@@ -68,9 +71,9 @@ def parse_envelope(
     memory: Memory,
     most: int = MAX_BYTES,
 ) -> Any:
-    """The value of the envelope `text` of `body`.
+    """Parse the envelope `text` of `body`.
 
-    Raises what `check_grammar` raises: it is called if the envelope is no JSON, and may let NaN and infinities pass.
+    Raises what `check_grammar` raises; that is called if the envelope is not JSON, and may accept NaN and infinities.
     """
     if len(text) <= most and _CHANGED.search(text) is None:
         try:
@@ -85,7 +88,7 @@ def parse_envelope(
 
 
 def count_members(value: Any) -> int:
-    """How many members all objects within `value` have."""
+    """Number of members of all objects within `value`."""
     count, level = 0, [value] if type(value) in _NESTED else []
     while level:
         count += sum([len(one) for one in level if type(one) is dict])
@@ -99,9 +102,9 @@ def count_members(value: Any) -> int:
 
 
 def _check_size(pieces: Sequence[Buffer], what: str, memory: Memory, most: int) -> None:
-    """Raises limit_exceeded if an envelope, in `pieces`, is too large; white space hardly counts.
+    """Raise limit_exceeded if an envelope, in `pieces`, is too large; white space hardly counts.
 
-    `memory` is charged with what a large one takes to be counted and read: each byte, and a character of text for it.
+    `memory` is charged for counting and reading a large one: each byte, and a character of text for it.
     """
     size = sum(map(len, pieces))
     if size > MAX_SPACED_BYTES:

@@ -1,12 +1,12 @@
-"""Where the arrays of a JSON body are, found without reading them.
+"""Find the arrays of a JSON body without reading them.
 
-One scanner walks all but the arrays of a body, and is told of what depth and name the members are that hold them:
-`values` and `base64` of a tensor in a gather or in a feature of a lookup, `data` of an input in an inference request.
-The arrays are cut out, a library reads the rest (`envelope`), and `read_elements` reads the arrays. The
-scanner looks at no more than it needs and so accepts much that is not JSON; what reads the parts refuses that, and
-`grammar` tells what is no JSON from what is wrong for another reason.
+A scanner walks the body outside its arrays. It is given the depth and names of the members that hold arrays: `values`
+and `base64` of a tensor in a gather or in a feature of a lookup, `data` of an input in an inference request. The arrays
+are cut out, a library reads the rest (`envelope`), and `read_elements` reads the arrays. The scanner checks only what
+it needs and accepts much that is not JSON; the readers of the parts refuse it, and `grammar` tells invalid JSON from
+other faults.
 
-The scanner here is the plain one, in whose place the compiled one is used once it is ready.
+This is the plain scanner; the compiled one replaces it once it is ready.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from app.json_text.constants import (
 ArrayPlace: TypeAlias = tuple[int, int, int]
 """The first byte of an array, its end and its kind."""
 _MOST_WHILE_COMPILING: Final = 1 << 20
-"""Most bytes of a body while the compiled readers are being made, which takes some ten seconds."""
+"""Most bytes of a body while the compiled readers are being compiled, which takes about ten seconds."""
 _RETRY_AFTER_S: Final = 10
 _SPACE: Final = rb"[ \t\n\r]*+"
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _MARK: Final = re.compile(rb'%b(%b:%b)?+|[\[\]{}"]' % (_STRING.pattern, _SPACE, _SPACE), re.DOTALL)
-"""A string, with the colon behind it if it is a key, or a bracket or brace, or the quote of a string without an end."""
+"""A string, with the colon after it if it is a key, or a bracket or brace, or the quote of an unterminated string."""
 _OPENINGS: Final = re.compile(rb"(?:\[%b)*+" % _SPACE)
 _SCALAR: Final = re.compile(rb"[^ \t\n\r,\]}]*+")
 
 
 class FoundArrays(NamedTuple):
-    """The arrays of a body, and what is known of the rest.
+    """The arrays of a body, and facts about the rest.
 
-    `closed` is False if strings or brackets do not close; then nothing else is known. `members` counts the members of
-    all objects outside the arrays, `arrays` the arrays; those that there was room for have their `places`.
+    `closed` is False if strings or brackets do not close; then the other fields mean nothing. `members` counts the
+    members of all objects outside the arrays, `arrays` the arrays; `places` has as many of them as there was room for.
     """
 
     closed: bool
@@ -58,7 +58,7 @@ class FoundArrays(NamedTuple):
 
 
 def find_arrays(view: NDArray[np.uint8], depth: int, most: int) -> FoundArrays:
-    """The arrays of a body whose arrays are members of `depth`, with the places of `most` of them at most."""
+    """The arrays of a body whose arrays are members at `depth`, with at most `most` places."""
     words = np.empty((most, 3), np.int64)
     closed, members, arrays = scan_arrays.run(view, depth, words.reshape(-1))
     return FoundArrays(closed, members, arrays, words[: min(arrays, most)].tolist())
@@ -73,9 +73,9 @@ def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, int, Sequence[Arra
 
 @UntilCompiled
 def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) -> tuple[bool, int, int]:
-    """The first three fields of `FoundArrays` for any body; `places` has room for three words of each array.
+    """The first three fields of `FoundArrays` for any body; `places` has room for three words per array.
 
-    There may be any number of arrays: in an inference request also in objects that the protocol ignores.
+    There may be any number of arrays: in an inference request, ignored objects may have some, too.
     """
     found = _scan(view, depth, places.size // 3)
     places[: 3 * len(found.places)] = np.array(found.places, np.int64).reshape(-1)
@@ -87,9 +87,9 @@ class _NotClosed(Exception):
 
 
 def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
-    """The arrays that members of depth `level` hold, with the places of `most` of them.
+    """The arrays that members at depth `level` hold, with at most `most` places.
 
-    Raises not_ready for a long body that the compiled readers will soon read.
+    Raises not_ready for a long body if the compiled readers will be ready soon.
     """
     body, keys = view.data, ARRAY_KEYS[level]
     if UntilCompiled.are_due and len(body) > _MOST_WHILE_COMPILING:
@@ -127,7 +127,7 @@ def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
 
 
 def _depth_behind(mark: re.Match[bytes], depth: int) -> int:
-    """The depth behind a match of _MARK, before which it is `depth`. Raises _NotClosed."""
+    """The depth after a match of _MARK, given the `depth` before it. Raises _NotClosed."""
     c = mark.string[mark.start()]
     if c == ord('"') and mark.end() == mark.start() + 1:
         raise _NotClosed
@@ -148,7 +148,7 @@ def _after_scalar(body: memoryview, place: int) -> tuple[int, int]:
 
 
 def _key(text: memoryview) -> str | None:
-    """The key that a JSON string is, None for what is no string."""
+    """The key in a JSON string, None if it is not a string."""
     try:
         key: str = json.loads(str(text, "utf-8"))
     except ValueError:

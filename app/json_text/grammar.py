@@ -1,10 +1,10 @@
-"""Checks the whole grammar of JSON and that no key is given twice, for a body that is refused: is it not JSON, or wrong
-for another reason?
+"""Check the whole grammar of JSON, and for repeated keys, in a body that is refused.
 
-RFC 8259 to the letter, UTF-8 and the depth included, and a key given twice in one object is an error too.
+It decides whether the body is invalid JSON or wrong for another reason. The rules are RFC 8259 to the letter, including
+UTF-8 and depth; a key repeated in one object is an error, too.
 
-`check` is the plain one, in whose place the compiled one is used once it is ready, so that a large array does not
-become Python objects because one of its elements is wrong.
+`check` is the plain checker. The compiled one replaces it once it is ready, so that a large array does not become
+Python objects because one of its elements is wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BYTE: Final = np.dtype(np.uint8)
 _LAST: Final = b"]}"
 _SPACE: Final = b" \t\n\r"
 _STEP: Final = 1 << 12
-"""Bytes of which the white space is looked for at a time, from the end: a page."""
+"""Bytes searched for trailing white space at a time: a page."""
 _AFTER_SPACE: Final = re.compile(rb"[ \t\n\r]*+")
 _NUMBER: Final = rb"-?+(?:0(?![0-9])|[1-9][0-9]*+)(?:\.[0-9]++|(?!\.))(?:[eE][+-]?+[0-9]++|(?![eE]))"
 _NAME_OR_NUMBER: Final = re.compile(rb"true|false|null|%b" % _NUMBER)
@@ -38,17 +38,17 @@ _NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
 class FramingFault(GatherError):
-    """A body that is not JSON or names a key twice: nothing comes before it, so nobody need look again."""
+    """A body that is not JSON or repeats a key. It precedes every other error, so nothing else needs to be checked."""
 
 
 def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = False) -> None:
-    """Raise FramingFault if the body is not JSON or names a key twice, and what charging raises.
+    """Raise FramingFault if the body is not JSON or repeats a key, and what charging raises.
 
-    `bare` takes NaN, Infinity and -Infinity for values. `memory` is charged with what is needed before it is taken.
+    `bare` accepts NaN, Infinity and -Infinity as values. `memory` is charged before memory is allocated.
     """
     end = _after_last(body)
     if end == 0 or body[end - 1] not in _LAST:
-        # A text, number or name alone, or what is cut short: nothing else keeps a reader from running over the end.
+        # A text, number or name alone, or a truncated body: nothing else stops a reader at the end.
         memory.charge(len(body))
         body = b"".join((body, b"]"))
     view = np.frombuffer(body, _BYTE)
@@ -72,13 +72,13 @@ def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = Fals
 
 
 def value_of(text: str, memory: Memory = UNCOUNTED) -> Any:
-    """The value of a JSON text within a request. Raises what `check_framing` raises."""
+    """Parse a JSON text within a request. Raises what `check_framing` raises."""
     check_framing(text.encode("utf-8", "surrogatepass"), memory)
     return lossless_json.loads(text)
 
 
 def _after_last(body: Buffer) -> int:
-    """The place after the last byte that is no white space."""
+    """The place after the last byte that is not white space."""
     end = len(body)
     while end > 0:
         begin = max(0, end - _STEP)
@@ -95,8 +95,8 @@ def check(
 ) -> tuple[int, int]:
     """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
 
-    The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or some byte follows that
-    is part of no number, name or text: so nothing runs over it. `stack` is working room.
+    The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or is followed by a byte
+    that is not part of a number, name or text, so that readers stop there. `stack` is working room.
     """
     try:
         found = _keys(view[:end].tobytes(), bare)
@@ -107,7 +107,7 @@ def check(
 
 
 class _NotJsonAt(Exception):
-    """A text is not JSON, as can be seen at this place."""
+    """A text is not JSON, because of this place."""
 
     def __init__(self, place: int) -> None:
         super().__init__(place)
@@ -118,7 +118,7 @@ def _keys(text: bytes, bare: bool) -> list[tuple[int, str]]:
     """The key of each member, with the number of its object. Raises _NotJsonAt."""
     keys: list[tuple[int, str]] = []
     open_ones: list[tuple[bytes, int]] = []
-    """Of each list and object that is open, what closes it, and its number."""
+    """The closing character of each open list and object, and its number."""
     count, place = 0, _after_space(text, 0)
     while True:
         opening = text[place : place + 1]
@@ -155,7 +155,7 @@ def _after_space(text: bytes, place: int) -> int:
 
 
 def _after(mark: bytes, text: bytes, place: int) -> int:
-    """The place after a comma or a colon and the white space behind it. Raises _NotJsonAt."""
+    """The place after a comma or a colon and the white space after it. Raises _NotJsonAt."""
     if not text.startswith(mark, place):
         raise _NotJsonAt(place)
     return _after_space(text, place + 1)

@@ -1,4 +1,4 @@
-"""JSON with every number kept as it was written, for values that a fast library would round."""
+"""JSON with every number kept as written, for values that a fast library would round."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MAX_DIGITS: Final = 4000
 _SHOWN_CHARACTERS: Final = 64
 _WORD_BITS: Final = 64
 _FLOAT_INTEGERS: Final = 10.0**SHORT_DIGITS
-"""Text of SHORT_DIGITS characters that is read as an integer below it is that integer."""
+"""An integer text of SHORT_DIGITS characters is exact below this integer."""
 _BEHIND_ZEROS: Final = ("", "e", "E")
-"""What the text of a zero goes on with behind its sign, zeros and point."""
+"""Characters of the text of a zero after its sign, zeros and point."""
 
 
 class Number:
-    """A JSON number, as it was written. It is no str, so that it passes nowhere for a JSON string."""
+    """A JSON number as written. It is not a str, so it is never taken for a JSON string."""
 
     __slots__ = ("text",)
 
@@ -32,14 +32,15 @@ class Number:
 
 
 FRACTIONAL: Final = frozenset((float, Number))
-"""Types of numbers that are not written as plain integers. A float is a decimal of at most SHORT_DIGITS digits without
-an exponent, which is that number exactly (`envelope`)."""
+"""Types of numbers that are not plain integers. A float is a decimal of at most SHORT_DIGITS digits without an
+exponent, which represents it exactly (`envelope`).
+"""
 
 
 def loads(text: str, *, bare: bool = False) -> Any:
-    """The value of a JSON document, with a `Number` for each that is no plain integer, and for -0.
+    """Parse a JSON document, with a `Number` for -0 and each number that is not a plain integer.
 
-    Raises ValueError if it is no JSON. `bare` takes NaN and infinities without quotes, which are None.
+    `bare` accepts NaN and infinities without quotes, which become None. Raises ValueError if it is not JSON.
     """
     constant = _none if bare else _no_json
     try:
@@ -53,12 +54,12 @@ def loads(text: str, *, bare: bool = False) -> Any:
 
 
 def integer_or_number(text: str) -> int | Number:
-    """The integer that digits are, as far as int() takes them and keeps their sign."""
+    """Convert digits to an integer, unless int() refuses them or loses their sign."""
     return int(text) if len(text) <= MAX_DIGITS and text != MINUS_ZERO else Number(text)
 
 
 def _none(name: str) -> None:
-    """What NaN and the infinities are read as."""
+    """The value of NaN and the infinities."""
 
 
 def _no_json(name: str) -> None:
@@ -67,9 +68,9 @@ def _no_json(name: str) -> None:
 
 
 def text_of(value: Any) -> str:
-    """JSON text of a value that `loads` returned, with its numbers as they were written.
+    """JSON text of a value that `loads` returned, with its numbers as written.
 
-    Objects are without members, and lists within a list are objects, so that no depth of them takes a call for each.
+    Objects are shown without members, and lists within a list as objects, so that depth needs no recursion.
     """
     if isinstance(value, list):
         return f"[{','.join(map(_text_within_list, value))}]"
@@ -83,7 +84,7 @@ def _text_within_list(value: Any) -> str:
 
 
 def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
-    """The integer that a JSON value is, `1.0` and `1e2` included, exactly; None if it is none.
+    """The exact integer of a JSON value, `1.0` and `1e2` included; None if it is not an integer.
 
     Beyond `max_digits` it is ±10**max_digits, which is out of every range, so that no larger power is computed.
     """
@@ -121,7 +122,7 @@ def _beyond(number: Number, max_digits: int) -> int:
 
 
 def shown(value: object) -> int | float | str | None:
-    """A JSON value for an error's body: text is cut, and a number that 64 bits cannot hold is text as written."""
+    """A JSON value for an error's body: text is shortened, and a number beyond 64 bits is text as written."""
     if type(value) is int:
         return value if -(2**63) <= value < 2**64 else _cut(str(value))
     if type(value) is float:
@@ -140,7 +141,7 @@ def shown(value: object) -> int | float | str | None:
 
 
 def printable(text: str) -> str:
-    """`text` with a question mark for each lone surrogate, which UTF-8 cannot carry."""
+    """`text` with a question mark for each lone surrogate, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 

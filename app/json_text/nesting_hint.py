@@ -1,4 +1,4 @@
-"""How to mend lists that are not nested as the shape of their tensor says: which list differs, and how many came."""
+"""Hints for lists that are not nested like their tensor's shape: which list differs, and how many values it has."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from app.tensors.little_endian_items import bounded_product, items_text
 
 _LOOKED_AT: Final = 1 << 14
 _MOST_TOKENS: Final = 1 << 11
-"""Bytes of the lists, and values and brackets in them, that are looked at: this may be on the event loop. Where those
-are right, nothing is said of the place."""
+"""Most bytes of the lists, and most values and brackets, that are checked: this may be on the event loop. If they are
+right, the hint names no place.
+"""
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]|[^\s\[\]{},"]+', re.DOTALL)
 _CUT_STRING: Final = b'"'
-"""The token of a string that goes on where the lists are cut."""
+"""The token of a string that is cut off at the end."""
 _OPEN_DIMENSION: Final = -1
 _SHOWN_RANK: Final = 8
 _SHOWN_SIZE: Final = 1 << 63
@@ -53,7 +54,7 @@ def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, dept
 
 
 def hint_for_flat_list(name: str, shape: Sequence[int], came: int) -> str:
-    """The same for a flat list of `came` values."""
+    """One sentence for a flat list of `came` values."""
     wanted = items_text(shape).partition(" items")[0]
     return f"Send {wanted} values in {name}, {_asked(shape)}, or make the shape fit them: {came} came."
 
@@ -64,14 +65,14 @@ def _asked(shape: Sequence[int]) -> str:
 
 
 def looked_at(first: int, end: int) -> int:
-    """Where to cut the span [first, end) of a body that `hint` is asked about."""
+    """The part of the span [first, end) of a body to pass to `hint`."""
     return min(end, first + _LOOKED_AT)
 
 
 def _first_difference(lists: bytes, sizes: list[int] | None) -> tuple[list[int], str, int] | None:
-    """The way to the first list that differs, how many values it has, and how many it should have.
+    """The path to the first list that differs, its number of values, and the expected number.
 
-    In place of a number it says "value" or "list" for what came where the other should be.
+    In place of a number it says "value" or "list", whichever came in place of the other.
     """
     leaf = None if sizes is None else len(sizes)
     counts: list[int] = []

@@ -1,4 +1,4 @@
-"""The bytes of a tensor out of the base64 of a JSON body."""
+"""Decode the base64 of a tensor in a JSON body."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from app.tensors.string_tensor import PackedStrings
 def base64_bytes(
     name: str, body: Buffer, view: NDArray[np.uint8], first: int, end: int, escaped: bool, memory: Memory
 ) -> bytes:
-    """The bytes that the string in [first, end) of `body` stands for; `view` is the body as an array.
+    """Decode the string in [first, end) of `body`; `view` is the body as an array.
 
-    `memory` is charged with them before they are made. Raises invalid_field if the string is no base64.
+    `memory` is charged with the bytes before they are made. Raises invalid_field if the string is not base64.
     """
     text = memoryview(body)[first + 1 : end - 1]
     if escaped:
@@ -33,7 +33,7 @@ def base64_bytes(
 
 
 def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, memory: Memory) -> memoryview:
-    """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field for what is none."""
+    """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field if it is not a valid string."""
     try:
         string = values_of(name, DTYPES["string"], ()).read(view, first, end, 0, memory)
     except GatherError as error:

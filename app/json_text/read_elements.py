@@ -1,7 +1,7 @@
-"""Reads the elements of a JSON array into packed items.
+"""Read the elements of a JSON array into packed items.
 
-The reader here is the plain one, in whose place the compiled one is used once it is ready: Python's JSON library makes
-lists of the text, and NumPy items of these. The results are the same.
+This is the plain reader: Python's JSON library makes lists of the text, and NumPy makes items of the lists. The
+compiled one, with the same results, replaces it once it is ready.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _DTYPES: Final[Mapping[int, DType]] = {
 _ELEMENT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^ \t\n\r,\[\]"]++', re.DOTALL)
 _NON_FINITE: Final = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 _MOST_DIGITS: Final = 40
-"""Of an integer that is computed: any longer one is out of every range."""
+"""Digits of an integer that is computed: any longer one is out of every range."""
 _WORD: Final = 8
 MEMORY_OF_TEXT: Final = 40
-"""Bytes that the plain reader takes for each of the text, beside its output: a number is an object and its text."""
+"""Bytes of memory that the plain reader takes per byte of text, besides its output: a number is an object and its text.
+"""
 
 
 @UntilCompiled
@@ -49,15 +50,15 @@ def read_elements(
     out: NDArray[np.uint8],
     bare: bool,
 ) -> tuple[bool, int, int, int, int, int]:
-    """(fine, place, element, used, leaf, inner): read the elements of the span [first, end) of `view` into `out`.
+    """Read the elements of the span [first, end) of `view` into `out`: (fine, place, element, used, leaf, inner).
 
-    Elements stand `leaf` lists deep, the innermost lists have `inner` elements and the outer ones as many as the first
-    half of `dims` says, outermost first (the second half is working room). If `inner` is -1 the first list sets it,
-    and if `leaf` is OPEN, too, the first lists set it and `dims`, which are -1. `room` is how many elements there
-    may be. If not `fine`, the element at `place` or the nesting is wrong. `bare` floats may be NaN and infinities
-    without quotes, which is not JSON.
-    Of strings the first `room` words of `out` say where each frame begins behind those, in as many bytes as `used` says
-    (see `strings_room`).
+    Elements are `leaf` lists deep. The innermost lists have `inner` elements; the first half of `dims` has the sizes of
+    the outer lists, outermost first (the second half is working room). If `inner` is -1, the first list sets it; if
+    `leaf` is OPEN, too, the first lists set it and `dims`, which are -1. `room` is the most elements. If not `fine`,
+    the element at `place` or the nesting is wrong. `bare` floats may be NaN and infinities without quotes, which is not
+    JSON.
+    For strings, the first `room` words of `out` get the offset of each frame, and the frames follow them in `used`
+    bytes (see `strings_room`).
     """
     wrong = False, first, 0, 0, leaf, inner
     text = view[first:end].tobytes()
@@ -86,7 +87,7 @@ def read_elements(
 
 
 def _flattened(values: Any, leaf: int) -> tuple[list[int], list[Any]] | None:
-    """The sizes of lists that are nested evenly, `leaf` deep unless that is OPEN, and what is in them; else None."""
+    """The sizes of evenly nested lists, `leaf` deep unless that is OPEN, and their elements; else None."""
     sizes: list[int] = []
     level = [values]
     while level and type(level[0]) is list and len(sizes) < leaf:
@@ -101,7 +102,7 @@ def _flattened(values: Any, leaf: int) -> tuple[list[int], list[Any]] | None:
 
 
 def _store_items(dtype: DType, elements: Sequence[Any], bare: bool, out: NDArray[np.uint8]) -> int | None:
-    """Store numbers or bools as a type has them. Returns the number of the first that the type cannot hold, or None."""
+    """Store numbers or bools in a type. Returns the number of the first one that the type cannot hold, or None."""
     if dtype.kind == "float":
         items, wrong = _floats(dtype, elements, bare)
         if wrong.any():
@@ -125,9 +126,9 @@ def _whole(dtype: DType, value: object) -> int | None:
 
 
 def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The numbers of a float type nearest to elements, half to even, and which elements it cannot hold.
+    """Round elements to a float type, half to even; also returns which elements it cannot hold.
 
-    A decimal is read as float64 and rounded once more; for a float of 8 bits it is rounded once.
+    A decimal is read as float64 and rounded once more; for an 8-bit float it is rounded once.
     """
     read = [_float(one, bare) for one in elements]
     wrong = np.array([one is None for one in read], np.bool_)
@@ -143,7 +144,7 @@ def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[
 
 
 def _float(value: object, bare: bool) -> float | None:
-    """The float64 nearest to a JSON number, or that a name stands for; None for other values."""
+    """The float64 nearest to a JSON number, or the value of a name; None for other values."""
     if type(value) is float:  # NaN or an infinity without quotes
         return value if bare else None
     if type(value) is Number:
@@ -156,13 +157,13 @@ def _float(value: object, bare: bool) -> float | None:
 def _narrow_floats(
     dtype: DType, numbers: NDArray[np.float64], elements: Sequence[Any]
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The bits of the floats nearest to `numbers` of a type that NumPy lacks, and which numbers it cannot hold."""
+    """The bits of the floats nearest to `numbers`, for a type that NumPy lacks, and which numbers it cannot hold."""
     sizes = np.abs(numbers)
     middles = float_rounding.middles(dtype)
     bits = np.searchsorted(middles, sizes)
     for tie in np.flatnonzero(middles[np.minimum(bits, len(middles) - 1)] == sizes).tolist():
         middle = exact = Decimal(sizes[tie])
-        if dtype.item_size == 1:  # what was rounded to the middle may have been above or below it
+        if dtype.item_size == 1:  # a number rounded to the midpoint may have been above or below it
             value = elements[tie]
             exact = Decimal(value.text if type(value) is Number else value).copy_abs()
         bits[tie] += exact > middle or (exact == middle and bits[tie] & 1)
@@ -177,9 +178,9 @@ def _narrow_floats(
 
 
 def _store_strings(elements: Sequence[Any], room: int, out: NDArray[np.uint8]) -> tuple[int, int | None]:
-    """Store strings as frames, and where each begins.
+    """Store strings as frames, and the offset of each.
 
-    Returns (bytes of the frames, number of the first element that is no string or None).
+    Returns (bytes of the frames, number of the first element that is not a string or None).
     """
     starts, octets = out[: _WORD * room].view(np.int64), out[_WORD * room :]
     used = 0

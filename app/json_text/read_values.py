@@ -1,7 +1,7 @@
-"""One tensor out of the span of a JSON body that holds its values: flat or nested, of any type.
+"""Read a tensor from the span of a JSON body with its values: flat or nested, of any type.
 
-`read_elements` reads the values straight into the tensor's memory. Where it refuses something, the
-nesting alone is looked at again, since it comes before the values.
+`read_elements` reads the values straight into the tensor's memory. If it refuses something, the nesting is checked
+again by itself, because its errors come before those of values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
 
 _SHORT: Final = 1 << 10
-"""Bytes of text up to which a copy is counted in faster than an array of comparisons."""
+"""Bytes of text up to which counting in a copy is faster than an array of comparisons."""
 _BYTE: Final = np.dtype(np.uint8)
 _START: Final = np.dtype(np.int64)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
@@ -36,13 +36,13 @@ _STRING_START: Final = re.compile(rb'"(?:[^"\\]|\\u.{4}|\\[^u]){0,400}', re.DOTA
 _PLAIN_START: Final = re.compile(rb"[^\s,\[\]{}]{0,1000}")
 _STEP: Final = 1 << 20
 _MOST: Final = 1 << 60
-"""More items than any body has."""
+"""More items than any body can have."""
 _FEW: Final = 8
-"""Dimensions of a shape that is remembered."""
+"""Most dimensions of a cached shape."""
 
 
 class Nesting(NamedTuple):
-    """What the lists are to be held to; `parts` is how many elements there are, or may be if no shape is given.
+    """The nesting that the lists must have; `parts` is the number of elements, or the most if no shape is given.
 
     An element of `read_elements` is an item, or one of the two parts of a complex item.
     """
@@ -63,24 +63,24 @@ class Span(NamedTuple):
     depth: int
 
     def commas(self) -> int:
-        """The commas of the span: one less than the elements, or more. No second array is as long."""
+        """The commas of the span: one less than the elements, or more. It allocates no second array of this length."""
         if self.end - self.first <= _SHORT:
             return self.view[self.first : self.end].tobytes().count(b",")
         places = range(self.first, self.end, _STEP)
         return sum(int(np.count_nonzero(self.view[at : min(at + _STEP, self.end)] == ord(","))) for at in places)
 
     def offset(self, place: int) -> int | None:
-        """What an error says of a byte of the body."""
+        """The form in which an error names a byte of the body."""
         return place if len(self.view) > LONG_TEXT else None
 
 
 @dataclass(slots=True, eq=False)
 class Values:
-    """Reads the values of the tensor `name`, wherever a body has them.
+    """Reads the values of the tensor `name` from any body.
 
-    `pointers` are those of the values, the shape and the type. An input of the inference `protocol` may have NaN and
-    infinities without quotes; if no shape is given, each item of a flat list is a row. `items` is how many a flat list
-    of numbers has, -1 if the values cannot be one.
+    `pointers` locate the values, the shape and the type. An input of the inference `protocol` may have NaN and
+    infinities without quotes; without a shape, each item of a flat list is a row. `items` is the number of items of a
+    flat list of numbers, -1 if the values cannot be one.
     """
 
     name: str
@@ -99,10 +99,9 @@ class Values:
     def read(self, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory = UNCOUNTED) -> Tensor:
         """The tensor whose values are bytes [first, end) of `view`, which open `depth` lists.
 
-        `memory` is charged with what it takes before it takes it.
-
-        Raises element_count_mismatch if the lists are not nested as the shape says, whatever they hold, then
-        value_not_representable at the first element that the type cannot hold, and what charging raises.
+        `memory` is charged before memory is allocated. Raises element_count_mismatch if the lists are not nested like
+        the shape, whatever they hold, then value_not_representable at the first element that the type cannot hold, and
+        what charging raises.
         """
         dtype, shape, items = self.dtype, self.shape, self.items
         pointer, shape_pointer, dtype_pointer = self.pointers
@@ -145,7 +144,7 @@ class Values:
         return PackedStrings(dtype, shape, starts, pointer, form, shape_pointer, dtype_pointer, octets=octets)
 
     def _found(self, leaf: int, inner: int, dims: NDArray[np.int64]) -> tuple[tuple[int, ...], Form] | None:
-        """Shape and form that the lists made; None for complex items that are no pairs."""
+        """Shape and form that the lists determine; None for complex items that are not pairs."""
         shape: tuple[int, ...] = (*dims[: leaf - 1].tolist(), inner) if leaf else ()
         if self.dtype.kind == "complex" and 0 not in shape:
             if not shape or shape[-1] != 2:
@@ -156,7 +155,7 @@ class Values:
         return (*shape, 1) if self.protocol else shape, "flat"
 
     def _nesting(self, span: Span) -> Nesting | None:
-        """What the lists have to be, or None if there are too few or too many of them at the very beginning."""
+        """The expected nesting, or None if there are too few or too many lists at the beginning."""
         shape, depth = self.shape, span.depth
         pair = self.dtype.kind == "complex"
         room = (span.end - span.first) // 2 + 1
@@ -178,7 +177,7 @@ class Values:
         return Nesting("nested", depth, sizes[-1] if sizes else 1, np.array(outer + outer, np.int64), count << pair)
 
     def _refusal(self, span: Span, element: int, place: int) -> GatherError:
-        """The error for values of which `element`, at `place`, or the nesting is wrong."""
+        """The error for values if `element`, at `place`, or the nesting is wrong."""
         nesting = self._nesting(span)
         assert nesting is not None, "the elements have been read"
         form, leaf, inner, dims, parts = nesting
@@ -193,7 +192,7 @@ class Values:
         return self._wrong_value(span, element, place, *found)
 
     def _wrong_nesting(self, span: Span, place: int) -> GatherError:
-        """The error for lists that are not nested as the shape says, as can be seen at `place`."""
+        """The error for lists that are not nested like the shape, detected at `place`."""
         name, shape, is_complex = self.name, self.shape, self.dtype.kind == "complex"
         pointer = self.pointers[0]
         hint: str | None
@@ -233,9 +232,9 @@ class Values:
 
 
 def _leaf(view: NDArray[np.uint8], place: int) -> object:
-    """The JSON value at `place`; None for an object and for what is no JSON.
+    """The JSON value at `place`; None for an object and for invalid JSON.
 
-    Of a very long one the beginning, as text: more is not shown.
+    For a very long value, its beginning as text.
     """
     first = int(view[place])
     if first == ord("{"):
@@ -251,7 +250,7 @@ def _leaf(view: NDArray[np.uint8], place: int) -> object:
 
 
 def values_of(name: str, dtype: DType, shape: tuple[int, ...] | None) -> Values:
-    """The reader of a tensor in a JSON body; it is made once for tensors alike, of which a lookup has many."""
+    """The reader of a tensor in a JSON body; cached, because a lookup has many similar tensors."""
     if shape is not None and len(shape) > _FEW:
         return Values(name, dtype, shape, _pointers(name))
     return _remembered_values(name, dtype.name, shape)
@@ -267,10 +266,10 @@ def _pointers(name: str) -> tuple[str, str, str]:
 
 
 def reading_memory(span: int) -> int:
-    """Bytes that `read_elements` takes beside its output, for so many bytes of text."""
+    """Bytes that `read_elements` needs besides its output, for this many bytes of text."""
     return MEMORY_OF_TEXT * span if read_elements.run is read_elements.plain else 0
 
 
 def _width(dtype: DType) -> int:
-    """Bytes of an element: of an item, or of one part of a complex item."""
+    """Bytes of an element: an item, or one part of a complex item."""
     return dtype.item_size >> (dtype.kind == "complex")

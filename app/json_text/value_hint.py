@@ -1,4 +1,4 @@
-"""How to mend a value that the type of its tensor cannot hold."""
+"""Hints for a value that the type of its tensor cannot hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NON_FINITE: Final = {
     "nan": "NaN", "+nan": "NaN", "-nan": "NaN", "inf": "Infinity", "+inf": "Infinity", "infinity": "Infinity",
     "+infinity": "Infinity", "-inf": "-Infinity", "-infinity": "-Infinity",
 }  # fmt: skip
-"""The strings that stand for what is no number, by what other languages write, in lower case."""
+"""The strings for non-finite numbers, keyed by other languages' spellings in lower case."""
 _WIDEST_FLOAT: Final = "float64"
 _LARGEST_FLOAT32: Final = 3.4028234663852886e38
 
@@ -22,8 +22,8 @@ _LARGEST_FLOAT32: Final = 3.4028234663852886e38
 def hint(dtype: DType, value: object, pointer: str, of: str, protocol: bool = False) -> str:
     """Say how to mend the JSON value at `pointer`, of the tensor `of`: None stands for null and for an object.
 
-    Another dtype is offered for `data` alone: those of the other tensors are fixed by it or by the operator. It is a
-    datatype of the inference `protocol` for one of its inputs.
+    Another dtype is suggested only for `data`: the types of the other tensors are fixed by it or by the operator. For
+    an input of the inference `protocol` it is a datatype of the protocol.
     """
     sentence, other, why = _hint(dtype, value, pointer)
     if not other or of != "data":
@@ -33,7 +33,7 @@ def hint(dtype: DType, value: object, pointer: str, of: str, protocol: bool = Fa
 
 
 def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str, str]:
-    """What to write, without the period, the name of another dtype that takes the value, and why that one."""
+    """What to write, without the period, and another dtype that holds the value, with the reason."""
     at = f"at {shorten(pointer)}"
     if dtype.kind == "string":
         return _for_string(value, at), "", ""
@@ -91,7 +91,7 @@ def _for_integer(dtype: DType, value: object, at: str) -> tuple[str, str, str]:
     if whole is None:
         return f"Write a whole number {at}, such as 0", _WIDEST_FLOAT, ""
     holders = [DTYPES[name] for name in INTEGERS if DTYPES[name].low <= whole <= DTYPES[name].high]
-    # Of the types that hold it one of the same kind comes first, and the smallest of those.
+    # Among the types that hold it, prefer the same kind, then the smallest.
     holders.sort(key=lambda row: (row.kind != dtype.kind, row.item_size))
     return f"Write a number from {dtype.low} to {dtype.high} {at}", holders[0].name if holders else "", ""
 
@@ -113,7 +113,7 @@ def _fits_float32(value: object) -> bool:
 
 
 def _float(value: object) -> float:
-    """A JSON number as a float; infinity for what is larger."""
+    """A JSON number as a float; infinity if it is larger."""
     try:
         return float(value.text if isinstance(value, lossless_json.Number) else value)  # type: ignore[arg-type]
     except OverflowError:

@@ -1,7 +1,7 @@
 """Answers as JSON: flat values that read back as the same bits, non-finite ones as strings.
 
-A long text is made block by block, and each block is charged before it is made: what it takes at most, and then what it
-took. So the text is all that is held, however many items it has.
+A long text is made in blocks. Each block is charged with its largest size before it is made, and with its real size
+after it. So memory holds only the text, however many items it has.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _JOINED: Final = 1 << 16
 _LONG: Final = 1 << 16
 _BLOCK: Final = 1 << 16
 _DOUBLE: Final = 26
-"""Bytes of the longest text of a float64 with its comma."""
+"""Most bytes of the text of a float64 with its comma."""
 _BYTE: Final = np.dtype(np.uint8)
 _NOWHERE: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
 
 
 def is_long(tensor: Tensor) -> bool:
-    """Whether the text of the items takes so long that it is not for the event loop."""
+    """Whether the text of the items takes too long for the event loop."""
     if isinstance(tensor, PackedStrings):
         return tensor.on_disk or tensor.nbytes > _LONG
     return tensor.array.nbytes > _LONG
@@ -90,7 +90,7 @@ def _strings(strings: PackedStrings, memory: Memory) -> memoryview:
 
 @cache
 def most_text(dtype: DType) -> int:
-    """Bytes that the text of an item of a numeric type takes at most, with its comma and its share of the brackets."""
+    """Most bytes of the text of an item of a numeric type, with its comma and its share of the brackets."""
     if dtype.kind in ("int", "uint"):
         return 3 + max(len(str(dtype.low)), len(str(dtype.high)))
     if dtype.kind == "bool":
@@ -128,7 +128,7 @@ def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
 
 
 def _named(text: bytes, array: NDArray[np.float64]) -> bytes:
-    """The list `text` of the floats in `array`, with their names for the nulls that stand for non-finite ones."""
+    """The list `text` of the floats in `array`, with names in place of the nulls for non-finite values."""
     finite = np.isfinite(array)
     if finite.all():
         return text

@@ -1,6 +1,6 @@
-"""The gradients of gathers: the gathers' own rules, those on types, grad_output, limits and `lda_coeff`, and the plan.
+"""The gradients of gathers: the gathers' own rules, rules on types, grad_output, limits and `lda_coeff`, and the plan.
 
-The gathers' texts have no gradient. What stands here is ours, so that its rules have no number of a clause.
+The gathers' specifications have no gradient. These rules are our own, so they have no clause numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.tensors.tensor import Tensor
 
 
 class BackwardShapes(NamedTuple):
-    """Of grad_data, of one of its slices, and of one entry of grad_indices."""
+    """Roles in errors: grad_data, one of its slices, and one entry of grad_indices."""
 
     data: tuple[int, ...]
     slice: tuple[int, ...]
@@ -81,9 +81,9 @@ def _plan(
 
 
 def check_backward_dtypes(dialect: Dialect, resident: Tensor | None, indices: Tensor, grad_output: Tensor) -> None:
-    """The types of the resident tensor, if one gives the shape, of indices, and of grad_output, in this order.
+    """The types of the resident tensor (if it gives the shape), of indices, and of grad_output, in this order.
 
-    Float types that the dialect takes, grad_output's the tensor's. Raises unsupported_dtype.
+    They must be float types of the dialect, and grad_output's the tensor's. Raises unsupported_dtype.
     """
     if resident is not None:
         sizes = ",".join(map(str, resident.shape)) if resident.dtype_pointer.startswith("/query") else None
@@ -116,10 +116,10 @@ def _check_float(dialect: Dialect, tensor: Tensor, role: str, hint: str) -> None
 def _check_grad_output_shape(
     dialect: Dialect, data: Tensor, grad_output: Tensor, wanted: tuple[int, ...], limits: Limits
 ) -> None:
-    """grad_output has the shape of the gather's output. Raises updates_shape_mismatch."""
+    """grad_output must have the shape of the gather's output. Raises updates_shape_mismatch."""
     if grad_output.shape != wanted:
         hint = f"Send grad_output of shape {list(wanted)}."
-        if prod(wanted) > limits.elements:  # which no grad_output can have
+        if prod(wanted) > limits.elements:  # a shape that grad_output cannot have
             hint = f"Send the sizes of the gather's data at {data.shape_pointer}: grad_output is of another gather."
         raise GatherError(
             "updates_shape_mismatch",
@@ -131,7 +131,7 @@ def _check_grad_output_shape(
 
 
 def _check_sparse(call: BackwardCall, first_axis: int, parameter: str) -> None:
-    """`sparse` is for gradients of whole slices along the first axes. Raises invalid_field."""
+    """`sparse` needs whole slices along the first axes. Raises invalid_field."""
     if call.sparse and first_axis != 0:
         raise invalid_field(
             call.pointer("sparse"),
@@ -142,7 +142,7 @@ def _check_sparse(call: BackwardCall, first_axis: int, parameter: str) -> None:
 
 
 def _check_limits(data: Tensor, indices: Tensor, grad_output: Tensor, plan: BackwardPlan, limits: Limits) -> None:
-    """Sizes, from the shapes alone and exactly. Raises limit_exceeded, and output_too_large for the result."""
+    """Check sizes exactly, from the shapes alone. Raises limit_exceeded, and output_too_large for the result."""
     check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
     check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
     if plan.output_bytes > limits.output_bytes:
@@ -163,7 +163,7 @@ def _check_limits(data: Tensor, indices: Tensor, grad_output: Tensor, plan: Back
 
 
 def check_coefficient(coefficient: float, dtype: DType, pointer: str) -> None:
-    """`lda_coeff` is finite in the type that sums have. Raises value_not_representable."""
+    """`lda_coeff` must be finite in the type of the sums. Raises value_not_representable."""
     if dtype.name != "float64":
         with np.errstate(over="ignore"):
             coefficient_32 = float(np.float32(coefficient))

@@ -1,7 +1,7 @@
 """The gradient of a gather as kernels see it: the gather's own plan, read backwards.
 
-grad_output is [batches, tuples, slice_items], what the gather's output was, and grad_data is [batches, *dims,
-slice_items], what its data were: zeros, to which each slice of grad_output is added at its index.
+grad_output is [batches, tuples, slice_items], the shape of the gather's output, and grad_data is [batches, *dims,
+slice_items], the shape of its data: each slice of grad_output is added to zeros at its index.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from app.operators.gather_plan import GatherPlan
 FloatType = Literal["float16", "bfloat16", "float32", "float64"]
 FLOAT_TYPES: Final[tuple[FloatType, ...]] = get_args(FloatType)
 SCRATCH_HEAD: Final = 4096
-"""Items of a kernel's working memory that do not depend on the number of tuples."""
+"""Items of a kernel's working memory besides those per tuple."""
 
 _UNIQUE_ITEMS: Final = 5
-"""Items of int64 for each tuple that NumPy takes to find the distinct ones of a sparse gradient."""
+"""Items of int64 per tuple that NumPy needs to find the distinct tuples of a sparse gradient."""
 _SORTED_BYTES: Final = 64
-"""Bytes that are moved for a tuple while tuples are sorted: 8 are read and written, about four times."""
+"""Bytes moved per tuple while tuples are sorted: 8 are read and written, about four times."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardPlan:
     """The gradient of `gather` for items of a float type.
 
-    Slices are added in the order of their indices, in float32 (float64 for float64), from 0.0 on; the sum is
-    multiplied by `coefficient`, which is rounded to that type first, and rounded once to the float type. A NaN of the
-    result is the positive quiet one without further bits. So the bits do not depend on kernel or threads.
+    Slices are added in the order of their indices, in float32 (float64 for float64), from 0.0 on. The sum is multiplied
+    by `coefficient`, which is rounded to that type first, and then rounded once to the float type. A NaN in the result
+    is the positive quiet one without further bits. So the bits do not depend on kernel or threads.
 
-    `sparse` asks for the slices of grad_data that an index names, in ascending order and without others; the gather has
-    one batch then.
+    A `sparse` result has only the slices of grad_data that an index names, in ascending order; the gather then has one
+    batch.
 
     The fields from `batches` to `block_items` are the gather's.
     """
@@ -65,28 +65,28 @@ class BackwardPlan:
 
     @property
     def copied_items(self) -> int:
-        """Items that are written one behind the other, and those that sorting the tuples moves in their place."""
+        """Items that are written contiguously, and the items of traffic for sorting the tuples."""
         return self.output_items + self.index_tuples * _SORTED_BYTES // max(self.item_size, 1)
 
     @property
     def index_tuples(self) -> int:
-        """Tuples of indices: all batches share them where they are broadcast."""
+        """Index tuples, counted once if all batches share them."""
         gather = self.gather
         return self.tuples if self.broadcast_indices else gather.batches // gather.batches_per_set * self.tuples
 
     @property
     def rows(self) -> int:
-        """Slices of the result: all of grad_data's, or, where `sparse`, as many as there can be of distinct tuples."""
+        """Slices of the result: all of grad_data's; if `sparse`, at most the number of distinct tuples."""
         return min(self.tuples, self.batch_rows) if self.sparse else self.batches * self.batch_rows
 
     @property
     def output_items(self) -> int:
-        """Items that the kernel writes, or, where `sparse`, writes at most."""
+        """Items that the kernel writes; if `sparse`, the most."""
         return self.rows * self.slice_items
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of these items and, where `sparse`, of the flat places and tuples that go with them."""
+        """Bytes of these items; if `sparse`, also of their flat positions and tuples."""
         own = self.output_items * self.item_size
         return own + self.rows * 8 * (1 + self.depth) if self.sparse else own
 
@@ -104,12 +104,12 @@ class BackwardPlan:
     def scratch_items(self) -> int:
         """Items of int64 that a kernel needs as working memory.
 
-        One for each tuple and, to sort the tuples of a sparse gradient, two more; and the sums of 16-bit floats.
+        One per tuple; two more per tuple to sort the tuples of a sparse gradient; and the sums of 16-bit floats.
         """
         sums = 0 if self.sum_size == self.item_size else (self.output_items * self.sum_size + 7) // 8
         return SCRATCH_HEAD + self.index_tuples * (3 if self.sparse else 1) + sums
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of that memory, and of what a kernel takes beside it."""
+        """Bytes of that memory, and of the kernel's other allocations."""
         return 8 * (self.scratch_items + (_UNIQUE_ITEMS * self.index_tuples if self.sparse else 0))

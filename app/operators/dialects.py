@@ -1,4 +1,4 @@
-"""The dialects, one row each: which types they take, whether indices wrap, and whose clauses their errors cite."""
+"""The dialects, one row each: the types that they accept, whether indices wrap, and the clauses that errors cite."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _INT32_64: Final = frozenset(("int32", "int64"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """One operator version: `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype.
+    """One operator version. `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype.
 
-    `further_dtypes` are those of inputs beside data and indices that have their own, by the input's name.
-    `reductions` are those that a scatter may ask for, `fields` how its requests differ from those of others.
-    `taken_by` names, for each type that the dialect does not take, another dialect of the operator that takes it.
-    `equal_sizes` says that the indices of an elements operator must have data's size on every axis but its own, not
-    at most that size.
+    `further_dtypes` are those of inputs, by name, that have types of their own. `reductions` are those of a scatter,
+    `fields` is how its requests differ from those of other dialects. `taken_by` maps a type that the dialect does not
+    accept to another dialect of the operator that does. `equal_sizes` says that the indices of an elements operator
+    must have data's size on every axis except `axis`, not just at most that size.
     """
 
     name: str
@@ -122,4 +121,4 @@ EMBEDDING_BAG_OFFSETS: Final = _versions(
         wrap=False,
     ),
 )
-"""Of lookups: its types are those of tables that are pooled."""
+"""The dialect of lookups: its types are those of tables that can be pooled."""

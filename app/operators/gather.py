@@ -1,12 +1,11 @@
-"""Gather: the rules on its axis, batch_dims and ranks, and how it comes down to GatherND's plan.
+"""Gather: the rules on its axis, batch_dims and ranks, and its reduction to GatherND's plan.
 
-Gather along axis a picks, in each of the prod(data.shape[:a]) batches, the same slices: it is GatherND with
-batch_dims = a and tuples of length 1, where every batch uses the one set of indices
-(`GatherPlan.broadcast_indices`). Since the output is data.shape[:a] + indices.shape + data.shape[a+1:], the flat order
-of the output is GatherND's too.
+Gather along axis a picks the same slices in each of the prod(data.shape[:a]) batches: it is GatherND with batch_dims =
+a and tuples of length 1, where all batches share one set of indices (`GatherPlan.broadcast_indices`). Since the output
+is data.shape[:a] + indices.shape + data.shape[a+1:], the flat order of the output is GatherND's too.
 
-OpenVINO's Gather-8 has batch_dims b as well, b <= a: each of the prod(data.shape[:b]) batches has indices of its own,
-which the prod(data.shape[b:a]) batches of GatherND within it share (`GatherPlan.batches_per_set`). Its output is
+OpenVINO's Gather-8 also has batch_dims b, b <= a: each of the prod(data.shape[:b]) batches has its own indices, which
+the prod(data.shape[b:a]) batches of GatherND within it share (`GatherPlan.batches_per_set`). Its output is
 data.shape[:a] + indices.shape[b:] + data.shape[a+1:].
 """
 
@@ -30,8 +29,8 @@ def plan_gather(
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
     """Check rank, axis and batch_dims; return the plan, the output shape and the axis counted from the front.
 
-    Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or batch_shape_mismatch, in this order, but that a
-    batch_dims of more than the axis comes behind axis_out_of_range.
+    Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or batch_shape_mismatch, in this order; a
+    batch_dims greater than the axis is checked after axis_out_of_range.
     """
     indices, (axis,), batch_dims, pointer = call.indices, call.parameters, call.batch_dims, call.pointer("axis")
     check_rank(dialect, "data", data)
@@ -64,10 +63,10 @@ def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, axis: int, batch_
 def check_batch_dims(
     dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, axis: int, axis_pointer: str
 ) -> tuple[int, int]:
-    """Gather-8's axis and batch_dims b counted from the front: -min(r, q) <= b <= min(r, q), and no more than the axis.
+    """Gather-8's axis and batch_dims b counted from the front: -min(r, q) <= b <= min(r, q), and b <= axis.
 
-    A negative b counts from the rank of indices. The pointer to batch_dims is that of the axis with the other name.
-    Raises batch_dims_out_of_range and axis_out_of_range.
+    A negative b counts from the rank of indices. The pointer to batch_dims is the axis's with the other name. Raises
+    batch_dims_out_of_range and axis_out_of_range.
     """
     rank, index_rank = len(data.shape), len(indices.shape)
     least = min(rank, index_rank)

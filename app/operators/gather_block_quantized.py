@@ -1,10 +1,10 @@
-"""Block-quantized gather: the rules on its shapes and parameters, and the plan that follows from them.
+"""Block-quantized gather: the rules on its shapes and parameters, and its plan.
 
-Data [rows, ..., n] are bytes, each one 8-bit value or two 4-bit ones, the low half first, so that the last axis has
-n * 8 / bits values. Each `block_size` values along it share a scale, and a zero point where there are zero points:
-scales are [rows, ..., ceil(values / block_size)], zero points the same, packed as data. The output is
-indices.shape + data.shape[1:-1] + [values] of the scales' type: (value - zero point) * scale, computed in float32 and
-rounded once. Without zero points the zero is the middle, 2^(bits - 1).
+Data [rows, ..., n] are bytes, each one 8-bit value or two 4-bit ones, the low half first, so the last axis has n * 8 /
+bits values. Each `block_size` values along it share a scale and a zero point: scales are [rows, ..., ceil(values /
+block_size)], zero points the same, packed like data. The output is indices.shape + data.shape[1:-1] + [values] of the
+scales' type: (value - zero point) * scale, computed in float32 and rounded once. The default zero point is the middle,
+2^(bits - 1).
 
 Source: ONNX Runtime, com.microsoft.GatherBlockQuantized version 1, whose kernel for bytes takes gather_axis 0 and the
 last axis as quantize_axis.
@@ -25,19 +25,19 @@ from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
 _LEAST_BLOCK: Final = 16
-"""The smallest block_size that the operator has."""
+"""The smallest block_size of the operator."""
 PORTION_ITEMS: Final = 1 << 15
 """Items of output that a kernel makes at a time, each a float32."""
 _FLOAT32_COPIES: Final = 4
 _SHORT_COPIES: Final = 32
-"""Items that are copied in the time in which one is dequantized, and rounded to 16 bits: 1.3 and 16 ns on an EPYC."""
+"""Items copied in the time it takes to dequantize one, and to round it to 16 bits: 1.3 and 16 ns on an EPYC."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockQuantizedPlan(OneBatchPlan):
     """data is [rows, groups, bytes of `width` values], indices [tuples], the output [tuples, groups, width].
 
-    `dtype` is the output's type, of `item_size` bytes; an index in [-rows, -1] counts from the end where `wrap`.
+    `dtype` is the output's type, of `item_size` bytes. `wrap` says that an index in [-rows, -1] counts from the end.
     """
 
     rows: int
@@ -61,7 +61,7 @@ class BlockQuantizedPlan(OneBatchPlan):
         """Bytes of one group's zero points."""
         return -(-self.blocks * self.bits // 8)
 
-    # As the choice of a route sees it: a gather of rows as long as those of the output.
+    # The choice of a route sees a gather of rows as long as those of the output.
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def copied_items(self) -> int:
-        """What is copied in the time that dequantizing takes."""
+        """Items copied in the time that dequantizing takes."""
         return self.output_items * (_FLOAT32_COPIES if self.dtype == "float32" else _SHORT_COPIES)
 
     @property
@@ -102,14 +102,14 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of the portion that is dequantized at a time: float32 values, and what they are made of."""
+        """Bytes of the portion that is dequantized at a time: float32 values, and their sources."""
         return 16 * max(self.slice_items, PORTION_ITEMS)
 
 
 def plan_gather_block_quantized(
     dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
 ) -> tuple[BlockQuantizedPlan, tuple[int, ...], int]:
-    """Check parameters and shapes; return the plan, the output shape and the axis that is gathered on, 0.
+    """Check parameters and shapes; return the plan, the output shape and the gather's axis, 0.
 
     Raises invalid_field for block_size and bits, rank_too_small, axis_out_of_range and updates_shape_mismatch, in this
     order.
@@ -158,7 +158,7 @@ def _check_block(call: Call, block_size: int, bits: int) -> None:
 
 
 def _check_axis(dialect: Dialect, call: Call, name: str, axis: int, rank: int, wanted: int) -> None:
-    """Raise axis_out_of_range unless the axis is the one that bytes are gathered on, or quantized along."""
+    """Raise axis_out_of_range unless the axis is the supported gather or quantize axis."""
     if axis not in (wanted, wanted - rank):
         why = "bytes are gathered along the first axis" if wanted == 0 else "blocks lie along the last axis"
         raise GatherError(

@@ -1,7 +1,7 @@
-"""GatherElements: the rules on its shapes, and the plan that follows from them.
+"""GatherElements: the rules on its shapes, and its plan.
 
-With r = rank(data) = rank(indices) and an axis a of data: output.shape = indices.shape, and the entry of indices at
-(..., i, ...) picks data at the same place, with its own value along axis a: data[..., indices[..., i, ...], ...].
+With r = rank(data) = rank(indices) and an axis a of data: output.shape = indices.shape. The entry of indices at (...,
+i, ...) picks data at the same position, with its own value along axis a: data[..., indices[..., i, ...], ...].
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from app.tensors.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ElementsPlan(SingleIndexPlan):
-    """indices have the axes `sizes`, and data `data_items` items in all.
+    """indices have the axes `sizes`, and data has `data_items` items in all.
 
     The entry of indices at (p0, p1, ...) names item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride of
-    data; along the operator's own axis the stride is 0. Entries are below `axis_size`; `item_size` is in bytes (1, 2,
-    4, 8 or 16); `wrap` says that an entry in [-axis_size, -1] counts from the end (else it is out of bounds).
+    data; the stride of the operator's own axis is 0. Entries are below `axis_size`; `item_size` is in bytes (1, 2, 4, 8
+    or 16); `wrap` says that an entry in [-axis_size, -1] counts from the end (else it is out of bounds).
     """
 
     sizes: tuple[int, ...]
@@ -39,9 +39,9 @@ class ElementsPlan(SingleIndexPlan):
     """Items of indices, each a component to check: the product of `sizes`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "index_items", prod(self.sizes))  # here once, and then read many times
+        object.__setattr__(self, "index_items", prod(self.sizes))  # computed once, because it is read many times
 
-    # As the choice of a route sees it: single items, anywhere in data, by tuples of length 1.
+    # The choice of a route sees single items, anywhere in data, by tuples of length 1.
 
     @property
     def tuples(self) -> int:
@@ -50,7 +50,7 @@ class ElementsPlan(SingleIndexPlan):
 
     @property
     def block_items(self) -> int:
-        """Items of data among which an entry names one."""
+        """Items of data from which an entry picks one."""
         return self.axis_size * self.axis_stride
 
 
@@ -97,7 +97,7 @@ def check_axis_and_shapes(dialect: Dialect, call: Call, data: Tensor) -> int:
 def places_in_data(
     shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
-    """The fields of an `ElementsPlan` from `sizes` to `data_items`: where in data the entries of indices belong."""
+    """The fields of an `ElementsPlan` from `sizes` to `data_items`: the positions of indices in data."""
     steps = [prod(shape[number + 1 :]) for number in range(len(shape))]
     strides = [0 if number == axis else step for number, step in enumerate(steps)]
     sizes, strides = _joined(index_shape, strides)
@@ -120,7 +120,7 @@ def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
 
 
 def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: int) -> None:
-    """Compare the sizes on every axis but the operator's own: at most data's, or equal to it in some dialects.
+    """Compare the sizes on every axis except the operator's own: at most data's, or equal to it in some dialects.
 
     Raises indices_shape_mismatch.
     """
@@ -147,7 +147,7 @@ def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: i
 
 
 def _joined(sizes: tuple[int, ...], strides: list[int]) -> tuple[list[int], list[int]]:
-    """The same places by as few axes as possible: axes that lie one behind the other in data become one."""
+    """Merge axes that are contiguous in data, so that the plan has as few axes as possible."""
     found: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):
         if size == 1:

@@ -1,12 +1,12 @@
-"""The gather as kernels see it: a frozen plan of plain integers, to which GatherND and Gather both come down.
+"""The gather as kernels see it: a frozen plan of plain integers, for GatherND and Gather alike.
 
-GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as
-[batches, tuples, k]. Gather along axis a is the same with b = a and k = 1, only that every batch uses the same tuples,
-`broadcast_indices`; where it has batch_dims of its own, less than a, those of each such batch use the same tuples,
-`batches_per_set`. No kernel knows which of them it runs.
+GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as [batches, tuples,
+k]. Gather along axis a is the same with b = a and k = 1, except that all batches share their tuples
+(`broadcast_indices`). If it has its own batch_dims, less than a, groups of consecutive batches share their tuples
+(`batches_per_set`). Kernels do not know which operator they run.
 
-An operator that does not come down to it has a plan of its own beside it, a frozen dataclass with the attributes of
-`Plan`, and kernels have a function of their own for that (see `app.kernels.Kernel`).
+An operator that does not fit this plan has its own, a frozen dataclass with the attributes of `Plan`, and its own
+kernel function (see `app.kernels.Kernel`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import ClassVar, Protocol
 
 
 class Plan(Protocol):
-    """What the service and the choice of a route read of any plan; sizes are in items unless named otherwise.
+    """The attributes of any plan that the service and the choice of a route read; sizes are in items unless named
+    otherwise.
 
-    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` are those of the `GatherPlan` that takes
-    as long; `copied_items` are items of data that are copied one behind the other besides; `scratch_bytes` is the
-    memory that a kernel may need beside the output.
+    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` are those of a `GatherPlan` that takes as
+    long; `copied_items` are further items of data that are copied contiguously; `scratch_bytes` is the memory that a
+    kernel may need besides the output.
     """
 
     @property
@@ -63,9 +64,9 @@ class GatherPlan:
     The output is [batches, tuples, slice_items].
 
     `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `broadcast_indices` says that
-    all batches use the one set of tuples; `wrap` says that an index in [-s, -1] counts from the end (else it is out of
-    bounds). `batches_per_set` says how many consecutive batches use the same tuples, which divides `batches`; 0 where
-    all do.
+    all batches share one set of tuples; `wrap` says that an index in [-s, -1] counts from the end (else it is out of
+    bounds). `batches_per_set` is the number of consecutive batches that share a set of tuples, a divisor of `batches`;
+    0 if all do.
     """
 
     batches: int
@@ -111,7 +112,7 @@ class GatherPlan:
 
 
 class OneBatchPlan:
-    """What is the same of all plans whose data are not cut into batches: each tuple is used once."""
+    """Attributes of plans whose data are not cut into batches: each tuple is used once."""
 
     __slots__ = ()
 
@@ -120,7 +121,7 @@ class OneBatchPlan:
 
 
 class SingleIndexPlan(OneBatchPlan):
-    """The same of those whose tuples are single entries, each of which names one item along an axis."""
+    """Attributes of plans whose tuples are single entries, each naming one item along an axis."""
 
     __slots__ = ()
 

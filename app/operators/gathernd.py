@@ -1,7 +1,7 @@
-"""GatherND: the rules on its shapes, and the plan and output shape that follow from them.
+"""GatherND: the rules on its shapes, its plan and its output shape.
 
-With r = rank(data), q = rank(indices), k = indices.shape[-1], b = batch_dims:
-output.shape = indices.shape[:-1] + data.shape[b+k:].
+With r = rank(data), q = rank(indices), k = indices.shape[-1], b = batch_dims: output.shape = indices.shape[:-1] +
+data.shape[b+k:].
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The error for indices that are out of bounds: which components, where, and what would be allowed."""
+"""The error for indices that are out of bounds: which components, where, and the allowed range."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from app.operators.dialects import Dialect
 from app.tensors.tensor import Tensor, coordinates
 
 _ROWS_PER_BLOCK = 1 << 18
-"""Tuples that are looked at together, which bounds the memory that it takes."""
+"""Tuples that are checked together, which bounds the memory."""
 
 
 def index_error(
     dialect: Dialect, data_shape: Sequence[int], indices: Tensor, first_axis: int, depth: int
 ) -> GatherError:
-    """The full error for indices of which a kernel found one bad: GatherND clause 5 and its like.
+    """The full error for indices of which a kernel found a bad one, as by GatherND clause 5.
 
     Component j of a tuple of length `depth` belongs to data axis first_axis + j.
     """
@@ -30,10 +30,10 @@ def index_error(
 def places_out_of_bounds(
     indices: Tensor, sizes: Sequence[int], wrap: bool, first_axis: int = 0
 ) -> tuple[list[Place], int]:
-    """The first ten components out of bounds, in row-major order, and how many there are.
+    """The first ten components out of bounds, in row-major order, and their total number.
 
-    `sizes` are those of the axes that the components of a tuple belong to. Works in blocks, so that the memory it takes
-    does not grow.
+    `sizes` are those of the axes that the components of a tuple belong to. It works in blocks, so that its memory is
+    bounded.
     """
     depth = len(sizes)
     lows = [-size if wrap else 0 for size in sizes]
@@ -67,7 +67,7 @@ def places_out_of_bounds(
 
 
 def error_at(places: Sequence[Place], total: int, axis: str, rule: Rule, hint: str | None) -> GatherError:
-    """The error for `total` components out of bounds; `axis` is that of the first, for a sentence."""
+    """The error for `total` components out of bounds; `axis` names the axis of the first one."""
     first = places[0]
     name = f"indices[{','.join(map(str, first.position or ()))}]"
     bounds = f"outside [{first.allowed[0]}, {first.allowed[1]}]" if first.allowed else "no valid index"
@@ -83,7 +83,7 @@ def error_at(places: Sequence[Place], total: int, axis: str, rule: Rule, hint: s
 
 
 def _hint_for_scatter(place: Place) -> str:
-    """How to mend a scatter, which does not take `out_of_bounds`; the hint of gathers is the catalogue's."""
+    """The hint for a scatter, which does not take `out_of_bounds`; gathers use the catalogue's."""
     if place.allowed is None:
         return f"Send no index for axis {place.axis}: it has size {place.size}, so no index is valid."
     low, high = place.allowed

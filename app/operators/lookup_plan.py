@@ -1,9 +1,9 @@
-"""Lookup: the rules on its features, one stage after the other over all of them, and the plan that follows.
+"""Lookup: the rules on its features, one rule at a time over all features, and its plan.
 
-A feature is rows of a table of rank 1 or more, along axis 0. Without pooling its output has the shape
-indices.shape + table.shape[1:], with pooling [bags] + table.shape[1:], as OpenVINO EmbeddingBagOffsets-15 says; `max`,
-and that a bag has at least the offset of the one before, are ours. Sums go in index order in float32 (in float64 for
-float64) from zero on, each product of a weight rounded before it is added, and are rounded to the table's type once.
+A feature is rows of a table of rank 1 or more, along axis 0. Its output has the shape indices.shape + table.shape[1:]
+without pooling, and [bags] + table.shape[1:] with pooling, as in OpenVINO EmbeddingBagOffsets-15. `max`, and the rule
+that offsets never decrease, are ours. Sums go in index order in float32 (in float64 for float64) from zero on; each
+product with a weight is rounded before it is added, and the sum is rounded to the table's type once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from app.tensors.tensor import Tensor, coordinates
 INDEX_DTYPES: Final = ("int32", "int64")
 POOLED_DTYPES: Final = tuple(name for name, row in DTYPES.items() if row.kind == "float" and row.arithmetic)
 RULES: Final = EMBEDDING_BAG_OFFSETS["openvino-15"].rules
-"""What errors cite: EmbeddingBagOffsets of OpenVINO's operation set 15."""
+"""The specification that errors cite: EmbeddingBagOffsets of OpenVINO's operation set 15."""
 _HALF: Final = 2
-"""Bytes of the floats whose sums are added in float32."""
+"""Size of the floats whose sums are in float32, in bytes."""
 _BLOCK: Final = 1 << 18
-"""Indices that are looked at together for an error, which bounds the memory that it takes."""
+"""Indices that are checked together for an error, which bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,8 @@ class FeaturePlan:
     """A feature as kernels see it: sizes in items unless named otherwise.
 
     The table is [rows, row_items] of carriers of `item_size` bytes. `dtype` is the name of its type, which pooling
-    depends on. Without pooling `group` rows lie side by side in each row of the output; with pooling `bags` rows are
-    made of the `indices`. Row i of the output begins `i * stride + column` bytes behind the start of array number
-    `output`.
+    depends on. Without pooling, `group` rows are side by side in each row of the output; with pooling, `bags` rows are
+    made of the `indices`. Row i of the output begins at byte `i * stride + column` of array number `output`.
     """
 
     rows: int
@@ -75,10 +74,10 @@ Described = tuple[DType, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
-    """The features, and the outputs that are answered. `shapes` are those of the features' own outputs.
+    """The features, and the outputs of the answer. `shapes` are those of the features' own outputs.
 
-    Kernels write the outputs `written`. These are the answer's own unless it is asked for in another type: then each
-    feature is written apart, sums of two-byte floats in float32, so that each item is rounded once.
+    Kernels write the outputs `written`. These are the answer's own unless the request asks for another type: then each
+    feature is written separately, sums of two-byte floats in float32, so that each item is rounded once.
     """
 
     features: tuple[FeaturePlan, ...]
@@ -86,11 +85,11 @@ class LookupPlan:
     shapes: tuple[tuple[int, ...], ...]
     written: tuple[Described, ...]
     widened: tuple[int, ...]
-    """The numbers of the features whose rows are pooled as float32, though their tables are of two-byte floats."""
+    """The numbers of the features with tables of two-byte floats that are pooled as float32."""
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the outputs that are answered."""
+        """Bytes of the outputs of the answer."""
         return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.outputs)
 
     @property
@@ -100,7 +99,7 @@ class LookupPlan:
 
     @property
     def equivalent(self) -> GatherPlan:
-        """The gather that takes about as long: of as many rows, of as many bytes together."""
+        """The gather that takes about as long: with the same number of rows and bytes."""
         rows = sum(feature.indices for feature in self.features)
         read = sum(feature.indices * feature.row_bytes for feature in self.features)
         items = -(-read // max(4 * rows, 1))
@@ -109,7 +108,7 @@ class LookupPlan:
 
 
 def plan_key(call: LookupCall, tables: Sequence[Tensor]) -> tuple[object, ...]:
-    """All that the plan of a call depends on. One that is refused is not remembered, so pointers are not part of it."""
+    """Everything that the plan of a call depends on. Refused calls are not cached, so pointers are not part of it."""
     features = zip(call.features, tables, strict=True)
     return (call.concat, call.output_dtype, *[_feature_key(feature, table) for feature, table in features])
 
@@ -128,10 +127,10 @@ def _feature_key(feature: Feature, table: Tensor) -> tuple[object, ...]:
 
 
 def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> LookupPlan:
-    """The plan of a call whose features read `tables`. Every rule is checked for all features before the next rule is.
+    """The plan of a call whose features read `tables`. Each rule is checked for all features before the next rule.
 
-    Raises unsupported_dtype; rank_too_small and rank_mismatch; updates_shape_mismatch and offsets_invalid, as far as
-    shapes show it; feature_mismatch; limit_exceeded and output_too_large: in this order.
+    Raises, in this order: unsupported_dtype; rank_too_small and rank_mismatch; updates_shape_mismatch and
+    offsets_invalid, as far as shapes show it; feature_mismatch; limit_exceeded and output_too_large.
     """
     pairs = list(zip(call.features, tables, strict=True))
     for feature, table in pairs:
@@ -173,7 +172,7 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
                 weighted=feature.weights is not None,
                 group=max(group, 1),
                 output=number if joined is None else 0,
-                # Of indices with a dimension of 0, which write no row, one that a row would fit into.
+                # Indices with a dimension of 0 write no row: use a stride that a row would fit into.
                 stride=stride if group else max(stride, prod(table.shape[1:]) * item_size),
                 column=0 if joined is None else column,
             )
@@ -218,13 +217,13 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
 
 
 def _pooling_fields(feature: Feature) -> str:
-    """The names of what a feature has because it is pooled, for a sentence."""
+    """The names of the fields that a feature has because it is pooled, for a sentence."""
     return "'pooling', 'offsets' and 'weights'" if feature.weights is not None else "'pooling' and 'offsets'"
 
 
 def _check_ranks(feature: Feature, table: Tensor) -> None:
-    """Raises rank_too_small for a table without rows, rank_mismatch for indices of another rank than 1 where pooled,
-    and offsets_invalid for such offsets.
+    """Raise rank_too_small for a table without rows, rank_mismatch for pooled indices of a rank other than 1, and
+    offsets_invalid for offsets of such a rank.
     """
     if not table.shape:
         raise GatherError(
@@ -268,7 +267,7 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
 
 
 def _check_weights(feature: Feature) -> None:
-    """One weight for each index. Raises updates_shape_mismatch."""
+    """One weight per index. Raises updates_shape_mismatch."""
     weights, wanted = feature.weights, feature.indices.shape
     if weights is not None and weights.shape != wanted:
         raise GatherError(
@@ -286,7 +285,7 @@ def _output_shape(feature: Feature, table: Tensor) -> tuple[int, ...]:
 
 
 def _joined_shape(call: LookupCall, types: Sequence[DType], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape of all outputs joined on axis 1; one of rank 1 is a column. Raises feature_mismatch."""
+    """The shape of all outputs joined on axis 1; an output of rank 1 is a column. Raises feature_mismatch."""
     first_type, first = types[0], shapes[0]
     columns = 0
     for feature, dtype, shape in zip(call.features, types, shapes, strict=True):
@@ -320,7 +319,7 @@ def _check_limits(feature: Feature, table: Tensor, limits: Limits) -> None:
 
 
 def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, ...]]], limits: Limits) -> None:
-    """Raises output_too_large if all outputs together have more bytes than an answer may."""
+    """Raise output_too_large if all outputs together exceed the limit on an answer's bytes."""
     size = sum(prod(shape) * (dtype.item_size or 4) for dtype, shape in outputs)
     check_output_bytes("the outputs of all features", size, limits, call.pointer("features"))
     for dtype, shape in outputs:
@@ -328,8 +327,8 @@ def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, .
 
 
 def check_offsets(feature: Feature) -> None:
-    """The first offset is 0, none is less than the one before, none is beyond the indices, and with include_last_offset
-    the last is their number. Raises offsets_invalid.
+    """The first offset is 0, offsets never decrease or exceed the number of indices, and with include_last_offset the
+    last one is that number. Raises offsets_invalid.
     """
     offsets, indices = feature.offsets, feature.indices
     if offsets is None:
@@ -367,7 +366,7 @@ def check_offsets(feature: Feature) -> None:
 
 
 def ends_early(feature: Feature) -> bool:
-    """Whether the end of the last bag, which include_last_offset adds to offsets, is not that of the indices."""
+    """Whether the end of the last bag, which include_last_offset adds, differs from the number of indices."""
     if not feature.include_last_offset or feature.offsets is None:
         return False
     return int(feature.offsets.array[-1]) != feature.indices.array.size
@@ -376,7 +375,7 @@ def ends_early(feature: Feature) -> bool:
 def _first_wrong_offset(values: NDArray[Any], count: int) -> int:
     """The first offset that is less than the one before or more than `count`, -1 if there is none.
 
-    It looks at them in blocks, so that the memory it takes does not grow.
+    It works in blocks, so that its memory is bounded.
     """
     for start in range(0, values.size, _BLOCK):
         before = max(start - 1, 0)
@@ -393,7 +392,7 @@ def _wrong_offset(detail: str, place: Place, hint: str) -> GatherError:
 
 
 def check_indices(feature: Feature, rows: int) -> None:
-    """Every index is in [0, rows). Raises index_out_of_bounds with the first ten and the number of all."""
+    """Every index is in [0, rows). Raises index_out_of_bounds with the first ten and their total number."""
     places, total = places_out_of_bounds(feature.indices, (rows,), wrap=False)
     if not total:
         return

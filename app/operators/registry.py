@@ -1,4 +1,4 @@
-"""The operators, a row each: what their requests may say, their versions, and how shapes become a plan.
+"""The operators, one row each: the fields of their requests, their versions, and their planners.
 
 Every route, model, schema, command and metric of an operator is made from its row.
 """
@@ -51,22 +51,25 @@ from app.tensors.tensor import Tensor
 Planned = tuple[Plan, tuple[int, ...], int]
 """The plan, the output's shape, and the axis of data that the first component of an index tuple belongs to."""
 Planner = Callable[[Dialect, Call, Tensor, Mapping[str, Tensor]], Planned]
-"""Of a dialect, a call, its data and its further inputs. Raises the operator's errors on types and shapes, but for the
-types of data and indices, which `check_dtypes` has looked at."""
+"""Plans from a dialect, a call, its data and its further inputs. Raises the operator's errors on types and shapes,
+except for the types of data and indices, which `check_dtypes` checks.
+"""
 BackwardPlanner = Callable[[Dialect, BackwardCall, Tensor, Limits], Backward]
-"""Of a dialect, a call, and the gather's data, whose items are not read. Raises the errors of shapes and limits."""
+"""Plans from a dialect, a call, and the gather's data, whose items are not read. Raises the errors of shapes and
+limits.
+"""
 LookupPlanner = Callable[[LookupCall, Sequence[Tensor], Limits], LookupPlan]
-"""Of a call, the table of each feature, and the limits. Raises the errors of types, shapes and limits."""
+"""Plans from a call, the table of each feature, and the limits. Raises the errors of types, shapes and limits."""
 P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row(Generic[P]):
-    """One operator, the gradient of one, which has the gather's dialects, or the lookup.
+    """One operator, the gradient of one (with the gather's dialects), or the lookup.
 
-    `summary` is a line for its callers, `texts` are the specifications that it follows. `on_gpu` says whether the GPU's
-    kernel takes its plans, `typed_by` which input has the output's type. `uncited` are the errors of its rules that
-    cite no specification.
+    `summary` is a line for its callers, `texts` are its specifications. `on_gpu` says whether the GPU's kernel runs its
+    plans, `typed_by` which input has the output's type. `uncited` are the errors of its rules that cite no
+    specification.
     """
 
     signature: Signature
@@ -80,7 +83,7 @@ class Row(Generic[P]):
 
     @property
     def name(self) -> str:
-        """Its name: that of its model and its method of the clients."""
+        """Its name, which is also the name of its model and of its method in clients."""
         return self.signature.operator
 
     @property
@@ -95,7 +98,7 @@ class Row(Generic[P]):
 
     @property
     def operation(self) -> str:
-        """Its name in OpenAPI, in camel case, as generated clients' methods have it."""
+        """Its name in OpenAPI, in camel case, as in generated clients' methods."""
         first, *others = self.name.split("_")
         return first + "".join(map(str.capitalize, others))
 
@@ -273,7 +276,7 @@ _GRADIENTS: Final[tuple[Gradient, ...]] = (
     ),
 )
 GRADIENTS: Final[Mapping[str, Gradient]] = {row.name: row for row in _GRADIENTS}
-"""The gradients of the gathers. They have no model of the inference protocol: training sends JSON or safetensors."""
+"""The gradients of the gathers. They have no model in the inference protocol: training sends JSON or safetensors."""
 LOOKUPS: Final[Lookup] = Row(
     LOOKUP_SIGNATURE,
     "Rows of many resident tensors, single or as pooled bags",
@@ -285,4 +288,4 @@ LOOKUPS: Final[Lookup] = Row(
     uncited=("feature_mismatch", "no_keys", "key_not_found"),
 )
 ROWS: Final[Mapping[str, Row[Any]]] = {**OPERATORS, **GRADIENTS, LOOKUPS.name: LOOKUPS}
-"""All that have a route of their own, by name."""
+"""All operators with a route of their own, by name."""

@@ -1,7 +1,7 @@
-"""ScatterElements, GatherElements' inverse: the rules on its shapes, and the plan that follows from them.
+"""ScatterElements, the inverse of GatherElements: the rules on its shapes, and its plan.
 
-With r = rank(data) = rank(indices) and an axis a of data: updates.shape = indices.shape, output.shape = data.shape, and
-the update at (..., i, ...) goes to the same place of the output, but for axis a, where indices says where.
+With r = rank(data) = rank(indices) and an axis a of data: updates.shape = indices.shape, output.shape = data.shape. The
+update at (..., i, ...) goes to the same position of the output, with the value of indices along axis a.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from app.tensors.tensor import Tensor
 def plan_scatter_elements(
     dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
 ) -> tuple[ScatterElementsPlan, tuple[int, ...], int]:
-    """Check updates' type, ranks, axis and shapes; return the plan, the output shape and the axis from the front.
+    """Check updates' type, ranks, axis and shapes; return the plan, the output shape and the axis counted from the
+    front.
 
-    Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch
-    or updates_shape_mismatch, in this order.
+    Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch or
+    updates_shape_mismatch, in this order.
     """
     updates = further["updates"]
     check_updates_type(dialect, data.dtype, updates, call)

@@ -1,7 +1,7 @@
-"""Scatters as kernels see them: plans whose output is a copy of data with updates applied to some of it.
+"""Scatters as kernels see them: plans whose output is a copy of data with updates applied.
 
-Updates count in the row-major order of the indices. Without a reduction the last one of a place wins; with one they are
-applied one after the other, in data's type.
+Updates apply in the row-major order of the indices. Without a reduction the last update of a position wins; a reduction
+applies them one after the other, in data's type.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class ScatterNDPlan(OneBatchPlan):
     reduction: Reduction
     scratch_bytes: ClassVar[int] = 0
     rows: int = field(init=False, repr=False, compare=False)
-    """Slices of data, of which tuples name some: the product of `dims`."""
+    """Slices of data that a tuple can name: the product of `dims`."""
 
     def __post_init__(self) -> None:
-        # Here once, and then read many times.
+        # Computed once, because it is read many times.
         object.__setattr__(self, "rows", prod(self.dims))
 
     @property
@@ -69,7 +69,7 @@ class ScatterNDPlan(OneBatchPlan):
 
 @dataclass(frozen=True, slots=True)
 class ScatterElementsPlan(ElementsPlan):
-    """Each entry of indices says where the update at the same place goes to; see `ScatterNDPlan` for the rest."""
+    """Each entry of indices is the target of the update at the same position; see `ScatterNDPlan` for the rest."""
 
     dtype: str
     reduction: Reduction

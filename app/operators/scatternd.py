@@ -1,7 +1,7 @@
-"""ScatterND, GatherND's inverse: the rules on its shapes, and which slices it writes.
+"""ScatterND, the inverse of GatherND: the rules on its shapes, and the slices that it writes.
 
-With r = rank(data), k = indices.shape[-1]: updates.shape = indices.shape[:-1] + data.shape[k:]. If the text
-leaves the order of updates open, this code uses row-major order: if two updates address one slice, the later one wins,
+With r = rank(data), k = indices.shape[-1]: updates.shape = indices.shape[:-1] + data.shape[k:]. The specification
+leaves the order of updates open; this code uses row-major order. If two updates address one slice, the later one wins,
 and reductions apply them in that order.
 """
 
@@ -70,10 +70,10 @@ class ScatterPlan:
 
 
 def plan_scatter(dtype: DType, shape: Sequence[int], call: ScatterCall) -> ScatterPlan:
-    """Check `call` against a resident tensor of this type and shape; indices are resolved and all within it.
+    """Check `call` against a resident tensor of this type and shape, and resolve its indices.
 
-    Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, updates_shape_mismatch and
-    index_out_of_bounds, in this order.
+    Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, updates_shape_mismatch and index_out_of_bounds,
+    in this order.
     """
     indices, dialect = call.indices, _INTO_RESIDENT
     if indices.dtype.name not in dialect.index_dtypes:
@@ -101,7 +101,7 @@ def _rows(shape: Sequence[int], indices: Tensor, depth: int) -> NDArray[np.int64
     for axis in range(depth):
         size = shape[axis]
         column = tuples[:, axis]
-        # Components are judged one by one: a flat offset may be in range where one of them is not.
+        # Check each component: a flat offset may be in range although a component is not.
         if len(column) and (int(column.min()) < -size or int(column.max()) >= size):
             raise index_error(_INTO_RESIDENT, shape, indices, 0, depth)
         rows *= size

@@ -70,7 +70,9 @@ def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
 
 
 def output_type(call: ReadingCall, dtype: DType) -> DType:
-    """The type of an output of items of `dtype`: that itself, or what the call asks for. Raises unsupported_dtype."""
+    """The type of an output for items of `dtype`: that type, or the one that the call asks for. Raises
+    unsupported_dtype.
+    """
     if call.output_dtype is None:
         return dtype
     if dtype.kind != "float":
@@ -110,9 +112,9 @@ def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
 def check_updates_type(
     dialect: Dialect, dtype: DType, updates: Tensor, call: Call | ScatterCall | KeyedCall, role: str = "data"
 ) -> None:
-    """Updates have data's type, which must have arithmetic to be reduced. Raises unsupported_dtype.
+    """Updates must have data's type, and a reduction needs arithmetic. Raises unsupported_dtype.
 
-    ONNX allows every type with every reduction, and says nothing of what add or max of those would be.
+    ONNX allows every type with every reduction, but does not define add or max of types without arithmetic.
     """
     if updates.dtype is not dtype:
         raise GatherError(
@@ -132,7 +134,7 @@ def check_updates_type(
 
 
 def check_wanted_shape(dialect: Dialect, name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
-    """Raise updates_shape_mismatch unless updates, scales or zero points have the shape that they must have."""
+    """Raise updates_shape_mismatch unless updates, scales or zero points have the required shape."""
     if tensor.shape != wanted:
         raise GatherError(
             "updates_shape_mismatch",
@@ -146,9 +148,10 @@ def check_wanted_shape(dialect: Dialect, name: str, tensor: Tensor, wanted: tupl
 def check_limits(
     inputs: Mapping[str, Tensor], output_shape: Sequence[int], output_dtype: DType, limits: Limits
 ) -> None:
-    """Sizes, from the shapes alone and exactly, before anything is allocated: what comes after an operator's own rules.
+    """Check sizes exactly, from the shapes alone, before anything is allocated; it follows an operator's own rules.
 
-    An output that is too large is told at the indices, whose shape its own follows, or at data, which a scatter copies.
+    The error for an output that is too large points to the indices, which determine its shape, or to data, which a
+    scatter copies.
 
     Raises limit_exceeded for the output or one of `inputs` over a limit or impossible to hold (the product of the
     non-zero dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
@@ -172,7 +175,7 @@ def _check_input(name: str, tensor: Tensor, limits: Limits) -> None:
 
 
 def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint: str | None = None) -> None:
-    """Raises output_too_large if `what`, of `size` bytes, is more than an answer may hold."""
+    """Raise output_too_large if `what`, of `size` bytes, exceeds the limit on an answer."""
     if size > limits.output_bytes:
         raise GatherError(
             "output_too_large",
@@ -184,7 +187,7 @@ def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint:
 
 
 def check_shape_limits(role: str, shape: Sequence[int], dtype: DType, limits: Limits, pointer: str) -> None:
-    """The limits on one tensor, exactly. Raises limit_exceeded."""
+    """Check the limits on one tensor exactly. Raises limit_exceeded."""
     if len(shape) > limits.rank:
         raise _over("rank", f"{role} has rank {len(shape)}", limits.rank, pointer)
     items = 1
@@ -210,6 +213,6 @@ def _over(limit: str, what: str, maximum: int, pointer: str) -> GatherError:
 
 
 def shorten(number: int) -> str:
-    """`number` for a sentence: an absurdly long one by its number of digits."""
+    """`number` for a sentence; an absurdly long one is described by its number of digits."""
     bits = number.bit_length()
     return str(number) if bits <= 128 else f"{'-' if number < 0 else ''}(a number of {bits} bits)"

@@ -1,7 +1,7 @@
-"""What each specification's text says of every rule, in its own words, with the number of the clause; errors cite it.
+"""The wording of each specification for every rule, with the number of its clause; errors cite it.
 
-By error code, with `data_dtype`, `index_dtype` and the like for unsupported_dtype. The number is None if the text
-numbers nothing: the Gather, GatherElements, ScatterND, ScatterElements, OpenVINO and ONNX Runtime texts number no rule.
+Keyed by error code, with `data_dtype`, `index_dtype` and so on for unsupported_dtype. The number is None if the
+specification numbers no rules: Gather, GatherElements, ScatterND, ScatterElements, OpenVINO and ONNX Runtime.
 GatherND-11 numbers its three rules 1 to 3, GatherND-12 and -13 their five 1 to 5.
 """
 
@@ -165,7 +165,7 @@ BACKWARD: Final[Clauses] = {
     "data_dtype": (None, "the gradient is of a float type that the gather takes, in grad_output and in data"),
     "updates_shape_mismatch": (None, "the shape of grad_output must equal that of the gather's output"),
 }
-"""The gradients of the gathers, of which no text has a rule; the gather's own are those of its dialect."""
+"""Rules of the gradients, which no specification has; the gather's own rules are those of its dialect."""
 EMBEDDING_BAG_OFFSETS_15: Final[Clauses] = {
     "data_dtype": (None, "T: any numeric type; here a float type, since a sum of another would overflow"),
     "index_dtype": (None, "T_IND: int32 or int64"),

@@ -1,1 +1,1 @@
-"""Typed tensors as the service holds them: the dtype table, flat arrays with a shape, and the request made of them."""
+"""Typed tensors: the table of dtypes, flat arrays with a shape, and the calls made of them."""

@@ -1,4 +1,4 @@
-"""The gradient of a gather, read and typed but not yet judged: what `requests` makes of a document."""
+"""The gradient of a gather as `app.requests` reads it from a document: typed, but not yet validated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.tensors.tensor import Tensor
 
 @dataclass(slots=True)
 class BackwardCall(AnyCall):
-    """One request: `shape` is that of the gather's data, or the name of a resident tensor that has it."""
+    """One request. `shape` is the shape of the gather's data, or the name of a resident tensor that has it."""
 
     operator: BackwardName
     indices: Tensor
@@ -24,9 +24,9 @@ class BackwardCall(AnyCall):
     device: Device = "auto"
     shape_pointer: str = "/data_shape"
     batch_dims: int = 0
-    """Beside the parameter, in the dialects of Gather that have it."""
+    """Batch dimensions, in the dialects of Gather that have them as well as an axis."""
 
     def dtype_pointer(self, number: int) -> str:
-        """Where the request has what gives its outputs their type."""
+        """Pointer to the field that determines the type of the outputs."""
         del number
         return self.grad_output.dtype_pointer

@@ -1,4 +1,4 @@
-"""The type of the bytes that formats are read from and written to."""
+"""The type of buffers that formats read from and write to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a request that names rows by key has those treated that its table lacks."""
+"""Fields of a request that names rows by key: among them, what to do with keys that the table lacks."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from app.tensors.dtypes import DType
 from app.tensors.tensor import Tensor
 
 KEYS: Final = "keys"
-"""The name of the input that has keys, in place of indices."""
+"""Name of the input with keys, which replaces indices."""
 FOUND: Final = "found"
-"""The name of the output that says which keys the table has: bool, of the shape of the keys."""
+"""Name of the output that says which keys the table has: bool, with the shape of the keys."""
 KEY_FIELDS: Final = ("missing", "missing_row", FOUND)
-"""The fields that a request has beside its keys."""
+"""Fields that belong to a request with keys."""
 Missing = Literal["error", "fill", "row"]
-"""What becomes of a key that the table lacks: an error; its row is filled with one value; or another row stands for it.
-"""
+"""What to return for a key that the table lacks: an error; a row of one fill value; or another row."""
 MISSING: Final[tuple[Missing, ...]] = get_args(Missing)
 
 
 class ItemOfRequest(Protocol):
-    """A value in a request that has no type until the type of something else is known."""
+    """A value in a request whose type is determined by another field."""
 
     @property
     def pointer(self) -> str:
-        """Where it stands in the request."""
+        """Pointer to the value in the request."""
         ...
 
     def item(self, dtype: DType) -> Tensor:
@@ -35,7 +34,7 @@ class ItemOfRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedRow:
-    """A row of a table that a request names at `pointer`: by its position, or by its key."""
+    """A row that a request names at `pointer`, by position or by key."""
 
     pointer: str
     position: int | None = None
@@ -44,7 +43,7 @@ class NamedRow:
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """What a request says beside its keys. `missing_row` is there if `missing` is row.
+    """The fields of a request with keys. `missing_row` is set if `missing` is "row".
 
     `found` asks for the output that says which keys the table has.
     """

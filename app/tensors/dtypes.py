@@ -1,8 +1,8 @@
-"""The one table of element types: the name of a type in each format, and how its items are held.
+"""The table of element types: the name of each type in each format, and the array that holds its items.
 
-`numpy` is the dtype of the array that holds the items; strings, which are objects for NumPy, are held as
-`PackedStrings`. `carrier` is the dtype of the same size that kernels see: kernels are compiled for five item sizes
-instead of every type. For strings a kernel gathers where each string begins, 8 bytes each.
+`numpy` is the dtype of that array. Strings, which NumPy holds as objects, are held as `PackedStrings`. `carrier` is the
+dtype of the same size that kernels see: kernels are compiled for five item sizes instead of every type. For strings, a
+kernel gathers the 8-byte offset of each string.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. `item_size` is in bytes (0 for string); a format that lacks the type has None for its name.
+    """One element type. `item_size` is in bytes (0 for string). A format without the type has None for its name.
 
-    `npy` is the code in npy files, without the byte order. `arithmetic` says whether items are added and compared:
+    `npy` is the code in npy files, without the byte order. `arithmetic` says whether items can be added and compared:
     by the reductions of scatters, and for floats by pooled lookups and gradients.
     """
 

@@ -1,7 +1,7 @@
-"""The numbers of a narrow float type in order, and the middles where rounding goes from one to the next.
+"""The values of a narrow float type in order, and the midpoints at which rounding changes.
 
-The finite numbers that are not negative have the bits 0, 1, 2, ... in ascending order in every type. So the bits of the
-number nearest to x are the number of middles below x; at a middle, of the two neighbors the one with even bits.
+In every type the non-negative finite values have the bits 0, 1, 2, ... in ascending order. So the bits of the value
+nearest to x are the number of midpoints below x; at a midpoint, round to the neighbor with even bits.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _finfo: Final[Any] = ml_dtypes.finfo
 
 
 def bits_of(dtype: DType, number: float) -> int:
-    """The bits of a number that the float type holds, of an infinity or of a NaN."""
+    """The bits of a number in the float type; the number may be an infinity or a NaN."""
     with np.errstate(all="ignore"):
         return int(np.array([number]).astype(dtype.numpy).view(f"u{dtype.item_size}")[0])
 
 
 def largest(dtype: DType) -> float:
-    """The largest finite number."""
+    """The largest finite value."""
     return float(_finfo(dtype.numpy).max)
 
 
@@ -35,23 +35,23 @@ def fraction_bits(dtype: DType) -> int:
 
 
 def exponent_bias(dtype: DType) -> int:
-    """What is added to the exponent of a number in its bits."""
+    """The exponent bias."""
     return has_zero(dtype) - int(_finfo(dtype.numpy).minexp)
 
 
 def has_zero(dtype: DType) -> bool:
-    """Whether the bits 0 stand for 0, and an exponent of 0 for numbers without a leading 1."""
+    """Whether bits 0 mean 0, and exponent 0 means subnormal values."""
     return bool(np.zeros(1, dtype.numpy).astype(np.float64)[0] == 0)
 
 
 def too_large(dtype: DType) -> float:
-    """The middle between the largest finite number and the next one, which the type lacks."""
+    """The midpoint between the largest finite value and the next one, which the type lacks."""
     info = _finfo(dtype.numpy)
     return largest(dtype) + 2.0 ** int(info.maxexp - info.nmant - 2)
 
 
 def is_signed(dtype: DType) -> bool:
-    """Whether the type has negative numbers."""
+    """Whether the type has negative values."""
     return float(_finfo(dtype.numpy).min) < 0
 
 
@@ -63,7 +63,7 @@ def has_infinity(dtype: DType) -> bool:
 
 @cache
 def middles(dtype: DType) -> NDArray[np.float64]:
-    """The middles of a type of at most 16 bits; the last one is `too_large`."""
+    """The midpoints of a type of at most 16 bits; the last one is `too_large`."""
     bits: NDArray[Any] = np.arange(bits_of(dtype, largest(dtype)) + 1, dtype=f"u{dtype.item_size}")
     numbers = bits.view(dtype.numpy).astype(np.float64)
     found: NDArray[np.float64] = np.append((numbers[:-1] + numbers[1:]) / 2, too_large(dtype))

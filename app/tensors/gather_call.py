@@ -1,4 +1,4 @@
-"""A request after parsing and before validation: `app.requests` builds it from a document, `app.services` runs it."""
+"""A parsed request before validation. `app.requests` builds it from a document, `app.services` runs it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from app.tensors.tensor import Tensor
 Device = Literal["auto", "cpu", "gpu"]
 DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
 Encoding = Literal["values", "base64"]
-"""How a JSON answer has the items of its output (`output_encoding`)."""
+"""How a JSON answer encodes the items of its output (`output_encoding`)."""
 OutputDType = Literal["float16", "bfloat16", "float32", "float64"]
-"""The types that an output of floats can be asked for in (`output_dtype`)."""
+"""The types that a request may ask for as type of a float output (`output_dtype`)."""
 OutOfBounds = Literal["error", "clip", "wrap", "fill"]
-"""What becomes of a component that is outside of its axis once the dialect's own wrap has been done: an error; the
-nearest valid one; the one modulo the size of the axis; or the whole slice is filled with one value."""
+"""What to do with a component that is still out of bounds after the dialect's own wrap: an error; the nearest valid
+index; the index modulo the size of the axis; or a slice of one fill value.
+"""
 OUT_OF_BOUNDS: Final[tuple[OutOfBounds, ...]] = get_args(OutOfBounds)
 
 
 OUTPUT: Final = "output"
-"""The name of the output of an operator that has one."""
+"""Name of the output of an operator that has one output."""
 
 
 class TableRead(NamedTuple):
@@ -37,25 +38,25 @@ class TableRead(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class AnyCall:
-    """What every request says: whether it asks for the plan and the choice of a route instead of the output.
+    """Fields of every request: whether it asks for the plan and route instead of the output.
 
-    `at` is the pointer that its fields stand below: "" in JSON, `/query`, or `/parameters`.
+    `at` is the pointer to the parent of its fields: "" in JSON, `/query`, or `/parameters`.
     """
 
     explain: bool = False
     at: str = ""
 
     def pointer(self, field: str) -> str:
-        """Where the request has a field that is no tensor."""
+        """Pointer to a field that is not a tensor."""
         return f"{self.at}/{field}"
 
 
 @dataclass(slots=True, kw_only=True)
 class ReadingCall(AnyCall):
-    """What gathers and lookups have in common.
+    """Fields that gathers and lookups share.
 
     `fill_value` is for `out_of_bounds` and `missing` "fill": None stands for 0, false or "". `output_dtype` is the type
-    of the output, None for that of what is read.
+    of the output, None for the type of the data.
     """
 
     out_of_bounds: OutOfBounds = "error"
@@ -65,13 +66,13 @@ class ReadingCall(AnyCall):
 
 @dataclass(slots=True)
 class Call(ReadingCall):
-    """One request to an operator: `data` is a tensor or the name of a resident one.
+    """One request to an operator. `data` is a tensor or the name of a resident tensor.
 
-    With `by_key` the data is resident, and `indices` are keys of its rows.
-    `parameters` has the values of the signature's parameters, in their order; `batch_dims` is the one beside an axis.
-    `further` has the inputs behind the indices by name, tensors or names of resident ones; `reduction` says how an
-    update of a scatter combines with what is there. `over_limit` is a limit that an item was found to exceed while it
-    was read: it is raised where limits have their turn, which is after the operator's rules on types and shapes.
+    With `by_key` the data is resident, and `indices` are keys of its rows. `parameters` has the values of the
+    signature's parameters, in their order; `batch_dims` is the field beside an axis. `further` has the inputs after the
+    indices by name: tensors or names of resident tensors. `reduction` is that of a scatter. `over_limit` is a limit
+    that an item exceeded while it was read; it is raised together with other limits, after the operator's rules on
+    types and shapes.
     """
 
     operator: OperatorName
@@ -88,26 +89,26 @@ class Call(ReadingCall):
     by_key: ByKey | None = None
 
     def resident_pointer(self, name: str) -> str:
-        """Where the request names a resident tensor in place of an input."""
+        """Pointer to the name of a resident tensor that replaces an input."""
         if name == "data":
             return self.data_pointer
         return self.pointer(name) if self.at else f"/{name}/tensor"
 
     def dtype_pointer(self, number: int) -> str:
-        """Where the request has what gives the output its type."""
+        """Pointer to the field that determines the type of the output."""
         del number
         return self.data_pointer if isinstance(self.data, str) else self.data.dtype_pointer
 
 
 @dataclass(slots=True)
 class Answer:
-    """What any operator answers, whichever format says it.
+    """The answer of any operator, independent of the format.
 
-    `outputs` are the tensors by name, in order: `output`, or those of a gradient, or of a lookup whose outputs are not
-    joined; behind them `found`, if a request by key asks for it. `dialect` is "" for a lookup, which has none.
-    `data_etag` and `data_version` are those of resident data. `replaced` counts the components that were out of bounds;
-    None if that is an error. `missing` counts the keys that the table lacks; None if rows are named by position. A
-    lookup says what each feature has read in `tables`.
+    `outputs` are the tensors by name, in order: `output`, those of a gradient, or those of a lookup whose outputs are
+    not joined; then `found`, if a request by key asks for it. `dialect` is "" for a lookup, which has none. `data_etag`
+    and `data_version` are those of resident data. `replaced` counts the components that were out of bounds; None if
+    that is an error. `missing` counts the keys that the table lacks; None if rows are named by position. `tables` has
+    the tensor that each feature of a lookup read.
     """
 
     outputs: dict[str, Tensor]
@@ -126,7 +127,7 @@ class Answer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What it counts, by name: replaced components and missing keys, if it does."""
+        """Counts by name, if the answer has them: replaced components and missing keys."""
         counted = {"replaced": self.replaced, "missing": self.missing}
         return {name: count for name, count in counted.items() if count is not None}
 

@@ -1,4 +1,4 @@
-"""Keys of a table as an upload announces them: how many bytes of them come, and in which form."""
+"""Keys of a table as an upload announces them: their form and their number of bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from app.tensors.dtypes import DTYPES, DType
 
 @dataclass(frozen=True, slots=True)
 class KeysSpec:
-    """Keys that are uploaded: their type, how many there are, and the bytes of all strings together.
+    """Uploaded keys: their type, their number, and for strings the total bytes of their text.
 
-    Strings come as their offsets, int64[count + 1], and then their UTF-8. `swap` says that integers come big endian.
+    Strings arrive as offsets, int64[count + 1], then their UTF-8. `swap` says that integers are big endian.
     """
 
     dtype: Literal["int64", "uint64", "string"]
@@ -22,13 +22,13 @@ class KeysSpec:
 
     @property
     def stored(self) -> tuple[DType, tuple[int, ...]]:
-        """Type and shape of the one tensor that all keys are."""
+        """Type and shape of the tensor that the keys make."""
         if self.dtype == "string":
             return DTYPES["uint8"], (8 * (self.count + 1) + self.string_bytes,)
         return DTYPES[self.dtype], (self.count,)
 
     @property
     def size(self) -> int:
-        """Bytes of the keys as they come."""
+        """Bytes of the keys as uploaded."""
         dtype, (items,) = self.stored
         return dtype.item_size * items

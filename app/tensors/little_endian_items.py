@@ -1,7 +1,7 @@
-"""Packed items: a tensor's row-major little-endian bytes, as base64, raw bodies and binary formats carry them.
+"""Packed items: a tensor's row-major little-endian bytes, as in base64, raw bodies and binary formats.
 
-bool is one byte, 0 or 1; strings are the inference protocol's BYTES framing, a little-endian uint32 length before the
-UTF-8 of each, and stay as they came (see `PackedStrings`).
+bool is one byte, 0 or 1. Strings use the inference protocol's BYTES framing, a little-endian uint32 length and then
+UTF-8 for each; they are not copied (see `PackedStrings`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
 _NO_STARTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _PORTION: Final = 1 << 20
 _FEW: Final = 8
-"""Sizes whose product is never long: 504 bits."""
+"""Number of sizes whose product is a short integer: at most 504 bits."""
 
 
 BOOL_HINT: Final = "Send each bool as one byte, 0 or 1."
@@ -34,7 +34,7 @@ UTF8_HINT: Final = "Send each string in UTF-8."
 
 
 def view_of(raw: Buffer) -> NDArray[np.uint8]:
-    """`raw` as compiled functions take it: they are compiled for one type of array, whatever holds the bytes."""
+    """View `raw` as the one array type that compiled functions accept."""
     view = np.frombuffer(raw, _BYTE) if len(raw) else _NO_BYTES
     if type(raw) is not bytes:  # of which a view is read-only anyway
         view.flags.writeable = False
@@ -42,7 +42,7 @@ def view_of(raw: Buffer) -> NDArray[np.uint8]:
 
 
 def packed_size_hint(dtype: DType, shape: Sequence[int], given: int) -> str:
-    """How to mend packed bytes of another number than `shape` asks for, of which `given` came."""
+    """The hint for `given` packed bytes that do not match `shape`."""
     count = bounded_product(shape, 2**63)
     if count >= 2**63 or dtype.kind == "string":
         asked = f"{items_text(shape)} of {dtype.name}"
@@ -63,10 +63,10 @@ def unpack(
     name: str = "",
     pointers: tuple[str, str, str] = ("", "", ""),
 ) -> Tensor:
-    """The tensor `name` whose items are `raw`; `pointers` are those of its items, its shape and its type.
+    """Make the tensor `name` of packed bytes; `pointers` locate its items, its shape and its type.
 
-    Its array shares the memory of `raw` if it is aligned, and so do octets of strings. `memory` is charged with what it
-    takes otherwise. Raises element_count_mismatch and value_not_representable, and what charging raises.
+    Its array shares the memory of `raw` if that is aligned, and so do octets of strings. `memory` is charged for
+    copies. Raises element_count_mismatch and value_not_representable, and what charging raises.
     """
     if dtype.kind == "string":
         return _unpack_strings(dtype, shape, raw, memory, name, pointers)
@@ -88,13 +88,13 @@ def unpack(
 
 
 def _wrong_size(dtype: DType, shape: tuple[int, ...], name: str, pointer: str, what: str, given: int) -> GatherError:
-    """The error for `given` packed bytes that are not what the shape asks for."""
+    """The error for `given` packed bytes that do not match the shape."""
     hint = packed_size_hint(dtype, shape, given)
     return GatherError("element_count_mismatch", _named(name, what), pointer=pointer, hint=hint)
 
 
 def _wrong_item(name: str, what: str, place: Place, hint: str) -> GatherError:
-    """The error for an item that its type cannot hold."""
+    """The error for an item that its type cannot represent."""
     return GatherError("value_not_representable", _named(name, what), places=[place], hint=hint)
 
 
@@ -113,7 +113,7 @@ def first_no_bool(octets: NDArray[np.uint8]) -> int:
 
 
 def packed_bytes(tensor: Tensor, memory: Memory = UNCOUNTED) -> memoryview:
-    """The packed bytes of a tensor: its own, or those of strings, which `memory` is charged with before.
+    """The packed bytes of a tensor. Strings are packed into new memory, which `memory` is charged with first.
 
     Raises what charging raises, and tensor_damaged.
     """
@@ -124,7 +124,7 @@ def packed_bytes(tensor: Tensor, memory: Memory = UNCOUNTED) -> memoryview:
 
 
 def bounded_product(shape: Sequence[int], bound: int) -> int:
-    """prod(shape) where that is less than `bound`, else some number of `bound` or more; never a huge one."""
+    """prod(shape) if it is less than `bound`, else some number of at least `bound`; never a huge integer."""
     if len(shape) <= _FEW:
         return prod(shape)
     if 0 in shape:
@@ -138,7 +138,7 @@ def bounded_product(shape: Sequence[int], bound: int) -> int:
 
 
 def items_text(shape: Sequence[int]) -> str:
-    """How many items `shape` has, for an error's detail; no number of absurd length is ever written out."""
+    """The number of items of `shape` as text for an error; absurdly long numbers are not written out."""
     count = bounded_product(shape, 2**63)
     return f"{count} items" if count < 2**63 else "more than 2^63 items"
 

@@ -1,4 +1,4 @@
-"""A lookup, read and typed but not yet judged: rows of many resident tensors in one request, single or as bags."""
+"""A lookup, typed but not yet validated: rows of many resident tensors in one request, single or as bags."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 
 Pooling = Literal["none", "sum", "mean", "max"]
-"""What becomes of the rows of a bag: each stays a row of the output, or one row is made of them."""
+"""How to combine the rows of a bag: keep each row, or reduce them to one."""
 POOLINGS: Final[tuple[Pooling, ...]] = get_args(Pooling)
 LOOKUP: Final = "lookup"
-"""The name of the route, of the model of the inference protocol and of the member that says what is no array."""
+"""Name of the route, of the inference protocol's model, and of the member with everything except arrays."""
 ARRAYS: Final = ("indices", KEYS, "offsets", "weights")
-"""The arrays that a feature may have, in the order in which they are judged: either indices or keys."""
+"""The arrays that a feature may have, in the order of validation: either indices or keys."""
 
 
 ROWS_OF_BAGS: Final = ("padding_index", "default_index")
-"""The fields of a pooled feature that name a row: the entry that is skipped, and the row of an empty bag."""
+"""The fields of a pooled feature that name a row: the padding entry, and the row of an empty bag."""
 
 
 def found_name(number: int) -> str:
-    """The name of the output that says which keys of a feature its table has."""
+    """Name of the output that says which keys of a feature its table has."""
     return f"{number}.{FOUND}"
 
 
 @dataclass(slots=True)
 class Feature:
-    """Rows of the resident tensor `tensor`, by position: `indices`, and where pooled the first index of each bag.
+    """Rows of the resident tensor `tensor`: `indices`, and for pooling the offset of each bag.
 
-    With `by_key` the indices are keys of rows. With `include_last_offset` the offsets have one entry more, the
-    number of indices. Entries of bags that are `padding_index` are skipped, and an empty bag is of the row
-    `default_index`.
+    With `by_key` the indices are keys of rows. With `include_last_offset` the offsets have one more entry, the number
+    of indices. Entries equal to `padding_index` are skipped, and the row of an empty bag is `default_index`.
 
-    `pointer` is where the request has what is no array, such as `/features/3`.
+    `pointer` locates its fields that are not arrays, such as `/features/3`.
     """
 
     tensor: str
@@ -53,12 +52,12 @@ class Feature:
 
     @property
     def edits_bags(self) -> bool:
-        """Whether its bags are read with other entries than they have."""
+        """Whether padding or a default row changes the entries of its bags."""
         return self.padding_index is not None or self.default_index is not None
 
     @property
     def bags(self) -> int:
-        """How many bags offsets of rank 1 begin."""
+        """The number of bags that offsets of rank 1 describe."""
         return 0 if self.offsets is None else self.offsets.shape[0] - self.include_last_offset
 
 
@@ -71,7 +70,7 @@ class LookupCall(ReadingCall):
     concat: bool = True
 
     def dtype_pointer(self, number: int) -> str:
-        """Where the request has what gives output `number` its type."""
+        """Pointer to the field that determines the type of output `number`."""
         return f"{self.features[number].pointer}/tensor"
 
 
@@ -85,4 +84,4 @@ LOOKUP_SIGNATURE: Final = Signature(
     residents=(),
     schema=("LookupRequest", "A lookup: rows of many resident tensors in one request, single or as pooled bags."),
 )
-"""It has no inputs but the arrays of its features, and no dialect to choose."""
+"""It has no inputs except the arrays of its features, and no dialects."""

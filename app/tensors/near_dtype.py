@@ -1,4 +1,4 @@
-"""The element type that a name probably means, for the hints of errors."""
+"""Guess the element type that an unknown name means, for hints of errors."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ _USUAL_NAMES: Final[Mapping[str, str]] = {
     "u4": "uint32",
     "?": "bool",
 }
-"""What other languages and libraries call the types. i8 and u8 count bits, as in Rust and safetensors."""
+"""Names of types in other languages and libraries. i8 and u8 count bits, as in Rust and safetensors."""
 _PREFIXES: Final = ("torch.", "np.", "numpy.", "tf.", "jnp.")
 _POSITIONS: Final = ("indices", "offsets")
 POSITION_TYPE: Final = "int64"
-"""The type of positions that every operator and dialect takes."""
+"""The type of positions that every operator and dialect accepts."""
 
 
 def holds_positions(name: str) -> bool:
-    """Whether a tensor holds positions by its name, such as `indices`, `features/0/offsets` or `0.indices`."""
+    """Whether a tensor holds positions, by its name, such as `indices`, `features/0/offsets` or `0.indices`."""
     return name.replace("/", ".").rpartition(".")[2] in _POSITIONS
 
 
 def near_dtype(given: str) -> str | None:
-    """The name in `DTYPES` of the type that `given` most likely means, None if it is like none."""
+    """The name in `DTYPES` that `given` most likely means, None if none is similar."""
     if len(given) > MOST_CHARACTERS:
         return None
     name = given.strip()
@@ -78,10 +78,10 @@ def near_dtype(given: str) -> str | None:
 
 
 def hint_for_dtype(given: str, names: Mapping[str, str] | None = None, of: str = "data") -> str:
-    """Say what to write in place of `given`, which names no type.
+    """Say what to write in place of `given`, which is not a type.
 
-    `names` maps the names in `DTYPES` to those of a format; without it each type has its own name. `of` names the
-    tensor: positions are of one type whatever is near.
+    `names` maps the names in `DTYPES` to those of a format; without it each type has its own name. `of` is the name of
+    the tensor: positions always get the type of positions.
     """
     known = dict(zip(DTYPES, DTYPES, strict=True)) if names is None else names
     if holds_positions(of):

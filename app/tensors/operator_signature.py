@@ -1,6 +1,6 @@
-"""What a format needs to know of an operator to read its requests: names, and no rule.
+"""The signature of an operator: the names that a format needs to read its requests.
 
-The rows of `app.operators.registry` hold one each; `formats` and `store` read no more of an operator than this.
+The rows of `app.operators.registry` hold one each; `formats` and `store` know nothing else of an operator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
 
 
 class Parameter(NamedTuple):
-    """An integer that tells an operator how to read its inputs, by its name in requests; `default` if left out."""
+    """An integer parameter of an operator, with its name in requests and its default."""
 
     name: str
     description: str
@@ -39,27 +39,28 @@ PARAMETERS: Final = (BATCH_DIMS, AXIS, GATHER_AXIS, QUANTIZE_AXIS, BLOCK_SIZE, B
 Reduction = Literal["none", "add", "mul", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
 Kind = Literal["gather", "scatter", "gradient", "lookup", "table_scatter"]
-"""The family of a request. Beside inputs, parameters, dialect and device a gather has `READING_FIELDS`, a scatter
-`reduction`; a lookup has features; a table_scatter changes a resident tensor."""
+"""The family of a request. All have inputs, parameters, dialect and device. A gather also has `READING_FIELDS`, a
+scatter `reduction`; a lookup has features; a table_scatter changes a resident tensor.
+"""
 READING_FIELDS: Final = ("out_of_bounds", "fill_value", "output_dtype")
-"""The fields that gathers and lookups have beside their inputs."""
+"""Fields that gathers and lookups have in addition to their inputs."""
 OWN_FIELDS: Final = (
     *(parameter.name for parameter in PARAMETERS),
     *READING_FIELDS,
     *KEY_FIELDS,
     *("reduction", "tensor", "scales", "zero_points"),
 )
-"""The fields that some operators' requests have and others' do not."""
+"""Fields that only some operators have."""
 DEFAULT_DIALECT: Final = "onnx-13"
-"""The dialect of most operators' requests that name none."""
+"""The default dialect of most operators."""
 
 
 @dataclass(frozen=True)
 class DialectFields:
-    """How the requests of one dialect differ from those of the operator's others.
+    """How requests of one dialect differ from those of the operator's other dialects.
 
-    `needs_parameter` says that the first parameter has no default; `batch_dims` that there is one beside it;
-    `fills` that slices whose index is out of bounds are filled where a request does not say otherwise.
+    `needs_parameter` says that the first parameter has no default; `batch_dims` that the field exists beside it;
+    `fills` that slices out of bounds are filled by default.
     """
 
     needs_parameter: bool = False
@@ -69,12 +70,12 @@ class DialectFields:
 
 @dataclass(frozen=True, eq=False)
 class Signature:
-    """What requests to an operator say: its name, its parameters, its inputs in their order, and its dialects.
+    """The fields of requests to an operator: its name, parameters, inputs in order, and dialects.
 
-    A request may leave out the inputs that are `optional`, and name a resident tensor in place of those in `residents`.
-    `reductions` are those of each dialect of a scatter, `dialect_fields` how requests of some dialects differ.
-    `schema` is the name of the requests in OpenAPI, and what it says of them. If `keyed`, a request may have keys in
-    place of indices.
+    A request may leave out the inputs that are `optional`, and name a resident tensor for those in `residents`.
+    `reductions` are those of each dialect of a scatter; `dialect_fields` is how requests of some dialects differ.
+    `schema` is the name and description of the requests in OpenAPI. If `keyed`, a request may have keys in place of
+    indices.
     """
 
     operator: str
@@ -92,36 +93,36 @@ class Signature:
 
     @cached_property
     def arrays(self) -> tuple[str, ...]:
-        """The arrays that its requests may have."""
+        """The arrays that a request may have."""
         return (*self.inputs, KEYS) if self.keyed else self.inputs
 
     def inputs_beside(self, given: Collection[str]) -> tuple[str, ...]:
-        """The inputs of a request that has arrays of these names: with keys, those are in place of indices."""
+        """The inputs of a request with arrays of these names; keys replace indices."""
         if self.keyed and KEYS in given:
             return tuple(KEYS if name == "indices" else name for name in self.inputs)
         return self.inputs
 
     @cached_property
     def further(self) -> tuple[str, ...]:
-        """The inputs beside data and indices."""
+        """The inputs other than data and indices."""
         return tuple(name for name in self.inputs if name not in ("data", "indices"))
 
     @cached_property
     def resident_fields(self) -> dict[str, str]:
-        """By input, the field that names a resident tensor in its place in a query."""
+        """By input, the query field that names a resident tensor in its place."""
         return {name: "tensor" if name == "data" else name for name in self.residents}
 
     @cached_property
     def named_beside(self) -> dict[str, str]:
-        """The same among the parameters of the inference protocol.
+        """By input, the inference protocol's parameter that names a resident tensor in its place.
 
-        Data alone needs no name there: a resident tensor is a model of its own.
+        Data alone needs no parameter: a resident tensor is a model itself.
         """
         return self.resident_fields if len(self.residents) > 1 else {}
 
     @cached_property
     def own_fields(self) -> tuple[str, ...]:
-        """The fields of its requests that other operators do not have, by name."""
+        """Fields that only this operator's requests have, by name."""
         own: tuple[str, ...] = READING_FIELDS if self.kind == "gather" else ("reduction",)
         if any(fields.batch_dims for fields in self.dialect_fields.values()):
             own = ("batch_dims", *own)

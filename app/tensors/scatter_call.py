@@ -1,4 +1,4 @@
-"""Changes of a resident tensor, read and typed but not yet judged: a scatter, or an upsert or removal by key."""
+"""Changes of a resident tensor, typed but not yet validated: a scatter, or an upsert or removal by key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.tensors.tensor import Tensor
 
 @dataclass(slots=True)
 class ScatterCall(AnyCall):
-    """`updates` go to the places of the resident tensor that the tuples of `indices` name, combined by `reduction`."""
+    """Write `updates` to the slices that the tuples of `indices` name, combined by `reduction`."""
 
     indices: Tensor
     updates: Tensor
@@ -22,7 +22,7 @@ class ScatterCall(AnyCall):
 
 @dataclass(slots=True)
 class KeyedCall(AnyCall):
-    """An upsert of the rows of `keys`: their `updates` are combined by `reduction`. Without updates a removal."""
+    """An upsert of the rows of `keys`, with `updates` combined by `reduction`; or without updates, a removal."""
 
     keys: Tensor
     updates: Tensor | None = None
@@ -32,9 +32,9 @@ class KeyedCall(AnyCall):
 TABLE_SCATTER: Final = Signature(
     "scatter", (), (), inputs=("indices", "updates"), default_dialect="", kind="table_scatter", residents=()
 )
-"""A scatter into a resident tensor, by the names of its inputs."""
+"""Input names of a scatter into a resident tensor."""
 UPSERT: Final = Signature(
     "upsert", (), (), inputs=(KEYS, "updates"), default_dialect="", kind="table_scatter", residents=()
 )
 REMOVE: Final = Signature("remove", (), (), inputs=(KEYS,), default_dialect="", kind="table_scatter", residents=())
-"""A change of the rows of a table by key, by the names of its inputs."""
+"""Input names of a change by key."""

@@ -1,4 +1,4 @@
-"""The limits on tensors that hold for every format; settings fill them in once at start-up."""
+"""Limits on tensors in all formats; the settings set them at start-up."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ NUMPY_BYTES = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds, inclusive: ranks, one dimension, items of a tensor, bytes of the output and of one string, and
-    features of a lookup. Each is the setting `max_` and its name, which is what errors call the limit, too.
+    """Inclusive upper bounds: ranks, one dimension, items of a tensor, bytes of the output and of one string, and
+    features of a lookup. The setting is `max_` plus the name, which is also the limit's name in errors.
     """
 
     rank: int = 32

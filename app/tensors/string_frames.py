@@ -1,7 +1,7 @@
 """Strings in frames: read, measured and copied.
 
-A frame is the inference protocol's BYTES framing, a little-endian uint32 length and so many bytes of UTF-8. The
-functions here are the plain ones, in whose place the compiled ones are used once they are ready.
+A frame is the inference protocol's BYTES framing: a little-endian uint32 length and that many bytes of UTF-8. The
+functions here are the plain ones; compiled ones replace them once they are ready.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from app.compilation.until_compiled import UntilCompiled
 
 HEAD: Final = 4
-"""Bytes of a frame before its text."""
+"""Bytes of a frame's length."""
 ROOM: Final = 8
-"""Bytes that an output of these functions is longer than what it is for: they may store eight at a time."""
+"""Extra bytes at the end of an output, because the functions may store eight bytes at a time."""
 WHOLE, CUT_LENGTH, CUT_TEXT = range(3)
-"""What `read_frames` says of the last frame: nothing is missing, its length ends early, or its text does."""
+"""State of the last frame that `read_frames` saw: complete, cut within its length, or cut within its text."""
 
 
 @UntilCompiled
 def read_frames(octets: NDArray[np.uint8], wanted: int, starts: NDArray[np.int64]) -> tuple[int, int, int]:
     """(strings, fault, first that is not UTF-8 or -1) of the frames that fill `octets`, read until more than `wanted`.
 
-    Where each begins goes to `starts`, as far as that is long enough. The fault is WHOLE for none, CUT_LENGTH if the
-    length before string number `strings` ends early, or CUT_TEXT if that string does.
+    The offset of each frame is written to `starts` as far as there is room. The fault is WHOLE for none, CUT_LENGTH if
+    the length before string number `strings` ends early, or CUT_TEXT if that string does.
     """
     place = count = 0
     wrong = -1
@@ -67,9 +67,9 @@ def first_longer(octets: NDArray[np.uint8], starts: NDArray[np.int64], most: int
 
 @UntilCompiled
 def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
-    """Copy the frames at `starts` to `out`, one behind the other: the bytes used.
+    """Copy the frames at `starts` to `out`, one after the other. Returns the bytes written.
 
-    -1 if a frame is not within `octets`, or does not fit into all but the last ROOM bytes of `out`.
+    -1 if a frame is not within `octets`, or does not fit into `out` without its last ROOM bytes.
     """
     used = 0
     for start in starts.tolist():
@@ -83,7 +83,7 @@ def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArr
 
 
 def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The frames of the strings that `offsets` (int64[n + 1]) cuts out of `octets`, and where each of them begins."""
+    """The frames of the strings that `offsets` (int64[n + 1]) cuts out of `octets`, and the offset of each frame."""
     sizes = np.diff(offsets)
     starts = offsets[:-1] - offsets[0] + HEAD * np.arange(len(sizes))
     frames = np.empty(int(offsets[-1] - offsets[0]) + HEAD * len(sizes), np.uint8)
@@ -95,12 +95,12 @@ def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> tuple[ND
 
 
 def heads_at(octets: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """A view whose item at each byte is the length of the frame that begins there."""
+    """A view in which the item at each byte is the length of the frame that begins there."""
     return np.ndarray((max(octets.size - HEAD + 1, 0),), "<u4", octets, strides=(1,))
 
 
 def frame_text(octets: NDArray[np.uint8], start: int) -> memoryview | None:
-    """The text of the frame at `start`, or None if that is not within `octets`."""
+    """The text of the frame at `start`, or None if it is not within `octets`."""
     if not 0 <= start <= octets.size - HEAD:
         return None
     text = start + HEAD

@@ -1,6 +1,6 @@
-"""A tensor of strings, packed: octets, and where the frame of each string begins within those.
+"""A tensor of packed strings: octets, and the offset of each string's frame within them.
 
-They are gathered as the 8-byte items that say where frames begin. Octets are never moved, but for an answer.
+Gathers move the 8-byte offsets. Octets are copied only into an answer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from app.tensors.tensor import Tensor
 
 _NO_OCTETS = np.empty(0, np.uint8)
 _FILLED_BYTES: Final = 18
-"""What `PackedStrings.filled` takes for each string beside octets: twice where it begins, and twice a mark."""
+"""Bytes per string that `PackedStrings.filled` needs besides octets: two offsets and two flags."""
 
 
 @dataclass(slots=True)
 class PackedStrings(Tensor):
-    """A tensor of strings: `array` holds, for each item, where its frame begins within `octets`, as int64.
+    """A tensor of strings: `array` has the int64 offset of each item's frame within `octets`.
 
     A frame is a little-endian uint32 length and that many bytes of UTF-8, validated when the tensor was made (see
-    `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that to read octets may wait for the disk.
+    `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that reading octets may wait for the disk.
     """
 
     octets: NDArray[np.uint8] = field(default_factory=lambda: _NO_OCTETS)
@@ -41,19 +41,19 @@ class PackedStrings(Tensor):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all frames together; looked up once. Raises tensor_damaged."""
+        """Bytes of all frames together; computed once. Raises tensor_damaged."""
         if self._nbytes is None:
             self._nbytes = self.checked(frames_size.run(self.octets, self.array))
         return self._nbytes
 
     def gathered(self, shape: tuple[int, ...], starts: NDArray[Any]) -> PackedStrings:
-        """Those of the strings whose frames begin at `starts`, 8-byte items of `array`; octets are shared."""
+        """The strings whose frames begin at `starts`, 8-byte items of `array`; octets are shared."""
         return PackedStrings(self.dtype, shape, starts.view(np.int64), octets=self.octets, on_disk=self.on_disk)
 
     def joined(self, others: PackedStrings, charge: Callable[[int], None]) -> tuple[PackedStrings, PackedStrings]:
-        """Both, with one copy of all their octets.
+        """Both tensors, with one copy of all their octets.
 
-        `charge` is told the bytes before they are taken, and may raise.
+        `charge` is called with the bytes before they are allocated, and may raise.
         """
         most = self.octets.size + others.octets.size
         charge(most + 8 * others.array.size)
@@ -67,9 +67,9 @@ class PackedStrings(Tensor):
     def filled(
         self, where: NDArray[np.bool_], with_: PackedStrings, charge: Callable[[int], None] | None = None
     ) -> PackedStrings:
-        """These strings, but for those `where` it is true, which are the one string of `with_`; octets are copied.
+        """These strings, replaced by the one string of `with_` wherever `where` is true; octets are copied.
 
-        `charge` is told the bytes before they are taken, and may raise. Raises tensor_damaged.
+        `charge` is called with the bytes before they are allocated, and may raise. Raises tensor_damaged.
         """
         if charge is not None:
             charge(_FILLED_BYTES * where.size)
@@ -99,7 +99,7 @@ class PackedStrings(Tensor):
         return self.octets[start : start + HEAD + length].data
 
     def packed(self, charge: Callable[[int], None] | None = None) -> memoryview:
-        """All frames, one behind the other. `charge` is told the bytes before they are taken, and may raise."""
+        """All frames, one after the other. `charge` is called with their bytes before the allocation, and may raise."""
         size = self.nbytes
         if charge is not None:
             charge(size + ROOM)
@@ -109,10 +109,10 @@ class PackedStrings(Tensor):
 
     @staticmethod
     def checked(size: int) -> int:
-        """`size` as a function of `string_frames` returned it. Raises tensor_damaged if it found a frame that is not
-        within the octets.
+        """Check a `size` that a function of `string_frames` returned. Raises tensor_damaged if a frame was not within
+        the octets.
 
-        Only what lies on a disk can be so: what a request has was read frame by frame.
+        Only strings on a disk can have this: those of a request are validated frame by frame.
         """
         if size < 0:
             raise GatherError("tensor_damaged", "a string reaches beyond the content that it is part of")
@@ -120,7 +120,7 @@ class PackedStrings(Tensor):
 
 
 def packed_texts(texts: Sequence[str], pointer: str) -> PackedStrings:
-    """A tensor of these strings, of one dimension, which a request has at `pointer`."""
+    """A one-dimensional tensor of these strings, at `pointer` in a request."""
     octets = [text.encode() for text in texts]
     starts = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([HEAD + len(text) for text in octets], out=starts[1:])

@@ -1,8 +1,8 @@
 """A tensor of a request or an answer: flat items and a shape, kept apart.
 
-The items stay one-dimensional all the way: a shape may be legal for the operator and impossible for NumPy (rank 40, or
-[2**40, 2**40, 0]), and kernels want flat buffers anyway. Whoever makes a `Tensor` has checked that the number of items
-is the product of the shape.
+Items stay one-dimensional: a shape may be valid for the operator and impossible for NumPy (rank 40, or [2**40, 2**40,
+0]), and kernels need flat buffers. The maker of a `Tensor` has checked that the number of items is the product of the
+shape.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Form = Literal["flat", "nested", "whole"]
 class Tensor:
     """`array` holds prod(shape) items of `dtype` in row-major order: 1-D, contiguous, aligned, little endian.
 
-    The pointers say where the request has it, for error bodies: `pointer` the values, `shape_pointer` the shape and
-    `dtype_pointer` the type. `form` says how one item is named below `pointer`: "flat" by its number, "nested" by its
+    The pointers locate it in the request, for errors: `pointer` the values, `shape_pointer` the shape and
+    `dtype_pointer` the type. `form` says how an item is named below `pointer`: "flat" by its number, "nested" by its
     coordinates, "whole" not at all (base64, binary).
     """
 
@@ -42,11 +42,11 @@ class Tensor:
         return self.array.view(self.dtype.carrier)
 
     def gathered(self, shape: tuple[int, ...], carriers: NDArray[Any]) -> Tensor:
-        """A tensor of this type, of items as kernels gather them."""
+        """A tensor of this type, made of items from a kernel."""
         return Tensor(self.dtype, shape, carriers.view(self.dtype.numpy))
 
     def locate(self, item: int) -> str:
-        """The JSON pointer of item number `item`, in the form in which the request gave the tensor."""
+        """The JSON pointer of item number `item`, in the form of the request."""
         if self.form == "whole":
             return self.pointer
         if self.form == "flat":
@@ -64,12 +64,12 @@ def coordinates(item: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def nbytes(dtype: DType, shape: Sequence[int]) -> int:
-    """Bytes of the items of `shape`, exactly, however large (strings count 4 bytes each: their length prefix)."""
+    """Exact bytes of the items of `shape`, however large (strings count 4 bytes each: their length prefix)."""
     return prod(shape) * (dtype.item_size or 4)
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """`array` itself where kernels can use it, else a copy: contiguous and aligned to its items."""
+    """`array` itself if kernels can use it, else a copy: contiguous and aligned to its items."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     return array.copy()

@@ -1,4 +1,4 @@
-"""A `ModelInferResponse` of the inference protocol over gRPC: an `Answer` to the bytes of a message.
+"""Encode an `Answer` as a `ModelInferResponse` of the inference protocol over gRPC.
 
 Items are always in raw_output_contents, as Triton sends them; they are copied once, into the message.
 """
@@ -29,7 +29,7 @@ _ERROR_MESSAGE: Final = b"\x0a"
 _MOST: Final = (1 << 31) - 1
 _REMEMBERED: Final = 1 << 12
 _OUTPUT_BYTES: Final = 256
-"""Heads of lookups of at most so many bytes are remembered, and what a described output takes of them."""
+"""Most bytes of a lookup's head that is cached, and an estimate of the head's bytes per output."""
 _Parameter = tuple[str, str | int]
 _Described = tuple[str, str, tuple[int, ...]]
 
@@ -62,13 +62,13 @@ def write_grpc_answer(
 
 
 def write_stream_error(message: str, head: bytes) -> bytes:
-    """A ModelStreamInferResponse that says what was wrong with a request; `head` is the rest of its answer."""
+    """A ModelStreamInferResponse for a refused request; `head` is the rest of its answer."""
     text = message.encode("utf-8", "replace")
     return b"".join((_ERROR_MESSAGE, varint(len(text)), text, _INFER_RESPONSE, varint(len(head)), head))
 
 
 def error_head(model_name: str, identifier: str, problem: str) -> bytes:
-    """The ModelInferResponse of a request of a stream that was refused: whose it is, and its problem body."""
+    """The ModelInferResponse of a refused request of a stream: its id, and its problem body."""
     response = ModelInferResponse(model_name=model_name, id=identifier)
     response.parameters["problem"].string_param = problem
     written: bytes = response.SerializeToString()
@@ -78,7 +78,7 @@ def error_head(model_name: str, identifier: str, problem: str) -> bytes:
 def _written_head(
     model_name: str, version: str, parameters: tuple[_Parameter, ...], outputs: tuple[_Described, ...]
 ) -> bytes:
-    """All of a response but its id and its items; answers to the same shapes repeat it."""
+    """All of a response except its id and items; cached, because answers with the same shapes repeat it."""
     response = ModelInferResponse(model_name=model_name, model_version=version)
     for name, value in parameters:
         if isinstance(value, int):

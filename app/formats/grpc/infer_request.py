@@ -1,8 +1,8 @@
-"""A `ModelInferRequest` of the inference protocol over gRPC: its bytes to a request.
+"""Parse a `ModelInferRequest` of the inference protocol over gRPC into a request.
 
-Names, shapes and parameters are read by protobuf, become what the JSON of the same request would be, and are validated
-by the same models. Requests repeat themselves, but for their items and their id: a message that came before without
-both is recognised by its bytes.
+protobuf reads names, shapes and parameters. They become the document that the JSON of the same request would be, and
+the same models validate it. Requests repeat except for items and id: a message whose other bytes are known is
+recognized without protobuf.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from app.requests.schemas.member_types import ABSENT
 from app.tensors.shape_limits import Limits
 
 LONG_REST: Final = 1 << 12
-"""A message with a longer rest is parsed in a thread, and charged before."""
+"""A message with more bytes besides items and id is parsed in a thread, and charged first."""
 _OBJECT_BYTES: Final = 48
-"""Bytes that a byte of the rest takes as protobuf's objects at most: an input of two bytes is a message."""
+"""Most bytes of protobuf objects per byte of such a message: an input of two bytes is a message object."""
 _INPUT_BYTES: Final = 1 << 10
-"""Bytes that an input of a lookup takes as Python objects."""
+"""Bytes of Python objects for an input of a lookup."""
 _REMEMBERED: Final = LONG_REST
 
 
 class ParsedMessage(NamedTuple):
-    """A message as protobuf has read it; `split` has what was cut out before, `message` all else."""
+    """A message parsed by protobuf; `split` has the parts cut out before, `message` the rest."""
 
     split: InferMessage
     message: Any
@@ -56,7 +56,7 @@ class ParsedMessage(NamedTuple):
 
     @property
     def version(self) -> str | None:
-        """The version of the model that is asked for, if any is."""
+        """The requested version of the model, if any."""
         return self.message.model_version or None
 
 
@@ -81,7 +81,7 @@ _remembered_message = lru_cache(256)(_message)
 
 
 def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memory: Memory) -> AskedInference:
-    """What a request asks for; refused in the same order as over REST."""
+    """Make the request of a message. Errors have the same order as over REST."""
     split, message = parsed
     raws, inputs = split.raws, message.inputs
     if raws and len(raws) != len(inputs):
@@ -95,7 +95,7 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
             return _refuse_contents, (one,)
         return packed_items(one, raws[one.number], memory)
 
-    # Of more inputs than the model has, the first one that it has not, or has already, is refused; so is an output.
+    # If there are more inputs than the model has, the first unknown or repeated one is refused; outputs likewise.
     most_inputs, most_outputs = len(model.inputs) + 1, 3
     if model.is_lookup:
         most_inputs, most_outputs = len(inputs), limits.features + 1
@@ -125,7 +125,7 @@ def _refuse_contents(one: Input) -> NoReturn:
 
 
 def _document(message: Any, inputs: int, outputs: int) -> dict[str, Any]:
-    """What the JSON of a request would be whose items follow it, with so many inputs and outputs at most."""
+    """The JSON document of the request, without items, with at most this many inputs and outputs."""
     described = [
         {
             "name": one.name,
@@ -140,7 +140,7 @@ def _document(message: Any, inputs: int, outputs: int) -> dict[str, Any]:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as JSON has them; one without a value is null."""
+    """Parameters in their JSON form; one without a value is null."""
     found: dict[str, Any] = {}
     for name, parameter in given.items():
         choice = parameter.WhichOneof("parameter_choice")

@@ -1,7 +1,7 @@
-"""The fields of a protobuf message (protobuf.dev, "Encoding"), as far as this service looks at them itself.
+"""The fields of a protobuf message (protobuf.dev, "Encoding"), as far as this service parses them itself.
 
-protobuf's classes read a message, but copy its bytes twice and hold the interpreter's lock meanwhile. So the items in
-`raw_input_contents` are cut out as views before, and the id, so that what is left is the same from call to call.
+protobuf's classes copy a message's bytes twice and hold the interpreter's lock meanwhile. So the items in
+`raw_input_contents` are first cut out as views, and the id as well, so that the rest is the same from call to call.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _ID, _INPUT, _RAW = (number << 3 | _BYTES for number in (3, 5, 7))
 """Tags of the fields `id`, `inputs` and `raw_input_contents` of a ModelInferRequest."""
 _LONGEST_VARINT: Final = 10
 MAX_REST_BYTES: Final = 1 << 20
-"""Most bytes of a message beside `raw_input_contents`: protobuf takes 10 to 20 ms for a megabyte of tiny fields, and
-nothing else runs meanwhile (measured 2026-11, 2 cores of an AMD EPYC)."""
+"""Most bytes of a message besides `raw_input_contents`: protobuf takes 10 to 20 ms for a megabyte of tiny fields and
+blocks everything else meanwhile (measured 2026-11, 2 cores of an AMD EPYC).
+"""
 
 
 _MOST_OTHERS: Final = 1 << 10
-"""Most fields beside inputs, raw items, and an output for each feature; each name or parameter is one."""
+"""Most fields besides inputs, raw items, and an output for each feature; each name or parameter is one."""
 
 
 class InferMessage(NamedTuple):
@@ -36,9 +37,9 @@ class InferMessage(NamedTuple):
 
 
 def split(message: bytes, features: int, most_fields: int | None = None) -> InferMessage | None:
-    """Cut the raw items and the id out of a message; None if it has more than `most_fields` fields.
+    """Cut the raw items and the id out of a message. Returns None if it has more than `most_fields` fields.
 
-    `features` is how many features a lookup may have. Raises malformed_request and limit_exceeded.
+    `features` is the most features of a lookup. Raises malformed_request and limit_exceeded.
     """
     most = len(ARRAYS) * features
     whole, size = memoryview(message), len(message)
@@ -95,8 +96,8 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
 
 
 def read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number at byte `at` of a message, and where it ends. Raises malformed_request, and IndexError if it does not
-    end.
+    """Read the varint at byte `at` of a message: its value, and its end. Raises malformed_request, and IndexError if it
+    does not end.
     """
     number = 0
     for place in range(_LONGEST_VARINT):
@@ -108,7 +109,7 @@ def read_varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def varint(number: int) -> bytes:
-    """`number` as protobuf writes it, in 7 bits a byte."""
+    """Encode `number` as a varint, 7 bits a byte."""
     written = bytearray()
     while number >= 0x80:
         written.append(number & 0x7F | 0x80)
@@ -118,7 +119,7 @@ def varint(number: int) -> bytes:
 
 
 def malformed(detail: str) -> GatherError:
-    """The error for bytes that are no message."""
+    """The error for bytes that are not a valid message."""
     return GatherError(
         "malformed_request", detail, hint="Send a ModelInferRequest of the inference protocol, as its clients write it."
     )

@@ -1,4 +1,4 @@
-"""Items of an input in the fields of `InferTensorContents`: protobuf's repeated fields to packed items."""
+"""Items of an input in `InferTensorContents`: protobuf's repeated fields to packed items."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ FIELD_OF: Final = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-"""The field that has the items of a datatype."""
+"""The field for the items of each datatype."""
 _WIDE: Final = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}
-"""What the items of a field are, if it has those of several datatypes."""
+"""The type of a field's items, for fields that serve several datatypes."""
 _PORTION: Final = 1 << 14
-"""Items that are read at a time: about a millisecond, in which nothing else runs."""
+"""Items read at a time: about a millisecond, during which nothing else runs."""
 _ITEM_BYTES: Final = 24
-"""Bytes that an item takes while it is read: itself twice, and as an object of the portion."""
+"""Bytes per item while it is read: the item twice, and an object."""
 
 
 def typed_items(one: Input, contents: Any, memory: Memory) -> ReadArray:
-    """Reads the items of an input in the field of its contents that its datatype has."""
+    """Reads the items of an input from the field of its contents that its datatype requires."""
     field = FIELD_OF.get(one.datatype, "")
     shape = one.shape or ()
 
@@ -88,7 +88,7 @@ def _pack(one: Input, field: str, contents: Any, memory: Memory) -> Buffer:
 
 
 def _check_field(one: Input, contents: Any) -> None:
-    """Raise invalid_field for items in another field than that of the datatype."""
+    """Raise invalid_field for items in a field of another datatype."""
     wanted = FIELD_OF.get(one.datatype, "")
     for field, _ in contents.ListFields():
         if field.name == wanted:

@@ -1,8 +1,8 @@
 """A JSON body to a call: of an operator, a gradient, a lookup or a scatter into a resident tensor.
 
-The arrays are found and cut out (`find_arrays`), a JSON library reads what is left, and the items are read straight
-into arrays once everything else is right. Whatever is refused is first held against the whole grammar: a body that is
-not JSON is refused as that, wherever else it is wrong.
+The arrays are found and cut out (`find_arrays`), a JSON library reads the rest, and the items are read straight into
+arrays once everything else is valid. Before any error is returned, the body is checked against the whole grammar: a
+body that is not JSON is always refused as malformed_request.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ _LEAST_ARRAY: Final = 10
 _ITEMS: Final = "the values of the tensors"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _SHAPE: Final = re.compile(rb'("shape": ?\[)(?:%b(?:, ?%b)*+)?(?=\])' % (_SIZE, _SIZE))
-"""A shape as most JSON is written; the group is what stands before its sizes."""
+"""A shape as most JSON is written; the group is the text before its sizes."""
 
 
 def read_request(
     body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
-    """The call that a body and the query of its URL ask for, and how its answer is to be encoded. Raises GatherError.
+    """The call of a body and the query of its URL, and how to encode its answer.
 
-    What is wrong is refused in this order: malformed_request; invalid_field; unsupported_dtype, for a name that is no
-    type; element_count_mismatch; value_not_representable; of the last three in the order of the arrays. `memory` is
-    charged with what reading takes.
+    Errors have this order: malformed_request; invalid_field; unsupported_dtype, for a name that is not a type;
+    element_count_mismatch; value_not_representable; the last three in the order of the arrays. `memory` is charged with
+    what reading takes. Raises GatherError.
     """
     try:
         call, encoding = _read(body, row, limits, memory)
     except GatherError as refusal:
-        # What is not JSON at all comes first; every other fault comes after a field that may not be there.
+        # Invalid JSON comes first; every other fault comes after a field that is not allowed.
         if not isinstance(refusal, FramingFault):
             if refusal.code not in REFUSED_UNREAD:
                 check_framing(body, memory)
@@ -102,7 +102,7 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
         return make_call(row, known, read_arrays(arrays), limits), known.encoding
     document = parse_envelope(text, body, check_framing, memory, most)
     if count > len(places):
-        check_framing(body, memory)  # with a key given twice, the numbers would not be what they seem
+        check_framing(body, memory)  # with a repeated key, the sizes would belong to another array
     request = Request(document, partial(_given, body, view, places, memory), JSON_BODY, memory)
     validated, given = settle(row, request, validate(row, request, limits))
     if count_members(document) != members:
@@ -113,7 +113,7 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
 
 
 def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
-    """The arrays of a lookup, and how many bytes all else may take."""
+    """The arrays of a lookup, and the most bytes of the rest."""
     most = min(2 * len(ARRAYS) * limits.features, len(view) // _LEAST_ARRAY + 1)
     memory.charge(PLACE_BYTES * most)
     found = find_arrays(view, FEATURE_DEPTH, most)
@@ -123,12 +123,12 @@ def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> t
 
 
 def _without_sizes(text: bytes) -> bytes:
-    """An envelope without the sizes in its shapes, marked as that."""
+    """An envelope without the sizes in its shapes, marked as such."""
     return b"\0" + b"".join(_SHAPE.split(text))
 
 
 def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
-    """What is known of an envelope that came before with other sizes in its shapes."""
+    """The cached result of an equal envelope with other sizes in its shapes."""
     known = envelopes.get((row, _without_sizes(text))) if len(text) <= LONGEST else None
     if known is None:
         return None
@@ -146,7 +146,7 @@ def _shape(described: Mapping[str, Any]) -> Any:
 
 
 def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> None:
-    """Keep what was validated, by the envelope with the sizes of its shapes and without them."""
+    """Cache a validated envelope, with and without the sizes of its shapes."""
     arrays = [
         (name, _Described(one.dtype, None, one.values, one.base64).of_shape(name, one.shape))
         for name, one in validated.arrays
@@ -159,7 +159,7 @@ def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> N
 
 
 def _described(document: Any) -> Mapping[str, Any]:
-    """The objects that describe arrays, by the names of these."""
+    """The objects that describe arrays, by the arrays' names."""
     if "features" not in document:
         found: Mapping[str, Any] = document
         return found
@@ -197,11 +197,11 @@ def _given(
     described: Any,
     reader: Values | None = None,
 ) -> ReadArray:
-    """The array, cut out of a body, that a validated description stands for; `reader` reads its values if it came
-    before.
+    """Make the array of a validated description that was cut out of a body.
 
-    Raises invalid_field for what the model does not say: there are values or base64 and not both, base64 needs a
-    shape, and what stands where an array was cut out is a list or one value, or a string of base64.
+    `reader` reads its values if the envelope was known. Raises invalid_field for rules beyond the model: either values
+    or base64 is given, base64 needs a shape, and the text that was cut out is a list or one value, or a string of
+    base64.
     """
     values, base64 = described.values, described.base64
     if values is not ABSENT:
@@ -244,7 +244,7 @@ def _given(
 
 
 def _refuse_dtype(name: str, dtype: str) -> NoReturn:
-    """Refuse a tensor whose dtype is the name of no type."""
+    """Refuse a tensor whose dtype is not a type."""
     shown = str(lossless_json.shown(dtype))
     raise GatherError(
         "unsupported_dtype",

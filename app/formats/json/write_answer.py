@@ -39,7 +39,7 @@ def _found(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
 
 
 def is_long_answer(answer: Answer) -> bool:
-    """Whether writing it takes so long that it is not for the event loop."""
+    """Whether writing it takes too long for the event loop."""
     for output in answer.outputs.values():  # noqa: SIM110  (any() takes longer than all else here)
         if is_long(output):
             return True
@@ -56,7 +56,7 @@ def _around(
     etag: str | None,
     version: int | None,
 ) -> tuple[bytes, bytes]:
-    """What stands before and behind the items: the same for all answers of one shape."""
+    """The text before and after the items, which is the same for all answers of one shape."""
     head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
     tail = f'}},"dialect":"{dialect}","device":"{device}"'
     if etag is not None:
@@ -89,7 +89,7 @@ def _lookup(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
 
 
 def _features_with_found(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
-    """What the answer says beside its outputs, and `found` of the features that ask for it."""
+    """The members beside the outputs of an answer, and `found` of the features that ask for it."""
     pieces: list[Buffer] = []
     for number, feature in enumerate(_features(answer)):
         pieces += [b"," if number else b'"features":[', orjson.dumps(feature)[:-1]]
@@ -102,7 +102,7 @@ def _features_with_found(answer: Answer, encoding: Encoding, memory: Memory) -> 
 
 
 def answer_fields(answer: Answer) -> bytes:
-    """What the answer to a lookup says beside its outputs, a JSON object."""
+    """The members beside the outputs of a lookup's answer, a JSON object."""
     return orjson.dumps({"features": _features(answer), **answer.counts})
 
 

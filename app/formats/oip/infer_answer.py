@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's answers to infer requests over REST: an output as JSON, or as bytes behind it."""
+"""Answers of the Open Inference Protocol to infer requests over REST: outputs as JSON, or as bytes after it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from app.tensors.little_endian_items import packed_bytes
 from app.tensors.lookup_call import LOOKUP
 
 VERSION: Final = "1"
-"""The only version of a model that is an operator."""
+"""The only version of an operator's model."""
 
 
 def check_writable(dtype: DType, operator: str = "gathernd", pointer: str | None = None) -> None:
-    """Raises unsupported_dtype for complex types, which the protocol lacks and the route of `operator` takes."""
+    """Raise unsupported_dtype for complex types, which the protocol lacks and the route of `operator` supports."""
     if dtype.oip is None:
         raise GatherError(
             "unsupported_dtype",
@@ -35,14 +35,14 @@ def check_writable(dtype: DType, operator: str = "gathernd", pointer: str | None
 
 
 def check_lookup_writable(answer: Answer) -> None:
-    """Raises unsupported_dtype at the first feature whose tensor is of a type that the protocol does not have."""
+    """Raise unsupported_dtype at the first feature whose tensor has a type that the protocol lacks."""
     for number, output in enumerate(answer.outputs.values()):
         check_writable(output.dtype, LOOKUP, f"/parameters/{LOOKUP}/features/{number}/tensor")
 
 
 def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
-    """Whether writing it takes so long that it is not for the event loop: texts do, and strings, whose frames are
-    copied; other items are as they are.
+    """Whether writing it takes too long for the event loop: texts do, and strings, whose frames are copied; other items
+    are not copied.
     """
     binary = asked.all_binary
     for output in answer.outputs.values():  # noqa: SIM110  (any() takes longer than all else here)
@@ -85,7 +85,7 @@ def _head(
     shape: tuple[int, ...],
     size: int | None,
 ) -> bytes:
-    """What stands before the items, but for the id; all of the JSON if `size` bytes of items follow it."""
+    """The text before the items, except the id; all of the JSON if `size` bytes of items follow it."""
     counted = "" if replaced is None else f',"replaced":{replaced}'
     if missing is not None:
         counted += f',"missing":{missing}'
@@ -101,7 +101,7 @@ def _head(
 def _write_outputs(
     answer: Answer, model: Model, asked: AskedInference, memory: Memory
 ) -> tuple[list[Buffer], int | None]:
-    """The same of an answer with several outputs, as a lookup's and one with `found` have."""
+    """The text before the items of an answer with several outputs, as of a lookup or with `found`."""
     facts: dict[str, Any]
     if model.is_lookup:
         check_lookup_writable(answer)

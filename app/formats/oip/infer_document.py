@@ -1,8 +1,9 @@
-"""An infer request of the inference protocol, whichever form of it came, to the call that it asks for.
+"""An infer request of the inference protocol, in any form, to its call.
 
-Every form makes the same document: what the JSON of the request says, with a number for each array of items. It is
-validated here, its parameters by the model of the operator's JSON requests. Unknown members and parameters are ignored,
-as the protocol asks for; a parameter that another model has is an error, since without it the answer would be another.
+Every form makes the same document: the JSON of the request, with a number in place of each array of items. It is
+validated here; the model of the operator's JSON requests validates its parameters. Unknown members and parameters are
+ignored, as the protocol requires. A parameter that belongs to another model is an error, because ignoring it would
+change the answer.
 """
 
 from __future__ import annotations
@@ -41,30 +42,30 @@ from app.tensors.shape_limits import Limits
 
 _MOST_MICROSECONDS: Final = 10**15
 _INDICES: Final = str(DTYPES["int64"].oip)
-"""The datatype of indices that say none."""
+"""The default datatype of indices."""
 _PARAMETERS: Final = Origin("/parameters", "/parameters/tensor")
 _RESIDENT_PARAMETERS: Final = Origin("/parameters", "")
 _LOOKUP: Final = f"/parameters/{LOOKUP}"
 _TEXTS: Final = ("fill_value", "missing_row")
-"""The parameters that are the JSON text of a value."""
+"""Parameters whose value is JSON text."""
 
 
 @lru_cache(1 << 12)
 def _route(signature: Signature, reference: str) -> object:
-    """What the cache of envelopes knows a model by, which is found sooner than the model's signature."""
+    """The key of a model in the cache of envelopes; comparing it is faster than comparing signatures."""
     del signature, reference
     return object()
 
 
 class Model:
-    """A model as its requests see it: an operator, one on the resident tensor that `reference` names, or `lookup`.
+    """A model as its requests see it: an operator, an operator on the resident tensor `reference`, or `lookup`.
 
-    `inputs` are the names of its inputs, `foreign` those of parameters that only other models have, `request` and
-    `input` are the models of its requests and of an input. `route` is what the cache of envelopes knows it by. The
-    model `lookup` has as many inputs as a request has, `0.indices`, `0.offsets`, `1.indices` and so on; all else of a
-    lookup is the JSON text of its parameter `lookup`.
+    `inputs` are the names of its inputs, `foreign` the parameters that only other models have, `request` and `input`
+    the pydantic models of its requests and of an input. `route` is its key in the cache of envelopes. The model
+    `lookup` has the inputs `0.indices`, `0.offsets`, `1.indices` and so on; the rest of a lookup is the JSON text of
+    its parameter `lookup`.
 
-    `keyed` is the model on the same tensor for requests that have keys in place of indices: a gather of rows.
+    `keyed` is the model on the same tensor for requests with keys in place of indices: a gather of rows.
     """
 
     __slots__ = (
@@ -101,7 +102,7 @@ class Model:
         self.input: type[InferInput] = InferInput if resident else OperatorInput
 
     def of_inputs(self, given: Sequence[Any]) -> Model:
-        """The model that a request with these inputs is for: with keys, `keyed`."""
+        """The model for a request with these inputs: `keyed` if it has keys."""
         has_keys = self.keyed is not None and any(type(one) is dict and one.get("name") == KEYS for one in given)
         return self.keyed if has_keys and self.keyed is not None else self
 
@@ -111,9 +112,9 @@ LOOKUP_MODEL: Final = Model(LOOKUP, LOOKUP_SIGNATURE)
 
 @dataclass(slots=True, eq=False)
 class Input:
-    """Input `number` of a request: `size` bytes behind the JSON, or array `data` of the JSON; over gRPC neither.
+    """Input `number` of a request: `size` bytes after the JSON, or array `data` of the JSON; over gRPC neither.
 
-    `dtype` is None if `datatype` is not the name of one, `shape` if the lists of `data` give it.
+    `dtype` is None if `datatype` is unknown, `shape` if the lists of `data` determine it.
     """
 
     number: int
@@ -126,17 +127,17 @@ class Input:
 
     @property
     def pointer(self) -> str:
-        """Where the request has it."""
+        """Pointer to the input."""
         return f"/inputs/{self.number}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferDocument:
-    """What a request says beside its items, found right: the inputs in its order, which outputs it asks for and whether
-    each is to be binary, None for all outputs, and the caller's timeout in seconds.
+    """A validated request without its items: the inputs in order, the requested outputs with their encoding (None for
+    all), and the caller's timeout in seconds.
 
-    `validated` is what the model of the operator, or of lookups, made of it; `names` has the names of the arrays there
-    and of the inputs that they are.
+    `validated` is the result of the operator's, or the lookup's, model; `names` maps the names of its arrays to those
+    of the inputs.
     """
 
     inputs: tuple[Input, ...]
@@ -150,9 +151,9 @@ class InferDocument:
 
 @dataclass(slots=True, eq=False)
 class AskedInference:
-    """An infer request, read: `outputs` and `timeout` are those of `InferDocument`.
+    """An infer request; `outputs` and `timeout` are those of `InferDocument`.
 
-    `binary` says whether the output of an operator, or those of a lookup that asks for none by name, are to be binary.
+    `binary` says whether outputs are binary if the request names none: an operator's output, or those of a lookup.
     """
 
     call: Any
@@ -178,7 +179,7 @@ def read_document(
     limits: Limits,
     memory: Memory,
 ) -> tuple[InferDocument, Arrays]:
-    """Validate what a request says beside its items. Raises invalid_field and not_implemented.
+    """Validate a request without its items. Raises invalid_field and not_implemented.
 
     `items` finds the items of an input, or raises invalid_field if there are none.
     """
@@ -233,7 +234,7 @@ def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Li
 
 
 def raw_document(model: Model) -> Any:
-    """What a body without JSON says: int64 index tuples of length 1, and an answer in binary. Raises malformed_request
+    """The request of a body without JSON: int64 index tuples of length 1, and a binary answer. Raises malformed_request
     for a model of several inputs.
     """
     if not model.resident:
@@ -250,9 +251,9 @@ def _read_inputs(
     items: Callable[[Input], ReadArray],
     not_needed: Collection[str],
 ) -> tuple[tuple[Input, ...], Arrays]:
-    """The inputs of a request in its order, and their items; those `not_needed` may be missing.
+    """The inputs of a request in order, and their items; those `not_needed` may be missing.
 
-    Raises what is wrong with the first of them that is wrong.
+    Raises the error of the first invalid input.
     """
     found: list[Input] = []
     arrays: Arrays = {}
@@ -283,7 +284,7 @@ def _read_inputs(
 
 
 def _not_needed(model: Model, parameters: Any) -> set[str]:
-    """The inputs that a request may leave out, and those in whose place a parameter names a resident tensor."""
+    """The inputs that a request may leave out, and those that a parameter may replace by a resident tensor."""
     if model.is_lookup:
         return set()
     given = parameters if type(parameters) is dict else {}
@@ -292,7 +293,7 @@ def _not_needed(model: Model, parameters: Any) -> set[str]:
 
 
 def _check_name(number: int, name: str, given: Sequence[Any], model: Model) -> None:
-    """Raises invalid_field if the model has no input `name`; `given` are the inputs of the request."""
+    """Raise invalid_field if the model has no input `name`; `given` are the inputs of the request."""
     if name not in model.inputs:
         known = " and ".join(model.inputs)
         shown = str(lossless_json.shown(name))
@@ -305,7 +306,7 @@ def _check_name(number: int, name: str, given: Sequence[Any], model: Model) -> N
 
 
 def _check_own_parameters(parameters: Mapping[str, Any], model: Model) -> None:
-    """Raises invalid_field for a parameter that only other models have; unknown ones are ignored."""
+    """Raise invalid_field for a parameter that only other models have; unknown ones are ignored."""
     for name in model.foreign:
         if name in parameters:
             if not model.is_lookup:
@@ -318,7 +319,7 @@ def _check_own_parameters(parameters: Mapping[str, Any], model: Model) -> None:
 
 
 def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collection[str], limits: Limits) -> Validated:
-    """The parameters of an operator, by the model of its JSON requests. Raises invalid_field."""
+    """Validate the parameters by the operator's JSON model. Raises invalid_field."""
     document: dict[str, Any] = {name: given[name] for name in model.own if name in given}
     document |= {name: JsonText(text) for name in _TEXTS if type(text := document.get(name)) is str}
     row = model.signature
@@ -343,7 +344,7 @@ def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collect
 def _validate_lookup(
     text: str, inputs: Sequence[Input], limits: Limits, memory: Memory
 ) -> tuple[Validated, tuple[tuple[str, str], ...]]:
-    """The parameter `lookup`, by the model of lookups in JSON, and the names of the arrays and of their inputs."""
+    """Validate the parameter `lookup` by the JSON model of lookups. Returns also the arrays' names and their inputs."""
     pointers = {one.name: one.pointer for one in inputs}
     found = {one.name: one.name for one in inputs}
     names, validated = validate_lookup(
@@ -353,7 +354,7 @@ def _validate_lookup(
 
 
 def _asked_outputs(fields: InferRequest, names: Sequence[str], binary: bool) -> dict[str, bool] | None:
-    """The outputs asked for, of those `names`, and whether each is to be binary. Raises invalid_field."""
+    """The requested outputs among `names`, and whether each is binary. Raises invalid_field."""
     if not fields.outputs:
         return None
     known = frozenset(names)

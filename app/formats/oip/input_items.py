@@ -1,4 +1,4 @@
-"""The items of an input: in the JSON of an infer request, or packed, behind the JSON or in a message of gRPC."""
+"""The items of an input: in the JSON of an infer request, or packed: after the JSON or in a gRPC message."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def dtype_of(one: Input) -> DType:
 
 @lru_cache(1 << 12)  # a lookup has three inputs for each feature
 def pointers_of(number: int) -> tuple[str, str, str, str]:
-    """Of an input: where it is, its items in the JSON, its shape and its datatype."""
+    """Of an input: its pointer, its items in the JSON, its shape and its datatype."""
     at = f"/inputs/{number}"
     return at, f"{at}/data", f"{at}/shape", f"{at}/datatype"
 
 
 def json_items(one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory) -> ReadArray:
-    """Reads the items of an input in bytes [first, end) of the JSON, in so many lists."""
+    """Reads the items of an input in bytes [first, end) of the JSON, in this many lists."""
 
     return _read_json, (one, view, first, end, depth, memory)
 
@@ -56,7 +56,7 @@ def packed_items(one: Input, raw: Buffer, memory: Memory) -> ReadArray:
 
 
 def _read_json(one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory) -> Tensor:
-    # A flat list without a shape is of rows of indices, or of single keys.
+    # A flat list without a shape holds rows of indices, or single keys.
     values = Values(one.name, dtype_of(one), one.shape, pointers_of(one.number)[1:], one.name != KEYS)
     return values.read(view, first, end, depth, memory)
 

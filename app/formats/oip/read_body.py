@@ -1,9 +1,9 @@
-"""The body of an infer request over REST: JSON, and items that follow it, to the call that it asks for.
+"""The body of an infer request over REST to its call: JSON, and items that follow it.
 
-The JSON describes the inputs; each has its items either there, in `data`, or behind the JSON, as many bytes as its
-parameter `binary_data_size` says, in the order of the inputs. Items never become Python objects, and those behind the
-JSON are not copied if they are aligned. Whatever is refused is held against the whole grammar first. NaN and infinities
-may stand bare, as many libraries write them: as items of floats they are numbers, everywhere else they are null.
+The JSON describes the inputs. The items of an input are either in its `data` or after the JSON, in the order of the
+inputs, with the size in its parameter `binary_data_size`. Items never become Python objects, and those after the JSON
+are not copied if they are aligned. Before any error is returned, the JSON is checked against the whole grammar. NaN and
+infinities may be bare, as many libraries write them: as items of floats they are numbers, everywhere else null.
 """
 
 from __future__ import annotations
@@ -62,18 +62,19 @@ _VARIABLE: Final = re.compile(
     rb'(?:(?<=\[)S(?:N(?:S,SN)*+)?(?=S\])|(?<=:)SN(?=S[,}])|(?<=")[^"\\\x00-\x1f]*+(?="))'
     .replace(b"S", _SPACE).replace(b"N", _SIZE)
 )  # fmt: skip
-"""What differs between the requests of a caller: sizes of a shape, a size in bytes, and the id, behind their names."""
+"""The parts that differ between a caller's requests: sizes of a shape, a size in bytes, and the id, after their names.
+"""
 _check_framing: Final = partial(grammar.check_framing, bare=True)
 _REMEMBERED: Final = 1 << 10
-"""Bytes of the longest JSON that is known as a whole, if it has no items."""
+"""Most bytes of a JSON without items that is cached as a whole."""
 
 
 InferBody = tuple[Buffer, int | None]
-"""A body, and the bytes of JSON at its start; None if all of it is JSON."""
+"""A body, and the number of bytes of JSON at its start; None if all of it is JSON."""
 
 
 def is_long(message: InferBody, model: Model) -> bool:
-    """Whether reading the body takes so long that it is not for the event loop."""
+    """Whether reading the body takes too long for the event loop."""
     body, json_size = message
     long_text = LONG_LOOKUP if model.is_lookup else LONG_JSON
     if json_size is None:
@@ -82,11 +83,11 @@ def is_long(message: InferBody, model: Model) -> bool:
 
 
 def read_body(message: InferBody, model: Model, limits: Limits, memory: Memory = UNCOUNTED) -> AskedInference:
-    """What an infer request asks for.
+    """Read an infer request.
 
-    A size of 0 means that the whole body is the items of a model's only input. What is wrong is refused in this order:
+    A size of 0 means that the whole body is the items of a model's only input. Errors have this order:
     malformed_request; invalid_field and not_implemented; unsupported_dtype; element_count_mismatch;
-    value_not_representable; limit_exceeded. `memory` is charged before it is taken.
+    value_not_representable; limit_exceeded. `memory` is charged before it is allocated.
     """
     body, json_size = message
     if json_size == 0:
@@ -125,7 +126,7 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
     parsed = parse_envelope(envelope, text, _check_framing, memory, most)
     document, arrays = read_document(parsed, model, items.find, limits, memory)
     if items.count != found.arrays or count_members(parsed) != found.members:
-        # A key that is given twice, or items among what is ignored, which nobody else looks at.
+        # A repeated key, or items in an ignored member, which nothing else checks.
         _check_framing(text, memory)
     elif key:
         validated = replace(document.validated, ready=document)
@@ -138,20 +139,20 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
 
 
 def _arrays(document: InferDocument, items: _Items) -> Arrays:
-    """The items of the inputs of a document that is known."""
+    """The items of the inputs of a known document."""
     found = {one.name: items.find(one) for one in document.inputs}
     items.check_end()
     return found
 
 
 def _is_plain(given: Any) -> bool:
-    """Tell whether `_renewed` reads the numbers of an input as they are meant."""
+    """Whether `_renewed` can read the numbers of an input."""
     size = (given.get("parameters") or {}).get("binary_data_size")
     return has_plain_shape(given) and (size is None or (type(size) is int and size < 1 << 63))
 
 
 def _renewed(known: InferDocument, envelope: bytes) -> InferDocument | None:
-    """A known document with the id, the shapes and the sizes of another request. None if its id is not Unicode."""
+    """A known document with the id, shapes and sizes of another request. None if its id is not Unicode."""
     try:
         given = orjson.loads(envelope)
     except orjson.JSONDecodeError:
@@ -168,7 +169,7 @@ def _renewed(known: InferDocument, envelope: bytes) -> InferDocument | None:
 
 
 def _find_arrays(text: Buffer, model: Model, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
-    """The arrays in the JSON, and how many bytes all else may take. Raises limit_exceeded."""
+    """The arrays in the JSON, and the most bytes of the rest. Raises limit_exceeded."""
     if not model.is_lookup:
         found = find_arrays(view_of(text), INPUT_DEPTH, MOST_ARRAYS)
         if found.closed and found.arrays > MOST_ARRAYS:
@@ -199,7 +200,7 @@ def _read_raw(body: Buffer, model: Model, limits: Limits, memory: Memory) -> Ask
 
 
 class _Items:
-    """Finds the items of the inputs, which are asked for in their order, in the JSON or behind it."""
+    """Finds the items of the inputs, in the order of the inputs, in the JSON or after it."""
 
     __slots__ = ("_behind", "_memory", "_place", "_places", "_text", "_view", "count")
 
@@ -237,7 +238,7 @@ class _Items:
         return packed_items(one, self._behind[place : self._place], self._memory)
 
     def check_end(self) -> None:
-        """Raises malformed_request unless the inputs have exactly the bytes that follow the JSON."""
+        """Raise malformed_request unless the inputs use exactly the bytes that follow the JSON."""
         if self._place != len(self._behind):
             wanted = str(self._place) if self._place < 2**63 else "more than 2^63"
             raise malformed(f"{len(self._behind)} bytes follow the JSON of the request, which asks for {wanted}")

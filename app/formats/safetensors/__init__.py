@@ -1,1 +1,1 @@
-"""Safetensors bodies, and the query that goes with them."""
+"""Safetensors bodies and their queries."""

@@ -1,9 +1,8 @@
-"""The JSON header of a safetensors body, read and written: an object whose members describe a tensor each, but for
-`__metadata__`.
+"""Read and write the JSON header of a safetensors body: an object with one member per tensor, and `__metadata__`.
 
-It means what it means to the format's own library: `__metadata__` may be null, members of a tensor other than dtype,
-shape and data_offsets are ignored. Two rules are of the format's text, and not of its library: the header begins with a
-brace, and no key is given twice.
+It has the same meaning as in the format's own library: `__metadata__` may be null, members of a tensor other than
+dtype, shape and data_offsets are ignored. Two rules come from the specification and not from the library: the header
+begins with a brace, and keys are not repeated.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from app.tensors.little_endian_items import bounded_product, items_text
 from app.tensors.near_dtype import hint_for_dtype, holds_positions
 
 MAX_HEADER: Final = 1 << 20
-"""Most bytes of the JSON header: an honest one of two tensors has some hundreds."""
+"""Most bytes of the JSON header: a usual one of two tensors has a few hundred."""
 HEADER_BYTES: Final = 48
-"""What a byte of the header takes at most while it is read: a name and a text of `__metadata__` may have 8 bytes."""
+"""Most bytes of memory per byte of the header: a name and a text of `__metadata__` may be 8 bytes long."""
 ALIGNMENT: Final = 64
-"""The items of an answer start at a multiple of this many bytes, so that readers can map them as they are."""
+"""The items of an answer start at a multiple of this many bytes, so that readers can map them."""
 _MOST_ENTRY: Final = 1 << 16
-"""Most bytes of what the header says of one tensor: an honest one has some dozens."""
+"""Most bytes of the description of one tensor: a usual one has a few dozen."""
 _MOST_NESTED: Final = 127
-"""Most objects and lists within one another, as the format's own library has it."""
+"""Most nested objects and lists, as in the format's own library."""
 _TEXT: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _MARK: Final = re.compile(rb"(%b)[ \t\n\r]*+:|%b|[{}\[\]]" % (_TEXT, _TEXT), re.DOTALL)
 """A key, another text, or a bracket."""
 _STEPS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _NARROW: Final = re.compile(r"(?:F[468]|[IU]4)(?:_\w{1,16})?")
-"""Types of 8 bits and less that the format has and this service has not."""
+"""Types of 8 bits and less that the format has and this service lacks."""
 UNSOUND_HINT: Final = (
     "Write the file with save_file of safetensors, and send all of its bytes, as 'curl -T FILE' and '--data-binary "
     "@FILE' do: '-d' leaves out line ends."
@@ -48,8 +47,8 @@ UNSOUND_HINT: Final = (
 class Entry:
     """A tensor as the header describes it; `begin` and `end` count from the end of the header.
 
-    `known` is the element type, None if `dtype` names none that is read here; `pointer` is where errors say that the
-    tensor is, and `fault` how the number of bytes is not what the shape asks for, "" if it is.
+    `known` is the element type, None if `dtype` is not supported. `pointer` locates the tensor in errors. `fault`
+    describes a wrong number of bytes, "" if it matches the shape.
     """
 
     name: str
@@ -74,10 +73,10 @@ _PLACE: Final = attrgetter("begin", "end")
 
 
 def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[Entry, ...]:
-    """The tensors that a safetensors header describes, in the order of their bytes, which leave no hole.
+    """The tensors that a safetensors header describes, in the order of their bytes, which have no gaps.
 
-    Raises malformed_request. `__metadata__` has to be null or an object of texts, which are added to `metadata`, if
-    given.
+    `__metadata__` must be null or an object of texts, which are added to `metadata` if that is given. Raises
+    malformed_request.
     """
     if header[:1] != b"{":
         _malformed("the safetensors header does not start with {")
@@ -104,9 +103,9 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
 
 
 def _members(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and JSON of each member of the object that a JSON text is.
+    """Name and JSON of each member of a JSON object.
 
-    Each is read by itself, so that other threads go on in between.
+    Each is read separately, so that other threads run in between.
     """
     depth, keys = 0, []
     for mark in _MARK.finditer(text):
@@ -170,7 +169,7 @@ def _malformed(detail: str) -> NoReturn:
 
 
 def hint_for_type(given: str, of: str = "data") -> str:
-    """Say how to mend a body whose tensor `of` has the type `given`, which is not read here."""
+    """The hint for a body whose tensor `of` has the unsupported type `given`."""
     if _NARROW.fullmatch(given) and not holds_positions(of):
         return (
             f"Save {given} as U8 to keep its bytes as uint8, as tensor.view(torch.uint8) and array.view('uint8') "
@@ -180,12 +179,12 @@ def hint_for_type(given: str, of: str = "data") -> str:
 
 
 def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
-    """What stands before the `size` bytes of the items of the one tensor of a body, padded to `ALIGNMENT`."""
+    """The bytes before the `size` bytes of a body's only tensor, padded to `ALIGNMENT`."""
     return write_headers({name: (dtype, shape, size)})
 
 
 def write_headers(tensors: Mapping[str, tuple[DType, tuple[int, ...], int]], metadata: str = "") -> bytes:
-    """The same for tensors whose items follow one another: of each its name, type, shape and bytes.
+    """The bytes before several tensors; `tensors` has the name, type, shape and bytes of each.
 
     `metadata` is the JSON of `__metadata__`, "" for none.
     """

@@ -1,9 +1,10 @@
 """A safetensors body and the query of its URL to a call: of an operator, a gradient, a lookup or a scatter.
 
 A body is a little-endian uint64 N, N bytes of JSON that describe the tensors, and the tensors' bytes. It is read
-strictly, since a length or an offset that is wrong by one would gather other bytes than the sender meant: the tensors
-must cover the rest of the body without overlap, hole or remainder. Items are not copied if they are aligned, and never
-become Python objects. The query says what JSON has in its body; of a lookup a text in the header does.
+strictly, because a length or offset that is wrong by one would gather other bytes than the sender meant: the tensors
+must cover the rest of the body without overlap, gap or remainder. Items are not copied if they are aligned, and never
+become Python objects. The query has the fields that a JSON request has in its body; a lookup has them in a text of the
+header.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ready:
-    """What is known of a header and a query that came before: the tensors by the names that they have in a document,
-    where their bytes start, how long the whole body is, and whether the query asks for an explanation.
+    """The cached result of a header and query: the tensors by their names in a document, where their bytes start, the
+    length of the whole body, and whether the query asks for an explanation.
     """
 
     entries: tuple[tuple[str, Entry | StringKeys], ...]
@@ -63,10 +64,10 @@ class _Ready:
 def read_request(
     body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
-    """The call that a body and the query of its URL ask for, and how a JSON answer is to be encoded.
+    """The call of a body and the query of its URL, and how to encode a JSON answer.
 
-    `memory` is charged with what has to be copied; what that raises is raised. Raises malformed_request, limit_exceeded
-    (the header), invalid_field, unsupported_dtype, element_count_mismatch and value_not_representable.
+    `memory` is charged with copies; what that raises is raised. Raises malformed_request, limit_exceeded (the header),
+    invalid_field, unsupported_dtype, element_count_mismatch and value_not_representable.
     """
     size = header_size(body)
     envelope = b"%b?%b" % (bytes(body[: 8 + size]), query) if size + len(query) <= LONGEST else b""
@@ -90,12 +91,12 @@ def read_request(
 
 
 def header_size(body: Buffer) -> int:
-    """How long the header of `body` is by its own account."""
+    """The length of the header as `body` declares it."""
     return int.from_bytes(body[:8], "little")
 
 
 def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory) -> Validated:
-    """All that a request says beside the bytes of its tensors."""
+    """A request without the bytes of its tensors."""
     metadata: dict[str, str] = {}
     entries, start = read_layout(body, memory, metadata)
     found = with_string_keys(entries)
@@ -119,7 +120,7 @@ def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory
 def _validate_query(
     found: Mapping[str, Entry | StringKeys], query: bytes, row: Signature, limits: Limits
 ) -> tuple[dict[str, Entry | StringKeys], Validated, bool]:
-    """The tensors of a request and what its query says. Raises invalid_field."""
+    """The tensors of a request and the fields of its query. Raises invalid_field."""
     inputs = row.inputs_beside(found)
     known = f"{', '.join(inputs[:-1])} and {inputs[-1]} are" if len(inputs) > 1 else f"{inputs[0]} is"
     for name in found:
@@ -155,7 +156,7 @@ def _check_inputs(
 ) -> None:
     """Raise invalid_field for a tensor that is missing or given twice.
 
-    Of the `inputs`, those that are `named` are resident; `fields` are those of the query that may name one.
+    The inputs in `named` are resident tensors; `fields` are the query fields that can name one.
     """
     for name in named:
         if name in found:
@@ -180,11 +181,11 @@ def _check_inputs(
 def read_layout(
     body: Buffer, memory: Memory = UNCOUNTED, metadata: dict[str, str] | None = None
 ) -> tuple[tuple[Entry, ...], int]:
-    """The tensors of a safetensors body in the order of their bytes, and where those bytes start.
+    """The tensors of a safetensors body in the order of their bytes, and where the bytes start.
 
-    The entries are within the body, follow one another without overlap or hole, and end where the body ends. Raises
-    malformed_request, and limit_exceeded for a header of more than `MAX_HEADER` bytes. `memory` is charged with
-    what a long header takes; what that raises is raised. `metadata` is as `read_header` takes it.
+    The entries cover the rest of the body without overlap or gap. `memory` is charged with what a long header takes;
+    what that raises is raised. `metadata` is as in `read_header`. Raises malformed_request, and limit_exceeded for a
+    header of more than `MAX_HEADER` bytes.
     """
     if len(body) < 8:
         _malformed(f"the body has {len(body)} bytes; the length of the safetensors header alone takes 8")

@@ -1,6 +1,6 @@
-"""Keys that are strings in a safetensors request, which has no type for those: two tensors stand for them.
+"""String keys in a safetensors request. The format has no strings, so two tensors represent them.
 
-`keys.offsets` (int64, n + 1) cuts n keys of UTF-8 out of `keys.bytes` (uint8), as in an upload; those of a lookup are
+`keys.offsets` (int64, n + 1) cuts n keys of UTF-8 out of `keys.bytes` (uint8), as in an upload; in a lookup they are
 `0.keys.offsets` and `0.keys.bytes`.
 """
 
@@ -24,11 +24,11 @@ from app.tensors.string_tensor import PackedStrings
 
 _OFFSETS: Final = re.compile(r"((?:[0-9]{1,6}\.)?keys)\.offsets")
 _TAKEN: Final = 3
-"""Bytes that a byte of the frames takes: itself, the mark of a head, and a copy."""
+"""Bytes of memory per byte of the frames: the frame, a flag for a frame's start, and a copy."""
 
 
 class StringKeys(NamedTuple):
-    """The two tensors that are the keys `name`."""
+    """The two tensors that represent the keys `name`."""
 
     name: str
     offsets: Entry
@@ -36,7 +36,7 @@ class StringKeys(NamedTuple):
 
 
 def with_string_keys(entries: Iterable[Entry]) -> dict[str, Entry | StringKeys]:
-    """The tensors of a header by name, with each pair of offsets and bytes as the keys that it is."""
+    """The tensors of a header by name, with each pair of offsets and bytes joined into keys."""
     found: dict[str, Entry | StringKeys] = {entry.name: entry for entry in entries}
     for name, entry in list(found.items()):
         match = _OFFSETS.fullmatch(name)
@@ -48,7 +48,7 @@ def with_string_keys(entries: Iterable[Entry]) -> dict[str, Entry | StringKeys]:
 
 
 def read_string_keys(keys: StringKeys, items: memoryview, memory: Memory) -> PackedStrings:
-    """The keys whose tensors lie within `items`. `memory` is charged with what they take as strings.
+    """The keys whose tensors are within `items`. `memory` is charged with the strings.
 
     Raises unsupported_dtype, invalid_field, element_count_mismatch, value_not_representable, and what charging raises.
     """

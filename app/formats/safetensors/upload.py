@@ -1,8 +1,8 @@
-"""Uploads as a safetensors file: what its header says, before the items come.
+"""The header of an upload as a safetensors file, read before the items arrive.
 
-A file has one tensor, or a table with keys: `keys` and `data`, or `keys.offsets`, `keys.bytes` and `data` for keys that
-are strings. Keys alone, which are added to a table, are the same without `data`. The bytes come in this order, so that
-keys are known to be unique before a row is sent.
+A file has one tensor, or a table with keys: `keys` and `data`, or `keys.offsets`, `keys.bytes` and `data` for string
+keys. A file that adds keys to a table has no `data`. The bytes have this order, so that keys are known to be unique
+before a row is sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAYOUTS: Final = ((KEYS, DATA), (OFFSETS, BYTES, DATA), (OFFSETS, BYTES))
 
 
 def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
-    """What the header of a file says, None if `head` ends before it does.
+    """Parse the header of a file, None if `head` ends within it.
 
     Raises malformed_request, limit_exceeded, invalid_field, unsupported_dtype and element_count_mismatch.
     """
@@ -79,7 +79,7 @@ def _keyed_start(entries: Sequence[Entry], offset: int) -> Start:
 
 
 def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
-    """The keys that one tensor of integers is, or two that are offsets and bytes, whose types are known.
+    """The keys of one tensor of integers, or of two tensors with offsets and bytes, whose types are known.
 
     Raises unsupported_dtype, invalid_field and element_count_mismatch.
     """
@@ -99,7 +99,7 @@ def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
 
 
 def check_column(entry: Entry, dtypes: Sequence[str]) -> None:
-    """Raise unsupported_dtype, element_count_mismatch or invalid_field unless it is of a type, and of one dimension."""
+    """Raise unsupported_dtype, element_count_mismatch or invalid_field unless it has a type, and one dimension."""
     check_entry(entry, entry.pointer)
     assert entry.known is not None
     if entry.known.name not in dtypes:
@@ -118,7 +118,7 @@ def check_column(entry: Entry, dtypes: Sequence[str]) -> None:
 
 
 def check_entry(entry: Entry, pointer: str) -> None:
-    """Raises unsupported_dtype for a type that is not known, and element_count_mismatch."""
+    """Raise unsupported_dtype for an unknown type, and element_count_mismatch."""
     if entry.known is None:
         raise GatherError(
             "unsupported_dtype",
@@ -131,7 +131,7 @@ def check_entry(entry: Entry, pointer: str) -> None:
 
 
 def keys_head(keys: KeysSpec, data: tuple[DType, tuple[int, ...], int] | None = None) -> bytes:
-    """What stands before the keys of a download, and the rows behind them: `data`, their type, shape and bytes."""
+    """The bytes before the keys and rows of a download: the header with their types, shapes and sizes."""
     if keys.dtype == "string":
         texts = keys.string_bytes
         tensors = {

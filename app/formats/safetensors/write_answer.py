@@ -1,4 +1,4 @@
-"""The safetensors body of an answer: the header, and the items of each tensor as they are, not copied."""
+"""The safetensors body of an answer: the header, and the items of each tensor without a copy."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def check_writable(dtype: DType, pointer: str) -> None:
 
 
 def write_answer(answer: Answer, encoding: Encoding = "values", memory: Memory = UNCOUNTED) -> list[Buffer]:
-    """The body of `answer` in pieces. There is nothing to encode, and no memory to charge.
+    """The body of `answer` in pieces. It copies nothing and charges no memory.
 
-    What a lookup says beside its outputs is JSON in the header's metadata. Raises unsupported_dtype.
+    The header's metadata has a lookup's JSON beside its outputs. Raises unsupported_dtype.
     """
     outputs = answer.outputs
     for output in outputs.values():

@@ -1,7 +1,7 @@
 """The messages' classes, made from the descriptor.
 
-They are in a pool of their own: a process may have the messages of other packages by the same names, as those of
-Triton's client, and protobuf refuses a second message of a name in its default pool.
+They have their own pool: a process may have messages with the same names from other packages, such as Triton's client,
+and protobuf refuses a second message of a name in its default pool.
 """
 
 from __future__ import annotations

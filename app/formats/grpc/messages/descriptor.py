@@ -1,4 +1,4 @@
-"""The .proto files beside this as a FileDescriptorSet in base64; `make grpc-messages` writes it."""
+"""The .proto files in this folder as a FileDescriptorSet in base64; `make grpc-messages` writes it."""
 
 from __future__ import annotations
 
