@@ -1,1 +1,1 @@
-"""HTTP: the ASGI application, its routes and their handlers, and what OpenAPI says of them."""
+"""HTTP: the ASGI application, its routes, their handlers, and their OpenAPI description."""

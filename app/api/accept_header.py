@@ -1,4 +1,4 @@
-"""The header field Accept (RFC 9110, 12.5.1): which of the formats on offer a caller prefers."""
+"""The header field Accept (RFC 9110, 12.5.1): which of the offered formats a caller prefers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from typing import Final
 
 _MOST: Final = 64
-"""So many media types of a field are read; no client that is honest lists more."""
+"""Most media types of a field that are read; honest clients list fewer."""
 _WEIGHT: Final = re.compile(rb"[ \t]*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[ \t]*")
 
 
 def media_weights(accept: bytes) -> dict[bytes, float]:
-    """The weight of each media type or range in the field, in its order; 0 where the weight is no number.
+    """The weight of each media type or range in the field, in order; 0 if the weight is not a number.
 
-    Parameters other than the weight are left out; of a type that occurs twice the first weight holds.
+    Parameters other than the weight are ignored; if a type is repeated, its first weight counts.
     """
     weights: dict[bytes, float] = {}
     for part in accept.split(b",", _MOST)[:_MOST]:
@@ -32,7 +32,7 @@ def media_weights(accept: bytes) -> dict[bytes, float]:
 def preferred(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> bytes:
     """The media type of `offered` with the greatest weight, by its name or a range such as `*/*`.
 
-    `otherwise`, one of `offered`, where no other has a greater weight than it.
+    `otherwise`, one of `offered`, wins ties.
     """
     weights = media_weights(accept)
     by_range = weights.get(b"application/*", weights.get(b"*/*", 0.0))
@@ -45,10 +45,10 @@ def preferred(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> byte
 
 
 def admitted(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[bytes]:
-    """The media types of `offered` that the field admits, best first; only `otherwise`, one of them, where it has none.
+    """The media types of `offered` that the field accepts, best first; [`otherwise`], one of them, if it accepts none.
 
-    First stand those that are named, by their weights. A range such as `*/*` asks for nothing in particular: it admits
-    `otherwise` after them, and then the others.
+    Named types come first, by weight. A range such as `*/*` expresses no preference: it adds `otherwise`, then the
+    rest.
     """
     weights = media_weights(accept)
     known = list(offered)
@@ -59,7 +59,7 @@ def admitted(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[
 
 
 def prefers_page(accept: bytes) -> bool:
-    """Whether the field names HTML, as browsers do, and nothing that it prefers to that."""
+    """Whether the field names HTML, as browsers do, and prefers nothing to it."""
     weights = media_weights(accept) if b"text/html" in accept else {}
     html = weights.get(b"text/html", 0.0)
     return html > 0 and html >= max(weights.values())

@@ -1,7 +1,6 @@
-"""The ASGI application: a pure callable, since a framework's router and middleware cost more than a gather.
+"""The ASGI application: a plain callable, because a framework's router and middleware cost more than a gather.
 
-One place checks Host, Origin and key, finds the handler, turns every error into the one error shape, and answers
-OPTIONS.
+It checks Host, Origin and key, finds the handler, turns every error into the one error shape, and answers OPTIONS.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _ALL_METHODS: Final = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
 class AsgiApp:
-    """Hands each request to the handler of its operation (see `route_table`).
+    """Passes each request to the handler of its operation (see `route_table`).
 
     `handlers` has a handler for each operation; `lifespan` is an application that starts and ends the service.
-    `cross_origin` is None if no page of another site may call. `routes` may be more than those that all services have.
-    `node` is the name of a service that is a shard of a cluster, `after_waiting` is for reads of its ranges.
+    `cross_origin` is None if no page of another site may call. `routes` may extend the usual ones. `node` is the name
+    of a service that is a shard of a cluster; `after_waiting` is for reads of its ranges.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class AsgiApp:
             code = error.code
             drop_tracebacks(error)
             if context.started:
-                # What has been sent cannot be taken back: the connection ends here, so that no answer looks whole.
+                # Sent bytes cannot be taken back: close the connection, so that no answer looks complete.
                 context.status = CATALOGUE[code].status
                 logger.error(
                     "an answer was cut: %s", error.detail, extra={"fields": {"request_id": context.request_id}}
@@ -122,7 +121,7 @@ class AsgiApp:
             drop_tracebacks(error)
         except asyncio.CancelledError as error:
             drop_tracebacks(error)
-            # A stop cuts off what outlasts its timeout; nothing else cancels a request, whose task ends here.
+            # A stop cancels requests that outlast its timeout; nothing else cancels a request, whose task ends here.
             code = "not_ready"
             if not context.started:
                 stopped = GatherError("not_ready", "the service stopped before the request was carried out")
@@ -140,7 +139,7 @@ class AsgiApp:
             self.metrics.count(context, code or context.code)
 
     def _check_fields(self, context: RequestContext) -> None:
-        """Raises malformed_request, forbidden and precondition_failed for header fields that no request may have."""
+        """Raise malformed_request, forbidden and precondition_failed for header fields that no request may have."""
         if context.repeated is not None:
             raise GatherError(
                 "malformed_request",
@@ -158,9 +157,9 @@ class AsgiApp:
             check_meant(context.headers, self.node)
 
     def _match(self, context: RequestContext) -> RouteMatch:
-        """Check the header's fields, and find what answers the request.
+        """Check the header's fields, and find the handler.
 
-        The match of a gather holds for each request with the same header, until other keys are in force.
+        The match of a gather is cached for requests with the same header, until the keys change.
         """
         headers, method = context.headers, context.method
         cross_origin, preflight = self.cross_origin, None
@@ -200,7 +199,7 @@ class AsgiApp:
         await context.send_error(error, *extra)
 
     async def _refuse(self, context: RequestContext) -> None:
-        """Answer a method or path that there is not: OPTIONS with 204, another method with 405, both with Allow."""
+        """Answer an unknown method or path: OPTIONS with 204, another method with 405, both with Allow."""
         path, method = context.path, context.method
         assert context.route_match is not None
         route = context.route_match.route

@@ -1,7 +1,7 @@
-"""One request and its answer: the fields of its header, what is known of it so far, and what is sent back.
+"""One request and its answer: the header's fields, the request's state, and the functions that send.
 
-Every answer passes through `RequestContext`, so that each carries Server-Timing and X-Request-ID. The
-body is read by `app.api.request_body`.
+Every answer passes through `RequestContext`, so that each carries Server-Timing and X-Request-ID.
+`app.api.request_body` reads the body.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ Handler: TypeAlias = "Callable[[RequestContext], Awaitable[None]]"
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 _WRITTEN_IN_A_TURN: Final = 1 << 19
-"""Bytes of a longer answer, at least, after which other requests have their turn on the event loop: the system copies
-them in 0.1 to 0.2 ms."""
+"""Bytes of a longer answer, at least, after which other requests get a turn on the event loop: the system copies them
+in 0.1 to 0.2 ms.
+"""
 _MOST_TURNS: Final = 4
-"""In so many turns an answer is written, however long: where all are long, each turn waits for all other answers."""
+"""Most turns in which an answer is written, however long: if all answers are long, each turn waits for all others."""
 _CLOSE: Final = (b"connection", b"close")
 _LINES: Final[BoundedCache[tuple[Field, ...], bytes]] = BoundedCache(256)
-"""Header fields of answers as lines: gathers from one table repeat theirs."""
+"""Header fields of answers as lines, cached: gathers from one table repeat theirs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RouteMatch:
-    """What was found of a header; a gather's holds for each request with the same header.
+    """The result of reading a header; a gather's is cached for requests with the same header.
 
-    `handler` answers it, on the plane `plane`, which is the control plane for what is refused. `parameters` are the
-    segments of the path in the places of the template's braces. `credential` was allowed to by the keys of
-    `keys_version`, which is None where no keys have allowed it yet. `fields` are added to every answer.
+    `handler` answers it, on the plane `plane`; refused requests are on the control plane. `parameters` are the segments
+    of the path in place of the template's braces. `credential` was accepted by the keys of `keys_version`, None if no
+    keys were asked. `fields` are added to every answer.
     """
 
     headers: dict[bytes, bytes]
@@ -71,10 +72,10 @@ class RouteMatch:
 class RequestContext(ServedRequest):
     """A request being answered. `headers` has lower-case names; `code` is an error's.
 
-    `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None where
-    there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that is no list and
-    occurs more than once. `route_match` is set once the route is found. A route sets `changes` to what it has changed,
-    before it answers: the log then has a line of each, whether or not the answer reaches the caller.
+    `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None if
+    there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that occurs more than
+    once and is not a list. `route_match` is set once the route is found. A route sets `changes` before it answers, to
+    what it has changed: the log then has a line for each, whether or not the answer reaches the caller.
     """
 
     exchange: HttpExchange
@@ -106,7 +107,7 @@ class RequestContext(ServedRequest):
             self.headers = self.route_match.headers
 
     def _read_header(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
-        """Read the fields of a header that is not in the cache of headers, less those that hold secrets."""
+        """Read the fields of a header that is not cached, without those that hold secrets."""
         self.headers = headers = dict(sent)
         if len(headers) != len(sent):
             self.headers = headers = combined(sent)
@@ -130,37 +131,37 @@ class RequestContext(ServedRequest):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The segments of the path in the places of the braces of its route's template."""
+        """The segments of the path in place of the braces of its route's template."""
         assert self.route_match is not None
         return self.route_match.parameters
 
     def query_fields(self) -> dict[str, str]:
-        """The fields of the query by name. Raises invalid_field for one that the operation's row does not list."""
+        """The fields of the query by name. Raises invalid_field for a field that the operation does not have."""
         assert self.route_match is not None
         operation = self.route_match.route.operation(self.method)
         return read_query(self.query, () if operation is None else operation.query)
 
     @property
     def sent_key(self) -> bytes | None:
-        """`credential`, also of a request whose header was in the cache of headers."""
+        """`credential`, also if the header was cached."""
         return self.credential if self.route_match is None else self.route_match.credential
 
     def content_length(self) -> int | None:
-        """The declared length of the body, if it is declared."""
+        """The declared length of the body, if any."""
         declared = self.headers.get(b"content-length")
         return int(declared) if declared is not None and declared.isdigit() else None
 
     def send_at_once(
         self, status: int, content_type: bytes, pieces: Sequence[Buffer], extra: tuple[Field, ...] = ()
     ) -> bool:
-        """Answer with a short body, unless its client must first read what it already has: False then."""
+        """Answer with a short body. Returns False, and sends nothing, if its client must first read earlier bytes."""
         exchange, size = self.exchange, sum(map(len, pieces))
         if size > AT_ONCE or self.method == "HEAD" or _CLOSE in extra or not exchange.ready():
             return False
         self.started = True
         self.status = status
         if self.gathered and self.given_id is None and self.code is None and self.metrics.answered(self, size):
-            own = HEADER_TEMPLATE  # most gathers, which are counted by that
+            own = HEADER_TEMPLATE  # most gathers, identified by that
         else:
             own = b"x-request-id: %b\r\nserver-timing: %b\r\n" % (self.request_id.encode(), self.server_timing())
         fields = b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, own)
@@ -173,10 +174,10 @@ class RequestContext(ServedRequest):
         return True
 
     async def send(self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: Field) -> None:
-        """Answer with a whole body, whose pieces are handed on, never copied.
+        """Answer with a whole body, whose pieces are passed on without a copy.
 
-        Returns when nearly all of a large body has been sent, so that its bytes are reserved for as long as they are in
-        memory, however slowly the client reads.
+        Returns when nearly all of a large body has been sent, so that its bytes stay charged while they are in memory,
+        however slowly the client reads.
         """
         pieces = (body,) if isinstance(body, bytes) else body
         if self.send_at_once(status, content_type, pieces, extra):
@@ -194,7 +195,7 @@ class RequestContext(ServedRequest):
             view = memoryview(piece)
             for start in range(0, len(view), step):
                 if written >= turn:
-                    await asyncio.sleep(0)  # other requests have their turn
+                    await asyncio.sleep(0)  # other requests get a turn
                     written = 0
                 part = piece if len(view) <= step else view[start : start + step]
                 await self.send_piece(part)
@@ -202,7 +203,7 @@ class RequestContext(ServedRequest):
         await self.end_answer()
 
     async def begin_answer(self, status: int, *fields: Field) -> None:
-        """Send the header of an answer, whose body follows by `send_piece` and `end_answer`."""
+        """Send the header of an answer whose body follows by `send_piece` and `end_answer`."""
         self.started = True
         self.status = status
         own = (b"x-request-id", self.request_id.encode()), (b"server-timing", self.server_timing())

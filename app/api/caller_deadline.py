@@ -1,6 +1,6 @@
-"""The caller's own deadline: the header field X-Gathernd-Timeout, after which a gather that waits is refused.
+"""The caller's own deadline: the header field X-Gathernd-Timeout, after which a waiting gather is refused.
 
-The service's own deadline is the setting GATHERND_DEADLINE; the shorter of the two holds.
+The service's deadline is the setting GATHERND_DEADLINE; the shorter of the two applies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def with_deadline(handler: Handler, seconds: float) -> Handler:
-    """`handler` for requests whose caller waits for `seconds` only."""
+    """Wrap `handler` for requests whose caller waits only `seconds`."""
 
     async def limited(context: RequestContext) -> None:
         context.wait_at_most(seconds)
@@ -27,7 +27,7 @@ def with_deadline(handler: Handler, seconds: float) -> Handler:
 
 
 def _seconds_like(field: bytes) -> str:
-    """The number that a wrong field begins with, in seconds where it has their unit or that of milliseconds."""
+    """The number at the start of an invalid field, in seconds if it has the unit s or ms."""
     match = re.match(rb"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms)?", field)
     if match is None:
         return "0.25"
@@ -35,7 +35,7 @@ def _seconds_like(field: bytes) -> str:
 
 
 def seconds_of(field: bytes) -> float:
-    """The seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
+    """Parse the seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
     if not _SECONDS.fullmatch(field):
         raise GatherError(
             "invalid_field",

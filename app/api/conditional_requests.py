@@ -1,4 +1,4 @@
-"""Reads If-Match and If-None-Match (RFC 9110, 13.1), compares their ETags, and answers 304."""
+"""Read If-Match and If-None-Match (RFC 9110, 13.1), compare their ETags, and answer 304."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from app.errors import GatherError, invalid_field
 from app.store import Conditions
 
 _MOST_TAGS: Final = 256
-"""ETags that a condition may list, so that the event loop reads it in a tenth of a millisecond."""
+"""Most ETags in a condition, so that the event loop reads it in a tenth of a millisecond."""
 _MEMBER: Final = re.compile(r'[ \t,]*+(\*|(?:W/)?"[\x21\x23-\x7e\x80-\xff]*")?[ \t]*+(?:,|\Z)')
-"""A member of a list, behind any number of empty ones. Nothing is matched twice, however a field is broken."""
+"""A member of a list, after any number of empty ones. The pattern never backtracks, even on malformed fields."""
 _BARE: Final = re.compile("[A-Za-z0-9._-]{1,80}")
 """An ETag without its quotes."""
 
@@ -21,8 +21,8 @@ _BARE: Final = re.compile("[A-Za-z0-9._-]{1,80}")
 def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
     """Read the conditions of a request. Raises invalid_field if a field is neither `*` nor a list of entity tags.
 
-    The ETags of this service are strong. If-None-Match compares weakly, so that `W/"x"` there means `"x"`; If-Match
-    compares strongly, so that a weak tag there matches nothing.
+    The service's ETags are strong. If-None-Match compares weakly, so `W/"x"` there means `"x"`; If-Match compares
+    strongly, so a weak tag there never matches.
     """
     return conditions_of(headers.get(b"if-match"), headers.get(b"if-none-match"), None)
 
@@ -44,12 +44,12 @@ def etag_field(etag: str) -> Field:
 
 
 def version_field(version: int) -> Field:
-    """The header field that says which version of a tensor an answer is of."""
+    """The header field with the number of the version that an answer is from."""
     return b"x-gathernd-data-version", b"%d" % version
 
 
 async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind: str = "tensor") -> bool:
-    """Judge the conditions of a GET, of a tensor or what `kind` names; True once 304 has been sent.
+    """Check the conditions of a GET of a tensor, or of a `kind`; returns True once 304 has been sent.
 
     `further` are header fields of that answer besides ETag.
     """
@@ -62,7 +62,7 @@ async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind
 
 
 def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[str, ...] | None:
-    """The entity tags of a field, ("*",) where one of them is `*`; None where there is no such field."""
+    """The entity tags of a field, ("*",) if one of them is `*`; None if there is no such field."""
     if field is None:
         return None
     text = field if isinstance(field, str) else field.decode("latin-1")
@@ -85,7 +85,7 @@ def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[st
 
 
 def _named(name: str, pointer: str | None) -> tuple[str, str]:
-    """The pointer of a field, and how a caller writes its name."""
+    """The pointer of a field, and its name as a caller writes it."""
     if pointer is None:
         return f"/{name}", name.title()
     member = name.replace("-", "_")

@@ -1,7 +1,7 @@
-"""Content codings (RFC 9110, 8.4.1): gzip and deflate, of requests' bodies and of answers.
+"""Content codings (RFC 9110, 8.4.1): gzip and deflate, for bodies of requests and answers.
 
-A request's deflate may come with the zlib header or without, since clients send both; an answer's has it. A request's
-gzip may have several members (RFC 1952, 2.2), as `cat a.gz b.gz` and bgzip make it.
+A request's deflate may have the zlib header or not, because clients send both; an answer's has it. A request's gzip may
+have several members (RFC 1952, 2.2), as from `cat a.gz b.gz` or bgzip.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 
 STEP: Final = 1 << 18
-"""Most bytes that are inflated at once: zlib holds them twice."""
+"""Most bytes that are decompressed at once: zlib holds them twice."""
 _SENT: Final = 1 << 16
-"""Most bytes that are given to zlib at once: what one call leaves of them is copied for the next."""
+"""Most bytes that are given to zlib at once: it copies what one call leaves of them for the next."""
 _MAGIC: Final = b"\x1f\x8b"
-"""What a member of gzip begins with (RFC 1952, 2.3.1)."""
+"""The first bytes of a gzip member (RFC 1952, 2.3.1)."""
 _FREE_MEMBERS: Final = 1 << 14
 _BYTES_OF_MEMBER: Final = 1 << 10
-"""A body has at most `_FREE_MEMBERS` members of gzip, and one more for each of so many bytes that it inflates to: one
-takes about 5 microseconds to begin, however few bytes it has.
+"""A body may have `_FREE_MEMBERS` gzip members, and one more per this many decompressed bytes: a member takes about 5
+microseconds to begin, however few bytes it has.
 """
 _GZIP: Final = (b"gzip", b"x-gzip")
 _ANSWERS: Final = (b"gzip", b"deflate")
@@ -33,10 +33,10 @@ _COMPRESSED_AT_ONCE: Final = 1 << 20
 
 
 class Inflater:
-    """Inflates a body that comes in pieces: the members of gzip, one after the other, or one stream of deflate.
+    """Decompresses a body that comes in pieces: gzip members one after the other, or one deflate stream.
 
-    Raises malformed_request for a stream that is damaged, cut short or followed by other bytes, and limit_exceeded for
-    very many members that hold next to nothing.
+    Raises malformed_request for a stream that is damaged, truncated or followed by other bytes, and limit_exceeded for
+    too many nearly empty members.
     """
 
     def __init__(self, name: bytes) -> None:
@@ -48,7 +48,7 @@ class Inflater:
         self._start = b""
 
     def pieces(self, data: Buffer) -> Iterator[bytes]:
-        """What the next bytes of the body inflate to, at most STEP bytes at a time."""
+        """Decompress the next bytes of the body, at most STEP bytes at a time."""
         view = memoryview(self._start + bytes(data) if self._start else data)
         self._start = b""
         place = 0
@@ -65,7 +65,7 @@ class Inflater:
                 self._stream = None
 
     def _begin(self, start: bytes) -> None:
-        """A stream begins, with the first member or behind another."""
+        """Begin a stream: the first member or the next one."""
         if self._members and not (self._is_gzip and start == _MAGIC):
             raise self._bytes_follow()
         most = _FREE_MEMBERS + self._inflated // _BYTES_OF_MEMBER
@@ -85,11 +85,11 @@ class Inflater:
         self._stream = zlib.decompressobj(window)
 
     def _inflate(self, rest: Buffer) -> Iterator[bytes]:
-        """What some bytes inflate to, up to the end of their stream."""
+        """Decompress some bytes, up to the end of their stream."""
         stream = self._stream
         size = STEP
         try:
-            # A full piece may have more behind it even where no input is left.
+            # After a full piece there may be more, even if no input is left.
             while (rest or size == STEP) and not stream.eof:
                 piece = stream.decompress(rest, STEP)
                 rest = stream.unconsumed_tail
@@ -119,7 +119,7 @@ class Inflater:
 
 
 def inflater(encoding: bytes | None) -> Inflater | None:
-    """What inflates a body of this Content-Encoding, None for one as it is. Raises unsupported_media_type."""
+    """The decompressor for a Content-Encoding, None for an uncompressed body. Raises unsupported_media_type."""
     name = (encoding or b"").strip().lower()
     if name in (b"identity", b""):
         return None
@@ -133,15 +133,16 @@ def inflater(encoding: bytes | None) -> Inflater | None:
 
 
 def coding_of_answer(accept_encoding: bytes | None) -> bytes | None:
-    """The content coding that an answer may have, None for none: only where the field names one coding and no more.
+    """The content coding of an answer, None for none: it is used only if the field names exactly one coding.
 
-    So Triton's clients ask for it. Others list what they can read in every request and would pay each time.
+    Triton's clients ask for it this way. Other clients list every coding that they know in every request, and would
+    always pay for compression.
     """
     return accept_encoding if accept_encoding in _ANSWERS else None
 
 
 def compressed(pieces: list[Buffer], coding: bytes, memory: Memory) -> list[Buffer]:
-    """`pieces` as one gzip or zlib stream, in pieces no longer than what was read for them.
+    """`pieces` as one gzip or zlib stream, in pieces that are not longer than the input for them.
 
     `memory` is charged with the bytes of each.
     """

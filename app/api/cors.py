@@ -1,8 +1,8 @@
-"""CORS: which pages of other sites browsers let call the service: none, unless GATHERND_CORS_ORIGINS names origins.
+"""CORS: the pages of other sites that browsers let call the service: none, unless GATHERND_CORS_ORIGINS lists origins.
 
-Starlette's middleware decides which origins are allowed, and what preflight requests and answers are told. It does not
-wrap the application: what the server writes at once (most gathers, and its own refusals) does not pass through an ASGI
-`send`, and a refused preflight request has the one shape of errors.
+Starlette's middleware decides which origins are allowed, and the header fields of preflight and other answers. It does
+not wrap the application, because what the server writes directly (most gathers, and its own refusals) does not pass
+through an ASGI `send`, and a refused preflight request must have the one shape of errors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READABLE: Final = (
     "X-Gathernd-Shape",
     "X-Request-ID",
 )
-"""The header fields of answers that a page may read beside those that it always may."""
+"""Header fields of answers that a page may read in addition to those that it always may."""
 _OWN: Final = (b"content-length", b"content-type")
 _PLAIN: Final = b"text/plain; charset=utf-8"
 _CACHED: Final = ("GET", "HEAD")
@@ -43,12 +43,12 @@ _VARY: Final = (b"vary", b"Origin")
 
 
 def is_preflight(method: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser asks what a page may do; it sends no key with that."""
+    """Whether a browser sends a preflight request; it has no key."""
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
 class CrossOrigin:
-    """What browsers are told: pages of `origins` may make requests and read the answers."""
+    """The CORS rules: pages of `origins` may make requests and read the answers."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._rules = CORSMiddleware(
@@ -64,8 +64,8 @@ class CrossOrigin:
     def fields(self, method: str, origin: bytes | None) -> list[Field]:
         """The header fields of the answer to a request with this field Origin.
 
-        Without one, an answer that a cache may keep says that Origin matters: a browser that has loaded a path without
-        that field would take the answer, which no page may read, for the one to a page.
+        Without Origin, a cacheable answer says that Origin matters. Otherwise a browser that loaded a path without the
+        field would reuse that answer, which no page may read, for a page.
         """
         if origin is None:
             return [_VARY] if method in _CACHED else []
@@ -74,7 +74,7 @@ class CrossOrigin:
         return self._always
 
     async def answer_preflight(self, context: RequestContext) -> None:
-        """Answer a preflight request. Raises forbidden for what a page may not do."""
+        """Answer a preflight request. Raises forbidden for a request that a page may not make."""
         answer = self._rules.preflight_response(Headers(scope=context.scope))
         if answer.status_code != HTTPStatus.OK:
             raise GatherError(

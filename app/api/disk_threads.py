@@ -1,8 +1,8 @@
-"""The threads on which requests for tensors wait for the disk, so that one tensor whose disk stalls stops no other.
+"""The threads on which requests for tensors wait for the disk, so that a tensor whose disk stalls does not stop others.
 
-Changes wait for each other by tensor: those that share a lock (see `Group.stripe`) have SHARE threads at a time, and
-the others wait without one. Lookups of what is known of a tensor never wait for a lock, and have threads of their own,
-as have uploads and downloads; of these, too, tensors of one lock have a share only.
+Changes of one tensor wait for each other: tensors that share a lock (see `Group.stripe`) have at most SHARE threads;
+the rest wait without a thread. Lookups of metadata never wait for a lock, and have their own threads, as do uploads and
+downloads; of these, too, tensors with one lock have only a share.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ class DiskThreads:
 
     def __init__(self) -> None:
         self.streams: Executor = ThreadPoolExecutor(THREADS, "disk")
-        """For the pieces of uploads and downloads."""
+        """Threads for the pieces of uploads and downloads."""
         self._changes = _Shared(ThreadPoolExecutor(THREADS, "change"), SHARE)
         self._lookups = _Shared(ThreadPoolExecutor(THREADS, "lookup"), SHARE)
         self._downloads = _Shared(self.streams, THREADS // 4)
         self._background = ThreadPoolExecutor(THREADS, "background")
 
     async def change(self, name: str, work: Callable[[], T]) -> T:
-        """The result of `work`, which may wait for the lock of tensor `name`."""
+        """Run `work`, which may wait for the lock of tensor `name`."""
         return await self._changes.run(name, work)
 
     async def look_up(self, name: str, work: Callable[[], T]) -> T:
-        """The result of `work`, which reads what is known of tensor `name` ("" for all) and waits for no lock."""
+        """Run `work`, which reads metadata of tensor `name` ("" for all) and waits for no lock."""
         return await self._lookups.run(name, work)
 
     async def read(self, name: str, work: Callable[[], T]) -> T:
-        """The result of `work`, which reads a piece of tensor `name`."""
+        """Run `work`, which reads a piece of tensor `name`."""
         return await self._downloads.run(name, work)
 
     def run_in_background(self, work: Callable[[], None]) -> None:
-        """Do `work` when a thread is free, and log its error if it fails. From any thread."""
+        """Run `work` when a thread is free, and log its error if it fails. From any thread."""
         self._background.submit(work).add_done_callback(_log_failure)
 
     def shutdown(self) -> None:
-        """Finish what was begun."""
-        # In this order, since changes submit work for the background.
+        """Finish all submitted work."""
+        # In this order, because changes submit background work.
         for executor in (self.streams, self._changes.executor, self._lookups.executor, self._background):
             executor.shutdown()
 
@@ -68,7 +68,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> N
 
 
 class _Shared:
-    """An executor of which all tensors of one lock have `share` threads at a time."""
+    """An executor in which tensors with one lock have at most `share` threads."""
 
     def __init__(self, executor: Executor, share: int) -> None:
         self.executor = executor
@@ -88,6 +88,6 @@ class _Shared:
             if working.done():
                 free.release()
             else:
-                # The request was cancelled, and the thread is still taken.
+                # The request was cancelled, but the thread is still busy.
                 working.add_done_callback(lambda _: _call_in(loop, free.release))
             del working  # it keeps its error, whose traceback refers to this frame

@@ -1,4 +1,4 @@
-"""What every download shares: its format, chosen by Accept, its header fields, and its body in pieces."""
+"""Shared parts of downloads: the format, chosen by Accept, the header fields, and the body in pieces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from app.formats.body_formats import RAW, SAFETENSORS_FILE, TENSORS, TensorCodec
 
 _FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
 BY_ACCEPT: Final[Field] = (b"vary", b"Accept")
-"""Tells caches that another Accept may get another format; all of them have one ETag, that of the content."""
+"""Tells caches that another Accept may get another format; all formats have the content's ETag."""
 
 
 class Download(NamedTuple):
-    """What a download answers: a format, the type and shape of what it holds, and which content that is.
+    """A download: a format, the type and shape of its array, and its ETag.
 
-    `size` is the bytes of the body, None if they are not known before.
+    `size` is the bytes of the body, None if unknown.
     """
 
     codec: TensorCodec
@@ -61,7 +61,7 @@ def codec_for_rows(context: RequestContext, dtype: str) -> TensorCodec:
 
 
 def codec_for_keys(context: RequestContext, dtype: str) -> TensorCodec:
-    """The best format by Accept that carries keys of `dtype`: safetensors carries strings, as two tensors."""
+    """The best format by Accept that carries keys of `dtype`; safetensors carries strings, as two tensors."""
     formats = _admitted(context)
     return next((codec for codec in formats if codec is SAFETENSORS_FILE or dtype in codec.dtypes), formats[0])
 
@@ -72,6 +72,6 @@ def no_keys(name: str) -> GatherError:
 
 
 def _admitted(context: RequestContext) -> list[TensorCodec]:
-    """The formats that Accept admits, best first."""
+    """The formats that Accept allows, best first."""
     names = admitted(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())
     return [_FORMATS[name] for name in names]

@@ -1,4 +1,4 @@
-"""Errors over HTTP: the one shape of an error body (RFC 9457) and the fields that go with it."""
+"""Errors over HTTP: the one shape of an error body (RFC 9457) and its header fields."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def problem(error: GatherError, request_id: str) -> dict[str, Any]:
 def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, bytes]:
     """The content type and the bytes of the error body for a request to `path`.
 
-    Clients of the inference protocol look for a top-level string `error` in plain JSON; the rest stands beside it.
+    Clients of the inference protocol expect a top-level string `error` in plain JSON; the other members are next to it.
     """
     members = problem(error, request_id)
     if is_protocol(path):
@@ -86,7 +86,7 @@ def _place(place: Place) -> dict[str, Any]:
 
 
 def _plain(value: int | float | str) -> int | float | str:
-    """A value that JSON readers can take: an integer beyond 64 bits becomes its decimal text."""
+    """A value that all JSON readers accept: an integer beyond 64 bits becomes its decimal text."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return f"{value:#x}" if value.bit_length() > 4096 else str(value)
     return value
@@ -97,7 +97,7 @@ def _retry_after(error: GatherError) -> int:
 
 
 def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
-    """The header fields that go with an error besides its type and length."""
+    """The header fields of an error other than its type and length."""
     headers = []
     if CATALOGUE[error.code].status == 503:
         headers.append((b"retry-after", b"%d" % _retry_after(error)))
@@ -109,7 +109,7 @@ def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
 def render_error(error: GatherError, request_id: str, path: str, accept: bytes = b"") -> RenderedError:
     """The answer to a request for `path` that is refused with `error`.
 
-    A browser, whose Accept prefers HTML, gets a page for what is not found; all others get the error body.
+    A browser, whose Accept prefers HTML, gets a page for not_found; all others get the error body.
     """
     if error.code == "not_found" and prefers_page(accept) and not is_protocol(path):
         body = not_found_page(path, error.detail, hint_of(error, _retry_after(error)))

@@ -1,4 +1,4 @@
-"""Answers one request of the Open Inference Protocol, from its parts to the parts of the answer, by REST and gRPC."""
+"""Answers a request of the Open Inference Protocol, for REST and gRPC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Written = TypeVar("Written")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferFormat(Generic[Message, Written]):
-    """How a transport's requests are read, and their answers written; what is long is done by a thread of the pool."""
+    """How a transport reads requests and writes answers; a thread of the pool does long work."""
 
     is_long: Callable[[Message, Model], bool]
     read: Callable[[Message, Model, Limits, Memory], AskedInference]
@@ -32,7 +32,7 @@ class InferFormat(Generic[Message, Written]):
 
 
 class Inference:
-    """Carries out infer requests, and counts them by their models."""
+    """Runs infer requests, and counts them by model."""
 
     def __init__(self, models: Models, metrics: Metrics) -> None:
         self.models = models
@@ -49,12 +49,12 @@ class Inference:
     ) -> tuple[Answer, Written]:
         """Read, run, write. `version` is the one that the caller named.
 
-        Raises every error of the operator, and ClientGone; model_not_found if the model has gone.
+        Raises every error of the operator, and ClientGone; model_not_found if the model was removed.
         """
         service, models = self.service, self.models
         arrived = perf_counter()
         try:
-            # Not by `run_unless`: its coroutine and the closure take 1 us of a request, written and read.
+            # Not by `run_unless`: its coroutine and closure would add 1 us to a request.
             if kind.is_long(message, model):
                 read = await service.pool.run(
                     lambda: kind.read(message, model, service.limits, request.memory), request

@@ -1,7 +1,7 @@
-"""The oldest content that a reader takes of a range: the header field X-Gathernd-Sequence, which routers send.
+"""The oldest content of a range that a reader accepts: the header field X-Gathernd-Sequence, which routers send.
 
-A range that takes scatters is at a sequence, with which its ETag ends; a router asks for the one that its client has
-seen. Services that are no shards do not read the field.
+A range that accepts scatters has a sequence, the last part of its ETag; a router asks for the one that its client has
+seen. Services that are not shards ignore the field.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ SEQUENCE: Final = "X-Gathernd-Sequence"
 FIELD: Final = SEQUENCE.lower().encode()
 """Its name as requests are read, and as a router writes it."""
 AfterWaiting: TypeAlias = Callable[[Handler, bytes], Handler]
-"""Makes of a handler, and the value of the field, one that waits until the content is no older than that."""
+"""Wraps a handler so that it waits until the content has reached the field's value."""

@@ -1,7 +1,7 @@
 """The shard that a request is meant for: the header field X-Gathernd-Node.
 
-The address of a shard may have been another one's before, and callers may not know yet. A request that names another
-shard is refused, whatever it asks. Services that are no shards do not read the field.
+The address of a shard may have belonged to another shard before, and callers may not know yet. A request that names
+another shard is refused, whatever it asks. Services that are not shards ignore the field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIELD: Final = NODE.lower().encode()
 
 
 def check_meant(headers: Mapping[bytes, bytes], node: str) -> None:
-    """Raises precondition_failed if a request with these fields is meant for another shard than `node`."""
+    """Raise precondition_failed if a request with these fields is meant for a shard other than `node`."""
     meant = headers.get(FIELD, node.encode())
     if meant != node.encode():
         raise GatherError(

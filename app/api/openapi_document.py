@@ -1,4 +1,4 @@
-"""The OpenAPI description, which FastAPI makes of the rows of `app.api.route_rows`."""
+"""The OpenAPI description, which FastAPI makes from the rows of `app.api.route_rows`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.errors import CATALOGUE, CODES, Code
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
-# ONNX's texts first, as most callers come from there.
+# ONNX first, because most callers come from there.
 _TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
 _DESCRIPTION: Final = (
     f"Gathers slices of a tensor by index and scatters updates into one, exactly as {', '.join(_TEXTS[:-1])} and "
@@ -44,7 +44,7 @@ _ABOUT: Final[dict[str, Any]] = {
         {"name": "pages", "description": "For people"},
     ],
 }
-"""What the description says of the service, as arguments of `FastAPI`."""
+"""The description of the service as a whole, as arguments of `FastAPI`."""
 _REASONS: Final = {
     400: "The body cannot be read",
     401: "No key, or an unknown one",
@@ -67,7 +67,7 @@ _REASONS: Final = {
 _EVERYWHERE: Final[tuple[Code, ...]] = (
     "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal", "overloaded", "not_ready",
 )  # fmt: skip
-"""Errors of every operation: the limit on connections holds for all, and a stop cuts off what outlasts it."""
+"""Errors of every operation: the limit on connections applies to all, and a stop cancels requests that outlast it."""
 _HEADERS: Final[dict[int, Described]] = {
     401: {"WWW-Authenticate": {"description": "Bearer: a key is required.", "schema": {"type": "string"}}},
     503: {
@@ -101,14 +101,14 @@ def openapi_document() -> Described:
         code: {"summary": CATALOGUE[code].title, "value": example_answer(code)} for code in CODES
     }
     document["components"]["securitySchemes"] = {"bearer": _BEARER}
-    # Either: whether keys are asked for is up to the operator of the service. Said once for all operations, since
-    # generators take a requirement at an operation for one without exception and want a key for every call.
+    # Either: the operator decides whether keys are required. It is declared once for all operations, because generators
+    # take a requirement of an operation as unconditional and want a key for every call.
     document["security"] = [{}, {"bearer": []}]
     return document
 
 
 def _describe(app: FastAPI, method: str, route: Route, row: Operation) -> None:
-    """Register an operation, which FastAPI never answers, for its description."""
+    """Register an operation for its description; FastAPI never answers it."""
     extra: Described = {"parameters": list(row.parameters)} if row.parameters else {}
     if row.request:
         extra["requestBody"] = row.request
@@ -133,7 +133,7 @@ def _describe(app: FastAPI, method: str, route: Route, row: Operation) -> None:
 
 
 def _endpoint(model: type[BaseModel] | None) -> Callable[..., None]:
-    """A function with the signature of one that takes `model` as its body."""
+    """A function whose signature takes `model` as its body."""
 
     def without_body() -> None:
         raise AssertionError("FastAPI only describes it")
@@ -148,7 +148,7 @@ def _endpoint(model: type[BaseModel] | None) -> Callable[..., None]:
 
 
 def _refusals(route: Route, row: Operation) -> dict[int | str, Described]:
-    """The answers of an operation that are errors, by status, the lowest first, each with an example of every code."""
+    """The error answers of an operation by status, lowest first, each with an example of every code."""
     is_protocol = row.tag == INFERENCE_PROTOCOL
     usual = [*_EVERYWHERE]
     if route.access is not Access.PUBLIC:
@@ -175,7 +175,7 @@ def _refusals(route: Route, row: Operation) -> dict[int | str, Described]:
 
 
 def _by_status(codes: Iterable[Code]) -> list[tuple[int, Code]]:
-    """Each of `codes` with its status, the lowest first; codes of a status in the order of the catalogue."""
+    """Each of `codes` with its status, lowest first; codes with the same status in the catalogue's order."""
     wanted = set(codes)
     rows = ((row.status, code) for code, row in CATALOGUE.items() if code in wanted)
     return sorted(rows, key=lambda row: row[0])

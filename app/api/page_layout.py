@@ -1,4 +1,4 @@
-"""The frame of generated pages, which look like the front page, and the page for an unknown path."""
+"""The layout of generated pages, like the front page's, and the page for an unknown path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE_FIELDS: Final = (
     ),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Scripts, styles and requests of a page are this service's alone, and no text inside a page is run as a script."""
+"""A page may only load and call this service, and runs no inline scripts."""
 
 
 def page(title: str, body: str, root: str) -> str:

@@ -1,6 +1,6 @@
-"""The body of a request: read within its limit, charged to the memory budget, inflated; and JSON's media type.
+"""The body of a request: read within its limit, charged to the memory budget, decompressed; and JSON's media type.
 
-The length of a body that is compressed, or sent in chunks, is known only at its end: `UnknownLengthBody` grows with it.
+The length of a compressed or chunked body is known only at its end: `UnknownLengthBody` grows with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIMITED: Final = {
     "small_body_bytes": "body",
     "upload_bytes": "upload",
 }
-"""What each limit on bytes is for, by its name."""
+"""Descriptions of the limits on bytes, by name."""
 _DOUBLED: Final = 1 << 20
 _MOST: Final = 1 << 22
 _MOST_JSON: Final = 1 << 14
@@ -43,7 +43,7 @@ _MEND: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with c
 
 
 def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> Buffer | None:
-    """The body, if it has come in one piece with its header, as most have; charged to the budget.
+    """The body, if it arrived in one piece with its header, as most do; charged to the budget.
 
     Raises what `read_body` raises.
     """
@@ -58,9 +58,9 @@ def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> B
 async def read_body(context: RequestContext, limit: int, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
     """The body as sent, charged to the budget as it arrives; in one block of memory unless it came in one piece.
 
-    A body in several pieces starts `lead` bytes, modulo 16, behind an aligned address, so that arrays whose place in
-    the body is known are aligned and need no copy. Raises payload_too_large above `limit` bytes, the limit of this
-    `name` (before reading, if the length is declared), overloaded, and ClientGone.
+    A body in several pieces starts `lead` bytes, modulo 16, after an aligned address, so that arrays at known positions
+    are aligned and need no copy. Raises payload_too_large above `limit` bytes, the limit of this `name` (before
+    reading, if the length is declared), overloaded, and ClientGone.
     """
     body = whole_body(context, limit, name)
     if body is not None:
@@ -81,8 +81,8 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
             body_reads.expect_answer(context.memory, len(found))
         finally:
             body_reads.release(context.exchange)
-    # A large request that has arrived is no longer refused where threads are busy. The service's own deadline
-    # counts only the time that it takes itself, the caller's all of it.
+    # A large request that has arrived is no longer refused when threads are busy. The service's own deadline counts
+    # only its own time, the caller's counts all of it.
     if len(found) > SMALL_BODY_BYTES:
         context.admitted = True
     if TIMEOUT not in context.headers:
@@ -91,7 +91,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
 
 
 async def _receive(context: RequestContext, declared: int | None, limit: int, lead: int, name: str) -> Buffer:
-    """The body as it arrives, into memory of the declared size or into a growing block."""
+    """The body as it arrives, in memory of the declared size or in a growing block."""
     if TIMEOUT in context.headers:
         context.exchange.deadline = monotonic() + context.deadline - perf_counter()
     message = await _next_piece(context)
@@ -103,7 +103,7 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
         return first
     if declared is not None:
         context.memory.charge(len(first))
-        # Pages that are not written to take no memory: what is announced and never comes costs nothing.
+        # Untouched pages take no memory: an announced body that never comes costs nothing.
         view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
         view[: len(first)] = first
         if not await context.exchange.read_into(view[len(first) :], context.memory.charge):
@@ -126,9 +126,9 @@ async def _next_piece(context: RequestContext) -> Mapping[str, Any]:
 
 
 class UnknownLengthBody:
-    """Bytes that are added piece by piece, in one block of memory of which `memory` is told before it grows.
+    """Collects bytes in one block of memory; `memory` is charged before it grows.
 
-    It holds `limit` bytes at most, the limit of this `name`, behind `lead` bytes that the body does not have.
+    It holds at most `limit` bytes, the limit of this `name`, after `lead` bytes that are not part of the body.
     """
 
     def __init__(self, memory: Memory, limit: int, lead: int = 0, name: str = BODY_BYTES) -> None:
@@ -147,7 +147,7 @@ class UnknownLengthBody:
             most = self._limit + self._lead
             if end > most:
                 raise too_large(self._limit, self._name)
-            # Twice as much each time, then an eighth more, so that moving it takes a time linear in its size.
+            # Double, later add an eighth, so that the total copying is linear in the size.
             ahead = room if room < _DOUBLED else min(max(_DOUBLED, room // 8), _MOST)
             grown = min(max(end, room + ahead), most)
             self._memory.charge(grown - room)
@@ -156,14 +156,14 @@ class UnknownLengthBody:
         self._size = end
 
     def finish(self) -> memoryview:
-        """The body, which is complete; what was taken beyond it is given back."""
+        """The complete body; the unused rest of the charge is returned."""
         room = self._block.size
         self._resize(self._size)
         self._memory.adjust(room, self._size)
         return self._block.data[self._lead :]
 
-    def _resize(self, size: int) -> None:  # by itself, since tests do not trace its memory with NumPy 2.5
-        # Views of the block are handed out only by `finish`, so that nobody can look at what has moved.
+    def _resize(self, size: int) -> None:  # a separate name, because tests do not trace its memory with NumPy 2.5
+        # Only `finish` hands out views of the block, so none refer to memory that has moved.
         self._block.resize(size, refcheck=False)
 
 
@@ -179,17 +179,17 @@ def too_large(maximum: int, name: str = BODY_BYTES) -> GatherError:
 async def inflate_in(
     pool: RequestThreadPool, context: RequestContext, body: Buffer, limit: int, lead: int = 0
 ) -> Buffer:
-    """The body without its Content-Encoding, made in a thread of `pool`; see `inflate`."""
+    """Decompress the body, in a thread of `pool`; see `inflate`."""
     encoding = context.headers[b"content-encoding"]
     return await pool.run(lambda: inflate(body, encoding, limit, context.memory, lead), context)
 
 
 def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
-    """The body without its Content-Encoding (gzip or deflate, with or without the zlib header).
+    """Decompress the body (gzip or deflate, with or without the zlib header).
 
-    Never holds more than `limit` bytes of result, of which `memory` is told before they are taken; `lead` and
-    `name` as in `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, and malformed_request for a
-    stream that is damaged, cut short or followed by other bytes; limit_exceeded, see `Inflater`.
+    The result never exceeds `limit` bytes; `memory` is charged before they are allocated; `lead` and `name` as in
+    `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, and malformed_request for a stream that
+    is damaged, truncated or followed by other bytes; limit_exceeded, see `Inflater`.
     """
     stream = inflater(encoding)
     if stream is None:
@@ -202,7 +202,7 @@ def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int
 
 
 async def read_json(context: RequestContext, most: int = _MOST_JSON) -> Any:
-    """The document of a JSON body of at most `most` bytes, which has no arrays.
+    """The document of a JSON body of at most `most` bytes, without arrays.
 
     Raises what `read_body` and `inflate` raise.
     """
@@ -215,7 +215,7 @@ async def read_json(context: RequestContext, most: int = _MOST_JSON) -> Any:
 
 
 def check_json_type(content_type: bytes, also_read: Iterable[bytes] = ()) -> None:
-    """Raises unsupported_media_type unless `content_type` is JSON in UTF-8; an empty one counts as none.
+    """Raise unsupported_media_type unless `content_type` is JSON in UTF-8; an empty one counts as none.
 
     `also_read` are the media types that the route reads, with or without JSON.
     """

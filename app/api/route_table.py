@@ -1,11 +1,11 @@
-"""The table of routes: which paths there are, what each method of a path does, and what a caller needs for it.
+"""The table of routes: the paths, the operation of each method, and the access that callers need.
 
-The rows are in `app.api.route_rows`. Every part that needs a path reads it here: the ASGI application (to find a
-request's handler), the rules of API keys, OpenAPI, the labels of metrics, logs and traces, and the server's health
-checks. No other module of `app/` has a path in it.
+The rows are in `app.api.route_rows`. Everything that needs a path reads it here: the ASGI application, the rules of API
+keys, OpenAPI, the labels of metrics, logs and traces, and the server's health checks. No other module of `app/`
+contains a path.
 
 Paths are decoded and compared segment by segment: an encoded slash is part of its segment (see
-`asgi_request.decoded_path`). A slash at the end and the case of letters count.
+`asgi_request.decoded_path`). A trailing slash and the case of letters matter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUTES: Final = (
 )
 
 _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})
-"""Stands for every path that is no route; its template is the label of all these."""
+"""The route of every unknown path; its template is the label of all of these."""
 _OTHER_BELOW: Final = {
     "/tensors/": _OTHER._replace(access=Access.TENSORS),
     "/aliases/": _OTHER._replace(access=Access.TENSORS),
@@ -46,7 +46,7 @@ _OTHER_BELOW: Final = {
     "/errors/": _OTHER._replace(access=Access.PUBLIC),
     "/v2/health/": _OTHER._replace(access=Access.PUBLIC),
 }
-"""The same, for paths that begin so: they are refused to the same callers as the routes that stand beside them."""
+"""The same for unknown paths with this prefix: they need the same access as the routes next to them."""
 
 
 class RouteTable:
@@ -59,7 +59,7 @@ class RouteTable:
             self.add(route)
 
     def add(self, route: Route) -> None:
-        """Add `route` behind the existing ones. Routes without braces are found before routes with braces."""
+        """Add `route` after the existing ones. Routes without braces are found before routes with braces."""
         segments = route.template.split("/")
         if "{" in route.template:
             self._by_size.setdefault(len(segments), []).append((route, segments))
@@ -67,9 +67,9 @@ class RouteTable:
             self._by_path[route.template] = route, ()
 
     def find(self, path: str) -> tuple[Route, tuple[str, ...]]:
-        """The route of a decoded path, and the segments in the places of its braces.
+        """The route of a decoded path, and the segments in place of its braces.
 
-        A path that is no route has one without operations, whose template is "other".
+        An unknown path gets a route without operations, whose template is "other".
         """
         found = self._by_path.get(path)
         if found is not None:
@@ -82,16 +82,16 @@ class RouteTable:
         return next((route for start, route in _OTHER_BELOW.items() if path.startswith(start)), _OTHER), ()
 
     def near(self, path: str) -> str | None:
-        """Return the known path that an unknown `path` probably means, with the segments of `path` in the braces."""
+        """The known path that an unknown `path` probably means, with the segments of `path` in the braces."""
         given = path.strip("/").split("/")
         filled = (_filled(segments, given) for _, segments in self._by_size.get(len(given) + 1, ()))
         return near_name(path, [*self._by_path, *filter(None, filled)])
 
 
 def _filled(segments: list[str], given: list[str]) -> str | None:
-    """The path of a template with the segments of `given` in the places of its braces.
+    """The path of a template with the segments of `given` in place of its braces.
 
-    None if another segment is not like its own in `given`.
+    None if another segment differs.
     """
     found = [""]
     for segment, sent in zip(segments[1:], given, strict=True):
@@ -102,7 +102,7 @@ def _filled(segments: list[str], given: list[str]) -> str | None:
 
 
 def _parameters(route: Route, segments: list[str], given: list[str]) -> tuple[str, ...] | None:
-    """The segments of `given` in the places of the braces, None where it is no path of `route`."""
+    """The segments of `given` in place of the braces, None if it is not a path of `route`."""
     found = []
     for segment, sent in zip(segments, given, strict=True):
         if segment[:1] == "{":
@@ -136,10 +136,10 @@ def path_of(operation: str, **segments: str) -> str:
 
 
 def template(path: str, routes: RouteTable = TABLE) -> str:
-    """The template of a path, "other" for one that is no route."""
+    """The template of a path, "other" for an unknown one."""
     return routes.find(path)[0].template
 
 
 def is_protocol(path: str) -> bool:
-    """Whether a path is below the inference protocol's root, a route or not: errors have another form there."""
+    """Whether a path is below the inference protocol's root, known or not: errors have another form there."""
     return path.startswith("/v2") and path[3:4] in ("", "/")

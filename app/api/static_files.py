@@ -1,4 +1,4 @@
-"""Files of the pages for people: their types, their ETags, and what a browser may do with them."""
+"""Files of the web pages: their types, their ETags, and the permissions of a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES: Final[Mapping[str, bytes]] = {
 
 
 class StaticFile(NamedTuple):
-    """A file as it is answered."""
+    """A file and its header fields."""
 
     body: bytes
     media_type: bytes
@@ -35,7 +35,7 @@ class StaticFile(NamedTuple):
     async def send(self, context: RequestContext) -> None:
         """Answer with the file, or 304 if the request's If-None-Match has its ETag. Raises invalid_field.
 
-        A browser keeps the file and asks each time whether it is still the same, so that an upgrade shows at once.
+        A browser caches the file and revalidates it each time, so that an upgrade shows at once.
         """
         fields = (etag_field(self.etag), (b"cache-control", b"no-cache"), *PAGE_FIELDS)
         none_match = read_conditions(context.headers).none_match

@@ -27,9 +27,9 @@ from app.store.files.write_uploaded_tensor import Upload
 from app.tensors.buffer_type import Buffer
 
 PIECE_BYTES: Final = 1 << 20
-"""Bytes of the body that are worked on at once."""
+"""Bytes of the body that are processed at once."""
 MEMORY_BYTES: Final = 4 * PIECE_BYTES
-"""Memory that is charged for an upload from its first whole piece on, in bytes, however large it is."""
+"""Memory charged for an upload from its first whole piece on, in bytes, however large it is."""
 _DIGEST: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")
 Starter = Callable[[bytearray, bool], Start | None]
 Opener = Callable[[Start], Upload]
@@ -38,8 +38,7 @@ Opener = Callable[[Start], Upload]
 class UploadReceiver:
     """Turns the bytes of a body into an `Upload`. `take` and `end` block, and are called one at a time, in threads.
 
-    `starter` makes of the first bytes what the upload says of itself, None where it needs more; `opener` begins the
-    upload in the store.
+    `starter` parses the first bytes, and returns None if it needs more; `opener` begins the upload in the store.
     """
 
     def __init__(
@@ -94,14 +93,16 @@ class UploadReceiver:
         return self.upload
 
     def abandon(self) -> None:
-        """Leave no trace."""
+        """Remove the upload."""
         if self.upload is not None:
             with suppress(OSError):
                 self.upload.abandon()
 
 
 async def receive(context: RequestContext, receiver: UploadReceiver, threads: Executor) -> Upload:
-    """Read the body of `context` into `receiver`. Raises GatherError, OSError and ClientGone, and cleans up then."""
+    """Read the body of `context` into `receiver`. If it raises GatherError, OSError or ClientGone, it removes the
+    upload.
+    """
     loop = asyncio.get_running_loop()
     working: asyncio.Future[Any] | None = None
     pieces = _Pieces(context)
@@ -116,8 +117,8 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
         upload: Upload = await asyncio.shield(working)
         return upload
     except BaseException:
-        # Shielded, so that this waits for the thread where the request is cancelled: once the files are closed, others
-        # that are opened may have the numbers of their descriptors.
+        # Shielded, so that this waits for the thread if the request is cancelled: after the files are closed, other
+        # files may reuse the numbers of their descriptors.
         if working is not None:
             await asyncio.wait([working])
         await asyncio.shield(loop.run_in_executor(threads, receiver.abandon))
@@ -127,18 +128,18 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
 class _Pieces:
     """The body of an upload in pieces of PIECE_BYTES.
 
-    The first piece is charged as it comes, so that an upload that only announces its body holds nothing.
+    The first piece is charged as it arrives, so that an upload that only announces its body holds nothing.
     """
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._left = context.content_length()
-        """Bytes that are still to come; None if the header does not say."""
+        """Bytes still to come; None if the header does not say."""
         self._charged = 0
         self._ended = False
 
     async def read(self) -> Buffer | None:
-        """The next piece; None behind the last one. Raises ClientGone, and what charging raises."""
+        """The next piece; None after the last one. Raises ClientGone, and what charging raises."""
         if self._ended:
             return None
         piece = await (self._read_sent() if self._left is None else self._read_declared(self._left))
@@ -146,7 +147,7 @@ class _Pieces:
         return piece
 
     async def _read_declared(self, left: int) -> Buffer:
-        """A piece of a body of known length, which is read straight into its place."""
+        """A piece of a body of known length, read straight into its place."""
         piece = np.empty(min(left, PIECE_BYTES), np.uint8).data
         if not await self._context.exchange.read_into(piece, self._charge):
             raise ClientGone
@@ -155,7 +156,7 @@ class _Pieces:
         return piece
 
     async def _read_sent(self) -> Buffer:
-        """A piece of a body that is sent in chunks."""
+        """A piece of a chunked body."""
         piece = bytearray()
         while len(piece) < PIECE_BYTES and not self._ended:
             message = await self._context.receive()
@@ -174,9 +175,9 @@ class _Pieces:
 
 
 def read_digest(field: bytes | None) -> bytes | None:
-    """The SHA-256 of a Content-Digest field (RFC 9530), None where there is none. Raises invalid_field.
+    """The SHA-256 of a Content-Digest field (RFC 9530), None if there is none. Raises invalid_field.
 
-    Digests of other algorithms are not checked. Two of SHA-256 that differ cannot both hold and are invalid.
+    Digests of other algorithms are not checked. Two different SHA-256 digests are invalid.
     """
     if field is None:
         return None

@@ -1,7 +1,7 @@
 """The models of the inference protocol: the operators, and every resident tensor and alias under its own name.
 
-The versions of a tensor's model are those of the tensor that are kept, that of an alias is the one that it names. An
-operator has the version 1 alone.
+The versions of a tensor's model are the tensor's kept versions; an alias has the version that it points to. An operator
+has only version 1.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from app.tensors.tensor_name import split_reference
 
 _REMEMBERED: Final = 1 << 12
 _LISTED: Final = 3
-"""Versions that an error lists, the newest."""
+"""Number of versions that an error lists, newest first."""
 _MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name, row in OPERATORS.items()} | {
     LOOKUP: LOOKUP_MODEL
 }
 _RESIDENT: Final = OPERATORS["gathernd"].signature
-"""What a resident tensor is as a model."""
+"""A resident tensor as a model."""
 _KEYED: Final = OPERATORS["gather"].signature
-"""What it is for requests with keys."""
+"""The model of a resident tensor for requests with keys."""
 
 
 class Models:
-    """Finds models, whose requests are counted in `statistics`."""
+    """Finds models, and counts their requests in `statistics`."""
 
     def __init__(self, service: Service, statistics: Statistics) -> None:
         self.service = service
@@ -43,7 +43,7 @@ class Models:
         self._known: BoundedCache[str, Model] = BoundedCache(_REMEMBERED)  # by reference
 
     def find(self, name: str, version: str | None = None) -> tuple[Model, Resident | None]:
-        """The model, and the resident tensor that it is; without a version the current one.
+        """The model, and its resident tensor; without a version, the current one.
 
         Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
         """
@@ -66,19 +66,19 @@ class Models:
         return model, resident
 
     def _reference(self, name: str, version: str) -> str | None:
-        """`NAME@7` for a version of the model of a tensor or an alias; None where there is no such version."""
+        """`NAME@7` for a version of the model of a tensor or an alias; None if there is no such version."""
         resolved = self.service.store.resolve(name)
         if resolved is None:
             return None
         own, _ = split_reference(resolved)
-        # A tensor has all its versions; an alias, or one version, has no other.
+        # A tensor has all its versions; an alias, or one version, has only one.
         reference = f"{own}@{version}"
         if own != name and reference != resolved:
             return None
         return None if split_reference(reference)[1] is None else reference
 
     def check_older(self, name: str, version: str) -> None:
-        """Whether an older version of a tensor's model may be called, as far as the catalogue knows without its file.
+        """Whether an older version of a tensor's model is callable, judged by the catalogue without its file.
 
         Raises model_not_found and unsupported_dtype.
         """
@@ -88,7 +88,7 @@ class Models:
         check_writable(DTYPES[dtype])
 
     def versions(self, name: str) -> list[str]:
-        """The versions of a model, the oldest first; none where there is no such model."""
+        """The versions of a model, oldest first; none if there is no such model."""
         if name in _MODELS:
             return [VERSION]
         store = self.service.store
@@ -98,7 +98,7 @@ class Models:
         return [str(number) for number in store.version_numbers(own)]
 
     def not_found(self, name: str, version: str | None = None) -> GatherError:
-        """The error for a name that no model has, or a version that the model has not."""
+        """The error for an unknown model name, or an unknown version of a model."""
         versions = [] if version is None else self.versions(name)
         if versions:
             listed = ", ".join(versions[-_LISTED:])
@@ -112,11 +112,11 @@ class Models:
         return GatherError("model_not_found", f"no model is named {name!r}", hint=hint)
 
     def find_quickly(self, name: str, version: str | None = None) -> Model:
-        """As `find`, without asking the store for a tensor that was there before; if it has gone, the gather fails."""
+        """Like `find`, but does not ask the store for a known tensor; if it was removed, the gather fails."""
         return (self._known.get(name) if version is None else None) or self.find(name, version)[0]
 
     def forget(self, name: str) -> None:
-        """The tensor of this name is gone."""
+        """The tensor of this name was removed."""
         self._known.pop(name, None)
 
     def names(self) -> list[str]:
@@ -125,12 +125,12 @@ class Models:
         return [*_MODELS, *(name for name in (*store.names(), *store.alias_names()) if name not in _MODELS)]
 
     def counted(self, names: list[str], newest: int | None = None) -> list[str]:
-        """What the statistics call the versions of these models, or the `newest` so many of each."""
+        """The labels in the statistics of these models' versions, or of the `newest` of each."""
         first = None if newest is None else -newest
         return [counted_as(name, version) for name in names for version in self.versions(name)[first:]]
 
     def counted_now(self, model: Model) -> str:
-        """What they call the version that a model has now."""
+        """The label in the statistics of a model's current version."""
         resolved = self.service.store.resolve(model.reference) if model.resident else None
         return counted_as(model.name, VERSION if resolved is None else str(split_reference(resolved)[1]))
 
@@ -141,5 +141,5 @@ def _resident_model(name: str, reference: str) -> Model:
 
 
 def counted_as(name: str, version: int | str) -> str:
-    """What the statistics call a version of a model."""
+    """The label in the statistics of a model's version."""
     return f"{name}@{version}"

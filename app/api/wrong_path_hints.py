@@ -1,4 +1,4 @@
-"""How to mend a request whose path is no route, or whose method its path does not take."""
+"""Hints for a request with an unknown path, or with a method that its path does not accept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LIVE: Final = path_of("livez")
 _READY: Final = path_of("readyz")
 _OPERATORS: Final = "|".join((*OPERATORS, LOOKUPS.name))
 _FIRST: Final = r"\1"
-"""Stands in a hint for the part of the path in the first parentheses of its pattern."""
+"""Placeholder in a hint for the first group of its pattern."""
 _USUAL: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), hint)
     for pattern, hint in (
@@ -45,17 +45,17 @@ _USUAL: Final = tuple(
         ),
     )
 )
-"""What to send in place of paths that other services have, without their first slash; the first that fits."""
+"""What to send in place of paths that other services have, without the first slash; the first match counts."""
 _LISTS: Final = {
     "listTensors": f"PUT at '{path_of('putTensor', name='NAME')}' to upload one",
     "listAliases": f"PUT at '{path_of('putAlias', alias='NAME')}' to make one",
     "listImports": f"POST at '{path_of('importTensor', name='NAME')}' to start one",
 }
-"""Where the items of a list are made, by the operation that lists them."""
+"""How to make the items of a list, by the operation that lists them."""
 
 
 def hint_for_path(path: str) -> str:
-    """Say what to send in place of a path that is no route."""
+    """Say what to send in place of an unknown path."""
     for pattern, hint in _USUAL:
         match = pattern.fullmatch(path[1:])
         if match is not None:

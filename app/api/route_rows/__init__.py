@@ -1,1 +1,1 @@
-"""The rows of the routes, by group: path, who may call, and all that OpenAPI says of the operation of each method."""
+"""The rows of the routes, by group: path, access, and the OpenAPI texts of each operation."""

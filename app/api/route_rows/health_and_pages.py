@@ -21,7 +21,7 @@ def _health(path: str, name: str, summary: str, **described: Any) -> Route:
 
 
 def _page(path: str, name: str, summary: str, *media_types: str, segment: str | None = None) -> Route:
-    """A file of one of the types, 304 if the caller has it already; `segment` says what the path's last one is."""
+    """A file of one of the types, or 304 if the caller has it; `segment` describes the path's last segment."""
     named = () if segment is None else (in_path(path.rpartition("{")[2].rstrip("}"), segment),)
     found = Operation(
         name,
@@ -46,7 +46,7 @@ HEALTH_AND_PAGES: Final = (
     _health("/metrics", "metrics", "Metrics in the Prometheus text format", answers=_METRICS)._replace(
         access=Access.ANY_KEY, health="alive"
     ),
-    # Public: the page at /docs shows nothing without it. The page at / asks its reader for a key.
+    # Public: the page at /docs needs it. The page at / asks its reader for a key.
     Route("/openapi.json", CONTROL, Access.PUBLIC, {"GET": _DESCRIPTION}),
     _page("/", "frontPage", "Front page, with a playground", "text/html"),
     _page(

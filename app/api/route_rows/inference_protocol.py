@@ -60,7 +60,7 @@ def _route(path: str, method: str, name: str, summary: str, *codes: Code, **desc
 
 
 def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
-    """The routes of one model, whose operations' names have `suffix` in them."""
+    """The routes of one model; `suffix` is part of the operations' names."""
     for below, name, summary, answer in (
         ("", "Metadata", "What a model takes and gives", ModelMetadata),
         ("/ready", "Ready", "Whether a model may be called", ModelReady),
@@ -84,7 +84,7 @@ def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
 
 
 def _settings(path: str, name: str, *codes: Code, parameters: tuple[Described, ...] = ()) -> Route:
-    """Settings that can be read; changing them is not offered."""
+    """Settings that can be read; changes are not supported."""
     described: dict[str, Any] = {"parameters": parameters, "answer": dict[str, Any], "tag": TAG}
     text = "Not supported: an operator sets them when the service starts"
     operations = {
@@ -95,7 +95,7 @@ def _settings(path: str, name: str, *codes: Code, parameters: tuple[Described, .
 
 
 def _shared_memory(kind: str) -> Iterator[Route]:
-    """The routes of one kind of shared memory, which is not offered."""
+    """The routes of one kind of shared memory, which is not supported."""
     region = in_path("region", "Name of the region.")
     for method, path, name in (
         ("GET", "status", "Status"),

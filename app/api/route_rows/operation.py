@@ -1,6 +1,6 @@
-"""A route and its operations, of which routing, keys, metrics and OpenAPI are made, and the pieces that rows share.
+"""A route and its operations, from which routing, keys, metrics and OpenAPI are made; and parts that rows share.
 
-JSON stands first wherever several media types are listed: generated clients take the first one.
+JSON is first wherever several media types are listed, because generated clients take the first one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAFETENSORS: Final = body_formats.SAFETENSORS.decode()
 
 
 class Plane(Enum):
-    """What bounds a request to a route: the limit on running requests, and whether the kernels are ready."""
+    """Which limits apply to requests of a route: the limit on running requests, and whether the kernels are ready."""
 
     GATHER = "data plane; needs the kernels, and is found again by the bytes of its header"
     TENSORS = "data plane; uploads and downloads of resident tensors"
@@ -38,10 +38,11 @@ GATHER, TENSORS, CONTROL = Plane.GATHER, Plane.TENSORS, Plane.CONTROL
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a method of a route does. Its `name` is OpenAPI's `operationId`, and its handler's in `app.route_handlers`.
+    """The operation of a method of a route. `name` is OpenAPI's `operationId`, and the handler's in
+    `app.route_handlers`.
 
-    `codes` are the errors beside those of every operation. `body` and `answer` are the models of JSON, `request` is
-    what more there is to say of the body; `answers` are those that are no errors, by status.
+    `codes` are the errors besides those of every operation. `body` and `answer` are the models of JSON, `request`
+    describes other forms of the body; `answers` are the successful answers, by status.
     """
 
     name: str
@@ -67,11 +68,11 @@ class Operation:
 class Route(NamedTuple):
     """A path, and its operations by method.
 
-    A segment of `template` in braces stands for any one segment that is not empty. On the data plane it may be: a
-    handler says more of a wrong name than "not found" does.
+    A segment of `template` in braces matches any one segment that is not empty. On the data plane it may be empty,
+    because a handler's error for a wrong name says more than "not found".
 
-    `health` marks the paths that health checks and scrapers ask for; an error of those with "ready" is a state of the
-    service rather than a failure.
+    `health` marks the paths of health checks and scrapers; an error of those with "ready" is a state of the service
+    rather than a failure.
     """
 
     template: str
@@ -81,11 +82,11 @@ class Route(NamedTuple):
     health: Literal["alive", "ready"] | None = None
 
     def operation(self, method: str) -> Operation | None:
-        """The operation of `method`, None where there is none; HEAD is GET without the body."""
+        """The operation of `method`, None if there is none; HEAD is GET without the body."""
         return self.operations.get("GET" if method == "HEAD" else method)
 
     def allow(self) -> bytes:
-        """The methods that the path takes, as the field Allow lists them; each takes OPTIONS."""
+        """The methods of the path, as in the field Allow; OPTIONS is always one."""
         head = ("HEAD",) if "GET" in self.operations else ()
         return ", ".join((*self.operations, *head, "OPTIONS")).encode()
 
@@ -99,7 +100,7 @@ def in_path(name: str, text: str, pattern: str | None = None) -> Described:
 
 
 def parameter(name: str, where: str, text: str, schema: Described | None = None) -> Described:
-    """A parameter that may be left out, a text unless `schema` says otherwise."""
+    """An optional parameter, a text unless `schema` says otherwise."""
     return {
         "name": name,
         "in": where,

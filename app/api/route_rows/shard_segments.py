@@ -1,7 +1,7 @@
-"""The internal routes of a shard: segments are listed, pulled and dropped, ranges take scatters and replicate them.
+"""The internal routes of a shard: list, pull and drop segments; scatter to ranges and replicate them.
 
-`app.cluster.shard` answers. They are served with `--shard` only, and are not in the OpenAPI file: nobody but
-reconcilers, routers and other shards use them.
+`app.cluster.shard` answers. They exist with `--shard` only and are not in the OpenAPI file: only reconcilers, routers
+and other shards use them.
 """
 
 from __future__ import annotations
@@ -44,4 +44,4 @@ SHARD_ROUTES: Final = (
         "GET": Operation("rangeKeys", "List the Idempotency-Keys of a range"),
     }),
 )  # fmt: skip
-"""Beside `route_table.ROUTES`."""
+"""Served in addition to `route_table.ROUTES`."""

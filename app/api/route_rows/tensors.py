@@ -31,7 +31,7 @@ MAX_LIST: Final = 1000
 USUAL_LIST: Final = 100
 """Entries of a list if the query has no `limit`."""
 MAX_KEEP: Final = 10_000
-"""Most versions that an upload, or the setting, may have kept."""
+"""Largest `keep` of an upload, and of the setting."""
 MAX_NOTE_BYTES: Final = 1024
 """Most bytes of UTF-8 of the note of a version."""
 NPY, SAFETENSORS, RAW = body_formats.TENSORS
@@ -148,9 +148,8 @@ _PUT: Final = Operation(
     ),
     request={
         "required": True,
-        # The bare items stand last: openapi-python-client takes the last of several binary types, and under this one
-        # an npy file is read too. A generator that takes the first sends npy, which says its type and shape by itself,
-        # so that nothing else is taken for items.
+        # Raw items are last: openapi-python-client takes the last of several binary types, and an npy file is read
+        # under this one too. A generator that takes the first one sends npy, which contains its type and shape.
         "content": {
             NPY: binary("An npy file of numbers, in either order of bytes and of axes."),
             SAFETENSORS: binary(

@@ -16,18 +16,18 @@ from app.near_name import instead_of, near_name
 from app.security.host_header_check import split_host
 
 ADDRESS: Final = "http://127.0.0.1:8080"
-"""Where the service of the examples' commands listens."""
+"""Address of the service in the examples' commands."""
 _CODE: Final = re.compile("`([^`]+)`")
 _WIDTH: Final = 100
 
 
 def _text(text: str) -> str:
-    """A text of the catalogue as HTML: what stands between backticks is code."""
+    """A text of the catalogue as HTML: text between backticks becomes code."""
     return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
 
 
 def _printed(value: Any, indent: str = "") -> str:
-    """JSON for a page: what fits into a line stands on one, everything else a member a line."""
+    """JSON for a page: values that fit are on one line, others have one member per line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) <= _WIDTH or not value or not isinstance(value, dict | list):
         return line
@@ -73,7 +73,7 @@ def error_page(code: Code, address: str = ADDRESS) -> str:
 
 
 def _address(context: RequestContext) -> str:
-    """The address under which the reader has reached the service; another form of Host is not for a shell."""
+    """The address by which the reader reached the service; an unusual Host is not safe for a shell."""
     host = context.headers.get(b"host", b"").decode("latin-1")
     return ADDRESS if split_host(host) is None else f"{context.scope['scheme']}://{host}"
 

@@ -1,4 +1,4 @@
-"""The routes of liveness, readiness and metrics, and other answers that are always the same."""
+"""The routes of liveness, readiness and metrics, and other constant answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes of imports: begin one, list them, look how far one is, end or forget it."""
+"""The routes of imports: begin, list, read progress, cancel or forget."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The pages for people, and what they load.
+"""The web pages, and their files.
 
-The page at / is `app/api/web/index.html` with what this service offers written into it; the one at /docs is Swagger UI.
+The page at / is `app/api/web/index.html` with this service's features written into it; the page at /docs is Swagger UI.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _dialect(dialect: Dialect) -> dict[str, Any]:
 
 
 def _element_type(dtype: DType) -> dict[str, Any]:
-    """A type by its name: what Python calls it if NumPy lacks it, and for narrow floats what their bits mean."""
+    """A readable name of a type: Python's if NumPy lacks it, and for narrow floats a description of their bits."""
     python = f"ml_dtypes.{dtype.name}" if dtype.kind == "float" and dtype.npy is None else None
     found: dict[str, Any] = {"name": dtype.name, "python": python, "bits": None}
     if dtype.kind == "float" and dtype.item_size <= 2:
@@ -68,7 +68,7 @@ def _parameter(signature: Signature) -> str | None:
 
 
 def service_description() -> dict[str, Any]:
-    """What the page's scripts know of the service: operators, their dialects and the element types."""
+    """The page's data: operators, their dialects and the element types."""
     return {
         "operators": [
             {
@@ -99,7 +99,7 @@ def service_description() -> dict[str, Any]:
 
 def front_page() -> str:
     """The HTML of the page."""
-    # In a script element only "<" could be taken for markup; JSON may write it as an escape.
+    # In a script element only "<" could be taken for markup; JSON can escape it.
     description = json.dumps(service_description(), separators=(",", ":")).replace("<", "\\u003c")
     return (
         (WEB / "index.html")
@@ -157,7 +157,7 @@ async def send_docs_asset(context: RequestContext) -> None:
 
 
 async def _send_named(context: RequestContext, names: Container[str], read: Callable[[str], StaticFile]) -> None:
-    """Answer with the file that the path names. Raises not_found for one that is not in `names`."""
+    """Answer with the file that the path names. Raises not_found if it is not in `names`."""
     (name,) = context.parameters
     if name not in names:
         raise GatherError("not_found", f"no file of the pages is named {name!r}")

@@ -1,6 +1,6 @@
 """The routes of resident tensors: list, metadata, upload and removal.
 
-Threads of their own wait for the disk: neither the event loop nor the pool of the kernels does.
+Separate threads wait for the disk; the event loop and the kernels' pool never do.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from app.tensors.tensor_name import check_new_name, check_reference, split_refer
 _AT_CAPACITY: Final = "/query/capacity"
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _FORM: Final = "application/x-www-form-urlencoded"
-"""What curl says of any body that it is not told of: nothing about the format."""
+"""Curl's default content type: it says nothing about the format."""
 
 CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], Awaitable[list[Metadata]]]"
-"""Gives metadata their ETags as they are now; without a request those that are known if they cannot be had soon."""
+"""Adds the current ETags to metadata; without a request, the known ones if they cannot be read soon."""
 
 
 async def as_stored(found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-    """The metadata of a store that knows the ETags by itself."""
+    """The metadata of a store that knows the ETags itself."""
     del request
     return list(found)
 
 
 class TensorsRoute:
-    """`/tensors`, `/tensors/{name}`, and what is set of one.
+    """`/tensors`, `/tensors/{name}`, and its settings.
 
-    `max_upload_bytes` holds for an upload as sent and as inflated.
+    `max_upload_bytes` limits an upload as sent and after decompression.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TensorsRoute:
         max_upload_bytes: int,
         current: CurrentEtags,
     ) -> None:
-        """`current` is `as_stored` if `store` knows the ETags of tensors by itself."""
+        """`current` is `as_stored` if `store` knows the ETags of tensors itself."""
         self.store = store
         self.current = current
         self.limits = limits
@@ -101,7 +101,7 @@ class TensorsRoute:
         codec = _codec_of(context.headers.get(b"content-type"))
         declared = self._declared(context)
         if conditions != Conditions():
-            # Judged again when the upload is committed; here it saves the sending.
+            # Checked again when the upload is committed; here it avoids the transfer.
             conditions.check(await self.threads.look_up(name, lambda: self.store.etag_to_replace(name)))
 
         def begin(start: Start) -> Upload:
@@ -124,7 +124,7 @@ class TensorsRoute:
         await self._commit(context, upload, conditions)
 
     def _check_capacity(self, capacity: int, start: Start) -> None:
-        """Raise invalid_field and limit_exceeded for rows that an upload cannot have room for."""
+        """Raise invalid_field and limit_exceeded for a capacity that an upload cannot have."""
         if start.keys is None:
             hint = f"Leave out 'capacity' at {_AT_CAPACITY}, or send keys."
             raise invalid_field(_AT_CAPACITY, "capacity is for tables with keys: only they grow", hint)
@@ -163,7 +163,7 @@ class TensorsRoute:
         await self._commit(context, upload, Conditions(match=(etag,)))
 
     def _declared(self, context: RequestContext) -> int | None:
-        """The length of the body, None if it is not known before. Raises payload_too_large."""
+        """The length of the body, None if unknown. Raises payload_too_large."""
         declared = context.content_length()
         if declared is not None and declared > self.max_upload_bytes:
             raise too_large(self.max_upload_bytes, "upload_bytes")
@@ -185,7 +185,7 @@ class TensorsRoute:
             return await receive(context, receiver, self.threads.streams)
 
     async def _commit(self, context: RequestContext, upload: Upload, conditions: Conditions) -> None:
-        """Make an upload the next version, and answer with its metadata."""
+        """Publish an upload as the next version, and answer with its metadata."""
         name, note = upload.spec.name, upload.spec.note
         metadata, created = await self.threads.change(name, lambda: self.store.put(upload, conditions))
         context.changes = [Change("tensor uploaded", metadata.name, metadata.version, metadata.size, note=note or None)]
@@ -221,7 +221,7 @@ async def _send(context: RequestContext, status: int, metadata: Metadata, *extra
 
 
 def with_name(handler: Callable[[RequestContext, str], Awaitable[None]]) -> Handler:
-    """`handler` with the name in the path, checked: of a tensor, `NAME@7` or an alias."""
+    """Wrap `handler` with a check of the name in the path: a tensor, `NAME@7` or an alias."""
 
     async def handle(context: RequestContext) -> None:
         (name,) = context.parameters
@@ -232,7 +232,7 @@ def with_name(handler: Callable[[RequestContext, str], Awaitable[None]]) -> Hand
 
 
 def check_count(start: Start, declared: int) -> None:
-    """Refuse at once an upload whose declared length cannot be right. Raises element_count_mismatch."""
+    """Refuse an upload early if its declared length cannot be right. Raises element_count_mismatch."""
     wanted = start.dtype.item_size
     for size in start.shape:
         wanted = min(wanted * size, 2**70)
@@ -253,7 +253,7 @@ def check_count(start: Start, declared: int) -> None:
 
 
 def keys_of(start: Start) -> KeysSpec:
-    """The keys that a body of keys alone has. Raises invalid_field and unsupported_dtype."""
+    """The keys of a body that has only keys. Raises invalid_field and unsupported_dtype."""
     if start.keys is not None:
         if not start.only_keys:
             raise invalid_field("/body", "the body has keys and data", "Send the keys alone, or PUT both as a version.")
@@ -271,19 +271,19 @@ def keys_of(start: Start) -> KeysSpec:
 
 
 def read_page(context: RequestContext) -> tuple[int, str | None]:
-    """How many entries of a list are asked for, and after which name. Raises invalid_field."""
+    """The number of list entries to return, and the name after which they begin. Raises invalid_field."""
     fields = context.query_fields()
     limit = _read_number(fields, "limit", MAX_LIST)
     return USUAL_LIST if limit is None else limit, fields.get("after")
 
 
 def read_keep(fields: Mapping[str, str]) -> int | None:
-    """How many versions an upload keeps, None to follow the setting. Raises invalid_field."""
+    """How many versions an upload keeps, None for the setting. Raises invalid_field."""
     return _read_number(fields, "keep", MAX_KEEP, ", the new version among them")
 
 
 def read_replicas(fields: Mapping[str, str], store: TensorStore) -> int | None:
-    """On how many shards an upload is to be, None if it does not say so. Raises invalid_field."""
+    """On how many shards to keep an upload, None if not given. Raises invalid_field."""
     if "replicas" in fields:
         check_has_replicas(store, "/query/replicas")
     return _read_number(fields, "replicas", MOST_REPLICAS)
@@ -304,7 +304,7 @@ def _read_number(fields: Mapping[str, str], name: str, most: int, note: str = ""
 
 
 def read_capacity(text: str | None) -> int | None:
-    """For how many rows an upload asks for room, None if it does not say so. Raises invalid_field."""
+    """The number of rows that an upload reserves, None if not given. Raises invalid_field."""
     if text is None:
         return None
     if not _NUMBER.fullmatch(text):
@@ -314,7 +314,7 @@ def read_capacity(text: str | None) -> int | None:
 
 
 def check_has_replicas(store: TensorStore, pointer: str) -> None:
-    """Raises invalid_field for a number of replicas, at `pointer`, that is sent to one machine."""
+    """Raise invalid_field for `replicas`, at `pointer`, on a single machine."""
     if not store.has_replicas:
         raise invalid_field(
             pointer,
@@ -324,7 +324,7 @@ def check_has_replicas(store: TensorStore, pointer: str) -> None:
 
 
 def read_note(text: str | None, pointer: str) -> str:
-    """What the caller says of a version, "" where that is nothing. Raises invalid_field."""
+    """The caller's note on a version, "" if there is none. Raises invalid_field."""
     note = text or ""
     wrong = next((sign for sign in note if category(sign) in ("Cc", "Cs")), None)
     if wrong is not None:
@@ -344,7 +344,7 @@ def read_note(text: str | None, pointer: str) -> str:
 
 
 def read_flag(fields: dict[str, str], name: str) -> bool:
-    """Whether a member of the query is true; false where it is left out. Raises invalid_field."""
+    """Whether a query field is true; false if it is left out. Raises invalid_field."""
     value = fields.get(name, "false")
     if value not in ("true", "false"):
         hint = f"{instead_of(value, near_name(value, ('true', 'false')) or 'true')} at /query/{name}."
@@ -353,7 +353,7 @@ def read_flag(fields: dict[str, str], name: str) -> bool:
 
 
 def _codec_of(field: bytes | None) -> TensorCodec | None:
-    """The format of an upload's media type, None where it does not say one. Raises unsupported_media_type."""
+    """The format of an upload's media type, None if it names none. Raises unsupported_media_type."""
     kind = (field or b"").partition(b";")[0].strip().lower().decode("latin-1")
     if kind and kind != _FORM and kind not in TENSORS:
         near = near_name(kind, TENSORS) or NPY.media_type
@@ -363,7 +363,7 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
 
 
 def described(metadata: Metadata) -> dict[str, Any]:
-    """The metadata of a tensor as the routes answer it."""
+    """The metadata of a tensor in an answer."""
     return {
         "name": metadata.name,
         "version": metadata.version,
@@ -392,6 +392,6 @@ def _described_range(one: RangeMetadata) -> dict[str, Any]:
 
 
 def time_text(nanoseconds: int) -> str:
-    """A time as RFC 3339 has it."""
+    """A time in RFC 3339."""
     moment = datetime.fromtimestamp(nanoseconds // 1000 / 1e6, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,6 +1,6 @@
-"""`GET /tensors/{name}/content` and `/keys`: each download is of one version, however many changes come meanwhile.
+"""`GET /tensors/{name}/content` and `/keys`: each download is of one version, even if it changes meanwhile.
 
-A small content is copied before it is sent; of a large one, and of a table with keys, a snapshot is kept until it has
+A small content is copied before it is sent. For a large one, and for a table with keys, a snapshot is kept until it has
 been sent.
 """
 
@@ -35,13 +35,13 @@ _ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 _CHUNK: Final = 1 << 20
 """Bytes of one piece of a download."""
 _WHOLE: Final = 8 * _CHUNK
-"""Contents of up to this many bytes are copied before they are sent, so that a scatter meanwhile does not matter."""
+"""Contents of up to this many bytes are copied before they are sent, so that later scatters do not matter."""
 _COPIES: Final = 20
-"""How often a small content is copied anew if scatters change it meanwhile; then the scatters wait."""
+"""How often a small content is copied again if scatters change it meanwhile; after that, scatters wait."""
 
 
 class _Body(NamedTuple):
-    """The body of a download: its head, the pieces that follow, and their bytes."""
+    """The body of a download: its head, the pieces that follow, and their size."""
 
     codec: TensorCodec
     dtype: str
@@ -59,7 +59,7 @@ class Downloads:
         self.threads = threads
 
     async def content(self, context: RequestContext, name: str) -> None:
-        """`GET /tensors/{name}/content`. Raises GatherError for everything it refuses."""
+        """`GET /tensors/{name}/content`. Raises GatherError for every refusal."""
         text = context.query_fields().get("rows")
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         resident, about = content.resident(), content.description
@@ -95,7 +95,7 @@ class Downloads:
         await download._replace(etag=read).send(context, head + body)
 
     async def keys(self, context: RequestContext, name: str) -> None:
-        """`GET /tensors/{name}/keys`. Raises GatherError for everything it refuses."""
+        """`GET /tensors/{name}/keys`. Raises GatherError for every refusal."""
         context.query_fields()
         content = await self.threads.look_up(name, lambda: self.store.content(name))
         if content.keys is None:
@@ -139,7 +139,7 @@ class Downloads:
     async def _table(
         self, snapshot: Snapshot, name: str, content: MappedContent, codec: TensorCodec, text: str | None
     ) -> _Body:
-        """The rows of a table with keys, and before them the keys if the format carries both."""
+        """The rows of a table with keys, after the keys if the format carries both."""
         dtype = DTYPES[content.description.dtype]
         shape, begin, end = _rows(content, snapshot.shape, text)
         rows = _row_pieces(snapshot, begin, end)
@@ -155,14 +155,14 @@ class Downloads:
         return _Body(codec, dtype.name, shape, head, spec.size + end - begin, pieces)
 
     async def _spec(self, name: str, snapshot: Snapshot, dtype: KeyType, first: int, last: int) -> KeysSpec:
-        """What the keys of rows `first` to `last` - 1 of tensor `name` are. Raises tensor_damaged."""
+        """The keys of rows `first` to `last` - 1 of tensor `name`. Raises tensor_damaged."""
         try:
             return await self.threads.read(name, lambda: keys_spec(snapshot.keys, dtype, first, last))
         except BadFile as problem:
             raise damaged(name, str(problem)) from None
 
     async def _read_in_threads(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """The pieces of tensor `name`, none of which is empty, each read by a thread."""
+        """The non-empty pieces of tensor `name`, each read by a thread."""
         while piece := await self.threads.read(name, partial(next, pieces, b"")):
             yield piece
 
@@ -172,7 +172,7 @@ def _row_pieces(snapshot: Snapshot, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[bytes, int, Iterator[bytes]]:
-    """The head, and the bytes and pieces of what follows. Raises unsupported_dtype for strings in npy."""
+    """The head, and the size and pieces of the rest. Raises unsupported_dtype for strings in npy."""
     pieces = key_pieces(read, spec.dtype, 0, spec.count)
     if codec is SAFETENSORS_FILE:
         return keys_head(spec), spec.size, pieces
@@ -184,7 +184,7 @@ def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[byte
 
 
 def _rows(content: MappedContent, shape: tuple[int, ...], text: str | None) -> tuple[tuple[int, ...], int, int]:
-    """The shape of the rows asked for, and where their bytes begin and end, of a tensor that has this shape now.
+    """The shape of the requested rows, and the begin and end of their bytes, for a tensor of this shape.
 
     Raises range_not_satisfiable.
     """
@@ -196,7 +196,7 @@ def _rows(content: MappedContent, shape: tuple[int, ...], text: str | None) -> t
 
 
 def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
-    """The first row and the one behind the last that the query asks for, of a tensor of `shape`; all without a text.
+    """The first row and the one after the last that the query asks for; all rows if the text is missing.
 
     Raises invalid_field and range_not_satisfiable.
     """
@@ -219,7 +219,7 @@ def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _rows_like(text: str) -> str:
-    """Rows as they are written, from the first numbers of a text, which is none."""
+    """A valid rows text from the first numbers of an invalid one."""
     numbers = [int(number) for number in re.findall(r"[0-9]{1,15}", text)[:2]]
     first, last = (*numbers, 0, 100)[:2] if numbers else (0, 100)
     return f"{first}:{last}" if len(numbers) > 1 else f"{first}:{first + 1}"
@@ -235,7 +235,7 @@ def _hint_for_rows(first: int, last: int, shape: tuple[int, ...]) -> str:
 
 
 def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | None]:
-    """The bytes, None where scatters changed them again and again, and the ETag that names them."""
+    """The bytes and their ETag; the bytes are None if scatters kept changing them."""
     for _ in range(_COPIES):
         resident = content.resident()
         piece = content.read(begin, end)
@@ -245,6 +245,6 @@ def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | No
 
 
 def _copy_held(content: MappedContent, begin: int, end: int) -> tuple[str, bytes]:
-    """The bytes and the ETag that names them, with writers kept out; blocks."""
+    """The bytes and their ETag, with writers locked out; blocks."""
     with content.exclude_writers():
         return content.resident().etag, content.read(begin, end)

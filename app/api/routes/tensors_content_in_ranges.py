@@ -1,7 +1,7 @@
 """`GET /tensors/{name}/content` and `/keys` of a table in row ranges: one range after another, in one answer.
 
-All of it is of one version, the one that the first look at the map has found. Rows are read by gathers or, of a table
-that changes, from snapshots.
+All of it is of one version, the one in the first map that is read. Rows are read by gathers or, if the table changes,
+from snapshots.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from app.tensors.little_endian_items import packed_bytes
 from app.tensors.tensor import Tensor
 
 _CHUNK: Final = 1 << 22
-"""Bytes of rows that one gather reads; for strings, whose sizes are not known before, the bytes of their places."""
+"""Bytes of rows per gather; for strings, whose sizes are unknown, the bytes of their offsets."""
 _INT64: Final = DTYPES["int64"]
 
 
 ScalarReader: TypeAlias = Callable[[str, ServedRequest], Awaitable[Tensor]]
-"""Reads a tensor of rank 0, by its reference."""
+"""Reads a tensor of rank 0 by its reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContentSnapshot:
-    """What is read of the content that `etag` names, whatever changes it meanwhile.
+    """A read of the content with the ETag `etag`, unaffected by later changes.
 
-    `size` is the bytes of `pieces`, and `rows` the number of rows, or of keys, that they hold. `keys` are those that
-    come before the rows. `close` ends it, once.
+    `size` is the bytes of `pieces`, and `rows` the number of rows, or of keys, in them. `keys` come before the rows.
+    `close` ends it, once.
     """
 
     etag: str
@@ -58,22 +58,23 @@ class ContentSnapshot:
 
 
 class ChangingTables(Protocol):
-    """Tables that scatters change, or whose rows have keys."""
+    """Tables that scatters change, or that have keys."""
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-        """Metadata with their ETags, and rows of tables with keys, as they are now.
+        """Metadata with current ETags and numbers of rows.
 
-        Without a request those known if they cannot be had soon.
+        Without a request, the known ones if they cannot be read soon.
         """
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Rows `first` to `last` - 1 of a version; None if no scatter has changed it, and its rows have no keys.
+        """Rows `first` to `last` - 1 of a version; None if it was never scattered to and has no keys.
 
-        Of a table with keys it is all rows, whatever `first` and `last` are. Raises shard_unavailable and overloaded.
+        For a table with keys it returns all rows, whatever `first` and `last` are. Raises shard_unavailable and
+        overloaded.
         """
 
     async def keyed_snapshot(self, found: Metadata, request: ServedRequest, *, with_rows: bool) -> ContentSnapshot:
-        """All keys of a version as an upload has them, and the rows behind them if `with_rows`.
+        """All keys of a version in the form of an upload, followed by the rows if `with_rows`.
 
         Raises shard_unavailable and overloaded.
         """
@@ -83,19 +84,19 @@ class ChangingTables(Protocol):
 
 
 class ShardedDownloads:
-    """Answers with contents and keys of what `store` lists: by gathers of `service`, and of scalars by `scalar`."""
+    """Answers with contents and keys of the tensors of `store`: by gathers of `service`; scalars by `scalar`."""
 
     def __init__(
         self, store: TensorStore, service: Service, scalar: ScalarReader, changing: ChangingTables | None
     ) -> None:
-        """`changing` is given if scatters may change the tables, or if these may have keys."""
+        """`changing` is given if the tables may be scattered to or have keys."""
         self.store = store
         self.changing = changing
         self.service = service
         self.scalar = scalar
 
     async def content(self, context: RequestContext, name: str) -> None:
-        """`GET /tensors/{name}/content`. Raises GatherError for everything it refuses."""
+        """`GET /tensors/{name}/content`. Raises GatherError for every refusal."""
         text = context.query_fields().get("rows")
         metadata = self.store.metadata(name)
         if self.changing is not None:
@@ -127,14 +128,14 @@ class ShardedDownloads:
         head = codec.write_head(dtype, shape, size)
 
         async def is_sent() -> bool:
-            """Whether it was sent from snapshots, since scatters change the table."""
+            """Whether it was sent from snapshots, because scatters change the table."""
             if self.changing is None or context.method == "HEAD":
                 return False
             snapshot = await self.changing.snapshot(metadata, first, last, context)
             if snapshot is None:
                 return False
             start, found = head, shape
-            if metadata.keys is not None:  # upserts and removals change how many there are
+            if metadata.keys is not None:  # upserts and removals change the number of rows
                 found = snapshot.rows, *shape[1:]
                 start = codec.write_head(dtype, found, snapshot.size)
             await _send_snapshot(context, metadata, codec, metadata.dtype, found, start, snapshot)
@@ -144,10 +145,10 @@ class ShardedDownloads:
             return
         step = max(1, _CHUNK // max(row_bytes, 1))
         starts = range(first, last, step) if row_bytes and context.method != "HEAD" else range(0)
-        # Before the answer begins, so that what is lost becomes an error.
+        # Before the answer begins, so that lost rows become an error.
         piece, held = await self._rows(context, metadata, first, min(first + step, last)) if starts else (b"", None)
         try:
-            # The first scatter may have come meanwhile.
+            # The first scatter may have arrived meanwhile.
             if held is not None and await is_sent():
                 return
             known = len(head) + size if dtype.item_size else None
@@ -166,7 +167,7 @@ class ShardedDownloads:
                 held.release()
 
     async def keys(self, context: RequestContext, name: str) -> None:
-        """`GET /tensors/{name}/keys`. Raises GatherError for everything it refuses."""
+        """`GET /tensors/{name}/keys`. Raises GatherError for every refusal."""
         context.query_fields()
         metadata = self.store.metadata(name)
         if metadata.keys is None or self.changing is None:
@@ -189,7 +190,7 @@ class ShardedDownloads:
     async def _rows(
         self, context: RequestContext, metadata: Metadata, start: int, stop: int
     ) -> tuple[bytes | memoryview, MemoryReservation]:
-        """The bytes of some rows, and where they are charged until they are sent; each has the time of a request."""
+        """The bytes of rows, and the memory charged for them until they are sent; each has a request's deadline."""
         now, memory = perf_counter(), MemoryReservation(context.admission.budget)
         own = ServedRequest(now, now + context.deadline - context.start, memory, context.caller)
         reference = f"{metadata.name}@{metadata.version}"
@@ -201,7 +202,7 @@ class ShardedDownloads:
                 answer = await self.service.run(call, own)
                 rows = answer.output
                 if context.started and answer.data_etag != metadata.etag:
-                    # What has been sent is of another content: the caller is not to take it for whole.
+                    # The bytes already sent are of another content: the caller must not take them for complete.
                     raise GatherError("shard_unavailable", "a scatter changed the table while it was read")
             else:
                 rows = await self.scalar(reference, own)
@@ -220,7 +221,7 @@ async def _send_snapshot(
     head: bytes,
     snapshot: ContentSnapshot,
 ) -> None:
-    """Answer with `head` and what a snapshot has, and close the snapshot."""
+    """Answer with `head` and the snapshot, and close it."""
     try:
         if not await is_unchanged(context, snapshot.etag, BY_ACCEPT):
             size = len(head) + snapshot.size

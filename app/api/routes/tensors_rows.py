@@ -1,6 +1,6 @@
-"""`GET /tensors/{name}/rows?key=a&key=b`: the rows of some keys, for curl and browsers.
+"""`GET /tensors/{name}/rows?key=a&key=b`: rows by key, for curl and browsers.
 
-It is a gather by key, whose keys are the texts of a query.
+It is a gather by key whose keys are texts in the query.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 
 
 class RowsRoute:
-    """Looks up rows. Those of missing keys are zeros, and `found` tells them apart."""
+    """Looks up rows. Rows of missing keys are zeros, and `found` identifies them."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -66,7 +66,7 @@ def keys_of_query(query: bytes) -> list[str]:
 
 
 def typed(dtype: str, texts: list[str]) -> Tensor:
-    """The keys of these texts, of one dimension. Raises invalid_field and value_not_representable."""
+    """Parse the texts into keys, of one dimension. Raises invalid_field and value_not_representable."""
     kind = DTYPES[dtype]
     if dtype == "string":
         return packed_texts(texts, _AT)

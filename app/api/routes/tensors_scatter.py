@@ -43,11 +43,11 @@ from app.tensors.tensor import Tensor
 from app.tensors.tensor_name import split_reference
 
 _ATTEMPTS: Final = 8
-"""So often a scatter begins anew where its tensor is replaced meanwhile."""
+"""How often a scatter begins anew if its tensor is replaced meanwhile."""
 _ROW_BYTES: Final = 64
-"""Memory for one row of a scatter while rows are worked out and put in order."""
+"""Memory per row of a scatter while rows are computed and sorted."""
 _COPIES_OF_STRINGS: Final = 5
-"""Copies of string keys that a router has: all of them, by range, framed, in one piece, and on their way."""
+"""Copies of string keys in a router: all keys, by range, framed, joined, and being sent."""
 
 
 class ScatterOutcome(NamedTuple):
@@ -161,7 +161,7 @@ class StoreScatters:
         self._tasks: set[asyncio.Task[Scattered]] = set()
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
-        """Read, judge and make a scatter; while others of the tensor are carried out it takes no thread."""
+        """Read, check and make a scatter; while it waits for other scatters to the tensor it takes no thread."""
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
         lock = self._store.lock_name(sent.name)
@@ -212,7 +212,7 @@ class ScatterAttempt:
         wake: Callable[[], None],
         memory: Memory = UNCOUNTED,
     ) -> None:
-        """`digest` tells the request from others with the same key; `wake` is called from any thread.
+        """`digest` tells the request from others with the same key; `wake` may be called from any thread.
 
         `memory` is charged with the rows that a removal moves.
         """

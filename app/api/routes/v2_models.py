@@ -23,11 +23,11 @@ from app.server.readiness import Readiness
 
 T = TypeVar("T")
 STATISTICS_BYTES: Final = 1 << 11
-"""What the statistics of a version take in an answer: their text twice, or a message and its JSON."""
+"""Memory for the statistics of a version in an answer: their text twice, or a message and its JSON."""
 ENTRY_BYTES: Final = 1 << 10
-"""What the entry of a version takes in the index: its text twice, or a message and its JSON."""
+"""Memory for the entry of a version in the index: its text twice, or a message and its JSON."""
 _INDEX_BYTES: Final = 1 << 16
-"""Most bytes of the body of a request for the repository's index, which has one member."""
+"""Most bytes of the body of a repository index request, which has one member."""
 
 
 class ModelRoutes:
@@ -77,7 +77,7 @@ class ModelRoutes:
         await context.send_empty(200, (b"content-length", b"0"))
 
     def after_finding(self, handler: Handler) -> Handler:
-        """`handler` for requests that name a model. Raises model_not_found."""
+        """Wrap `handler` for requests that name a model. Raises model_not_found."""
 
         async def handle(context: RequestContext) -> None:
             self.models.find(*context.parameters)
@@ -111,13 +111,13 @@ def charging(memory: Memory, size: int, write: Callable[[dict[str, Any]], T]) ->
 
 
 async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T]) -> list[T]:
-    """What `write` makes of the statistics of every model's newest version, and of all versions that were called."""
+    """Apply `write` to the statistics of every model's newest version, and of all versions that were called."""
 
     def every() -> tuple[list[str], set[str]]:
         names = models.names()
         return models.counted(names, newest=1), set(models.counted(names))
 
-    # In a thread, since the store may have to look at its folder, and there may be very many versions.
+    # In a thread, because the store may have to read its folder, and there may be very many versions.
     newest, counted = await asyncio.to_thread(every)
     models.statistics.keep(counted)
     return await _statistics(models, newest, counted, write)
@@ -126,7 +126,7 @@ async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T]
 async def statistics_of(
     models: Models, name: str, version: str | None, write: Callable[[dict[str, Any]], T]
 ) -> list[T]:
-    """What `write` makes of the statistics of a model's versions, or of one of them. Raises model_not_found."""
+    """Apply `write` to the statistics of a model's versions, or of one of them. Raises model_not_found."""
     models.find(name, version)
     counted = models.counted([name]) if version is None else [counted_as(name, version)]
     return await _statistics(models, counted, frozenset(), write)
@@ -145,7 +145,7 @@ async def repository_index(
     only_ready: bool,
     write: Callable[[dict[str, Any]], T],
 ) -> list[T]:
-    """What `write` makes of the entry of every version of every model; with `only_ready` of those that may be called.
+    """Apply `write` to the entry of every version of every model; with `only_ready`, of callable ones.
 
     In a thread: there may be very many.
     """
@@ -158,7 +158,7 @@ async def repository_index(
 
 
 def _index_entries(name: str, models: Models, readiness: Readiness) -> Iterator[IndexEntry]:
-    """Every version of a model. Of a tensor's older ones, of which there may be very many, no file is looked at."""
+    """Every version of a model. The files of older versions, of which there may be very many, are not checked."""
     versions = models.versions(name)
     for version in versions:
         yield _index_entry(name, version, version == versions[-1], models, readiness)

@@ -1,1 +1,1 @@
-"""What requests and answers may say: the models behind the OpenAPI file."""
+"""The models of answers for the OpenAPI file."""

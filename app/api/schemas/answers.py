@@ -43,7 +43,7 @@ class ExplainedTensor(OpenModel):
 
 
 class ExplainedPlan(OpenModel):
-    """What the operator comes down to: data as [batches, dims, slice], indices as [batches or 1, tuples, len(dims)]."""
+    """The operator as a gather: data as [batches, dims, slice], indices as [batches or 1, tuples, len(dims)]."""
 
     batches: Size
     tuples: Size
@@ -64,7 +64,7 @@ class ExplainedSize(OpenModel):
 
 
 class ExplainedRoute(OpenModel):
-    """A way to run the gather: by a GPU, split over threads, on the event loop, or by a thread."""
+    """A way to run the gather: on a GPU, split over threads, on the event loop, or on a thread."""
 
     route: Route
     open: bool
@@ -73,14 +73,14 @@ class ExplainedRoute(OpenModel):
 
 
 class ExplainedChoice(OpenModel):
-    """The route that would be taken."""
+    """The chosen route."""
 
     route: Route
     parts: int = Field(description="Number of threads it is split over.")
 
 
 class ExplainedShards(OpenModel):
-    """A range of rows that the gather needs, and the shards that have it."""
+    """A range of rows that the gather needs, and the shards that hold it."""
 
     rows: list[Size] = Field(description="The first row, and the row after the last one.")
     tensor: str = Field(description="What the shards call it.")
@@ -108,7 +108,7 @@ class Explanation(OpenModel):
 
 
 class GatherAnswer(OpenModel):
-    """What a gather answers, or would answer: with `explain=true` there is an explanation in place of the values."""
+    """The answer of a gather. With `explain=true` an explanation replaces the values."""
 
     output: OutputTensor
     dialect: str = Field(description="The dialect whose rules were applied.")
@@ -149,7 +149,7 @@ class ExplainedBackward(OpenModel):
 
 
 class BackwardAnswer(OpenModel):
-    """The gradient: `grad_data`, or, where the request says `sparse`, `grad_indices` and `grad_values`."""
+    """The gradient: `grad_data`, or `grad_indices` and `grad_values` if the request has `sparse`."""
 
     grad_data: OutputTensor | SkipJsonSchema[None] = Field(None, description="Has the shape of the gather's data.")
     grad_indices: OutputTensor | SkipJsonSchema[None] = Field(
@@ -204,7 +204,7 @@ class LookupExplanation(OpenModel):
 
 
 class LookupAnswer(OpenModel):
-    """What a lookup answers: `output`, or `outputs` where the request says `concat` false; and what was read."""
+    """The answer of a lookup: `output`, or `outputs` if the request has `concat` false; and the tensors read."""
 
     output: OutputTensor | SkipJsonSchema[None] = Field(None, description="The features' outputs, joined on axis 1.")
     outputs: list[OutputTensor] | SkipJsonSchema[None] = Field(
@@ -223,7 +223,7 @@ class LookupAnswer(OpenModel):
 
 
 class RuleBody(OpenModel):
-    """The operator's rule that was broken."""
+    """The rule of the operator that the request breaks."""
 
     dialect: str
     clause: str | None = Field(description="Its number in the specification; null if the rule has none.")
@@ -247,7 +247,7 @@ class PlaceBody(OpenModel):
 
 
 class UnavailableRange(OpenModel):
-    """Rows of a table of which no replica answers."""
+    """Rows of a table for which no replica answers."""
 
     tensor: str = Field(description="The table's name and the number of its version.")
     start: Size = Field(description="The first row.")

@@ -108,7 +108,7 @@ REQUESTS: Final[dict[str, Shown]] = {
         ),
     },
 }
-"""For each operator its examples."""
+"""The examples of each operator."""
 _ROWS: Final = _tensor("float32", [3, 2], [1, 2, 10, 20, 100, 200])
 _ANSWERED: Final = {"dialect": "onnx-13", "device": "cpu"}
 GRADIENTS: Final[dict[str, Shown]] = {
@@ -147,12 +147,12 @@ GRADIENTS: Final[dict[str, Shown]] = {
         ),
     },
 }
-"""For each gradient its examples."""
+"""The examples of each gradient."""
 RESIDENT_NAME: Final = "items"
 RESIDENT_DATA: Final = _tensor("float32", [3, 2], [0, 1, 10, 11, 20, 21])
-"""The resident tensor that the following requests are about."""
+"""The resident tensor of the following requests."""
 ETAG: Final = '"5d41402abc4b2a76b9719d911017c592-0"'
-"""Stands for the ETag of that tensor, which is another for each upload."""
+"""Placeholder for that tensor's ETag, which differs for each upload."""
 _NEW_ROW: Final = _tensor("float32", [1, 2], [7, 8])
 _READ: Final = {"data_etag": ETAG, "version": 1}
 RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
@@ -179,7 +179,7 @@ RESIDENT: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         _answer(_tensor("float32", [1, 32], [0.0, 20.0] * 8 + [0.0, 21.0] * 8), "onnxruntime-1"),
     )
 }
-"""For each operator a request that names it, and the answer, whose ETag is another for each upload."""
+"""For each operator a request that names the tensor, and the answer."""
 _LOOKED_UP: Final = {"tensor": RESIDENT_NAME, **_READ}
 LOOKUPS: Final[Shown] = {
     "rows": (

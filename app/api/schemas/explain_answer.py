@@ -1,4 +1,4 @@
-"""What `?explain=true` answers: an answer without values, and with the plan, each route with its threshold, the choice.
+"""The answer of `?explain=true`: an answer without values, with the plan, each route and threshold, and the choice.
 
 It has the form of a gather's answer, so that generated clients have one type for both.
 """
@@ -23,7 +23,7 @@ LOOKUP_NOT_CHECKED: Final = "The values of indices and offsets were not checked:
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
     """The JSON body.
 
-    A sparse gradient has no output, and as `output_bytes` the most that it may have.
+    A sparse gradient has no output; its `output_bytes` is the most that it may have.
     """
     call, outputs, plan, decision = explanation.call, explanation.outputs, explanation.plan, explanation.decision
     strings = any(dtype.kind == "string" for dtype, _ in outputs.values())
@@ -49,7 +49,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
 
 
 def _inputs(explanation: Explanation) -> dict[str, Any]:
-    """The inputs of an operator, with the names that a request has in place of those that are resident."""
+    """The inputs of an operator, with the names of those that are resident."""
     return {
         name: _tensor(tensor) | ({"tensor": given} if isinstance(given, str) else {})
         for name, (tensor, given) in explanation.inputs.items()
@@ -81,7 +81,7 @@ def _features(explanation: Explanation) -> dict[str, Any]:
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """What the operator comes down to."""
+    """The operator as a gather."""
     return {
         "plan": {
             "batches": plan.batches,
@@ -96,7 +96,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _routes(decision: Decision) -> dict[str, Any]:
-    """The size that decided, the routes with their thresholds, and the one that was chosen."""
+    """The size that decided, the routes with their thresholds, and the choice."""
     choice = decision.choice
     return {
         "size": size_body(decision.size),
@@ -110,7 +110,7 @@ def _routes(decision: Decision) -> dict[str, Any]:
 
 
 def size_body(size: Size) -> dict[str, int | None]:
-    """A size or a threshold in JSON; null if no number reaches it."""
+    """A size or a threshold in JSON; null if it is never reached."""
     return {name: None if isinf(number) else int(number) for name, number in size._asdict().items()}
 
 

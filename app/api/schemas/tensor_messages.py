@@ -1,4 +1,4 @@
-"""The answers of the routes of resident tensors, aliases and imports, as OpenAPI and generated clients see them."""
+"""The answers of the routes of resident tensors, aliases and imports, for OpenAPI and generated clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIME: Final[dict[str, JsonValue]] = {"format": "date-time"}
 
 
 class TableRange(OpenModel):
-    """Rows of a table in a cluster, counted as a download has them, and the shards that hold them."""
+    """Rows of a table in a cluster, numbered as in a download, and the shards that hold them."""
 
     start: Size = Field(description="The first row.")
     stop: Size = Field(description="The row after the last one.")
@@ -39,7 +39,7 @@ class TableKeys(OpenModel):
 
 
 class ResidentTensor(OpenModel):
-    """What is known of a version of a resident tensor; in lists of the current one."""
+    """The metadata of a version of a resident tensor; in lists, of the current version."""
 
     name: str
     version: Size = Field(description="Number of the version; each upload of the name makes the next one.")
@@ -94,7 +94,7 @@ class ScatterAnswer(OpenModel):
 
 
 class UpsertAnswer(OpenModel):
-    """The table after the upsert. A request that comes again is answered what it was answered first."""
+    """The table after the upsert. A repeated request gets its first answer."""
 
     name: str = Field(description="Its name, as in the path.")
     etag: str
@@ -104,7 +104,7 @@ class UpsertAnswer(OpenModel):
 
 
 class RemoveAnswer(OpenModel):
-    """The table after the removal. A request that comes again is answered what it was answered first."""
+    """The table after the removal. A repeated request gets its first answer."""
 
     name: str = Field(description="Its name, as in the path.")
     etag: str
@@ -115,7 +115,7 @@ class RemoveAnswer(OpenModel):
 
 
 class AliasBody(OpenModel):
-    """An alias, and the version of a tensor that it names."""
+    """An alias, and the version of a tensor that it points to."""
 
     alias: str = Field(description="Its own name.")
     tensor: str = Field(description="The version that it points to, `NAME@7`.")
@@ -133,7 +133,7 @@ class AliasList(OpenModel):
 
 
 class ImportBody(OpenModel):
-    """An import: what it makes, how far it is, and how it ended."""
+    """An import: its target, its progress, and its outcome."""
 
     id: str
     name: str = Field(description="The tensor that gets the next version.")

@@ -1,7 +1,7 @@
-"""The bodies of the inference protocol as OpenAPI and generated clients see them.
+"""The bodies of the inference protocol, for OpenAPI and generated clients.
 
 `app.formats.oip` reads and writes infer bodies; these models document them. Unknown members are ignored, as the
-protocol asks for.
+protocol requires.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Parameters = Annotated[
 
 
 class InferOutput(OpenModel):
-    """An output tensor; its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
+    """An output tensor; its items are in `data`, or the `parameters.binary_data_size` bytes after the JSON."""
 
     name: str
     datatype: Datatype
@@ -34,7 +34,7 @@ class InferOutput(OpenModel):
 
 
 class InferAnswer(OpenModel):
-    """The answer to an infer request; `parameters` names the `dialect` that was followed and the `device`."""
+    """The answer to an infer request; `parameters` has the applied `dialect` and the `device`."""
 
     id: str | SkipJsonSchema[None] = None
     model_name: str
@@ -56,7 +56,7 @@ class ServerReady(OpenModel):
 
 
 class ServerMetadata(OpenModel):
-    """The server and the protocol's extensions that it has."""
+    """The server and its extensions of the protocol."""
 
     name: str
     version: str
@@ -64,9 +64,10 @@ class ServerMetadata(OpenModel):
 
 
 class TensorMetadata(OpenModel):
-    """An input or output of a model. The protocol has no word for "any datatype" or "any rank": `FP32` stands for
-    every datatype where `parameters` lists them as `datatypes`, the shape `[-1]` for every shape, and `[-1, -1]` for
-    `indices` whose last dimension is an index tuple: `[n, 1]` is n rows, and `[n]` one tuple."""
+    """An input or output of a model. The protocol has no word for "any datatype" or "any rank": `FP32` stands for every
+    datatype if `parameters` lists them as `datatypes`, the shape `[-1]` for every shape, and `[-1, -1]` for `indices`
+    whose last dimension is an index tuple: `[n, 1]` is n rows, and `[n]` one tuple.
+    """
 
     name: str
     datatype: Datatype
@@ -75,7 +76,7 @@ class TensorMetadata(OpenModel):
 
 
 class ModelMetadata(OpenModel):
-    """What a model takes and gives."""
+    """The inputs and outputs of a model."""
 
     name: str
     versions: list[str]
@@ -101,7 +102,7 @@ class IndexEntry(OpenModel):
 
 
 class Duration(OpenModel):
-    """How often something was done and how long that took altogether."""
+    """How often something was done, and the total time."""
 
     count: Size
     ns: Size
@@ -150,6 +151,6 @@ class StatisticsBody(OpenModel):
 
 
 class ProtocolError(Problem):
-    """An error under /v2: what clients of the protocol look for, beside the members of a Problem."""
+    """An error under /v2: the protocol's `error`, and the members of a Problem."""
 
     error: str = Field(description="The same as `detail`.")

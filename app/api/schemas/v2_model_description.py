@@ -1,4 +1,4 @@
-"""What the inference protocol tells of a model: its metadata, and its configuration in Triton's words."""
+"""The inference protocol's description of a model: its metadata, and its configuration in Triton's form."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from app.tensors.gather_call import OUTPUT
 
 PLATFORM: Final = "gathernd"
 ANY_DATATYPE: Final = "FP32"
-"""What the metadata calls the datatype of `data` and `output` where any will do: the protocol has no word for it."""
+"""The metadata's datatype of `data` and `output` when any is accepted: the protocol has no word for it."""
 ANY_SHAPE: Final = (-1,)
 TUPLES_SHAPE: Final = (-1, -1)
-"""What the metadata calls the shape of indices that are tuples: rows of them. Other ranks are taken as well, and one
-list of numbers is one tuple.
+"""The metadata's shape of indices that are tuples: rows of them. Other ranks are accepted as well, and one list of
+numbers is one tuple.
 """
 _OF_TUPLES: Final = ("gathernd", "scatternd")
 
@@ -59,7 +59,7 @@ def model_metadata(model: Model, resident: Resident | None, versions: list[str])
 
 
 def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
-    """The configuration of a model in the words of Triton's model configuration."""
+    """The configuration of a model in the form of Triton's model configuration."""
     inputs, outputs = _tensors(model, resident)
     if model.is_lookup:
         return _config(model.name, inputs, outputs, {})
