@@ -1,1 +1,1 @@
-"""HTTP/1.1 over uvicorn, connections, TLS and processes: nothing here knows a tensor."""
+"""HTTP/1.1 over uvicorn, connections, TLS and processes; independent of tensors."""

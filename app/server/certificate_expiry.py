@@ -31,9 +31,9 @@ class _Element(NamedTuple):
 
 
 def expiry(pem: bytes) -> float:
-    """When the first of the certificates in `pem` to expire does so, in seconds since 1970.
+    """The earliest expiry of the certificates in `pem`, in seconds since 1970: a chain is invalid from then on.
 
-    A chain is of no use from then on. The certificates are such as OpenSSL has read, at least one.
+    OpenSSL has read the certificates; there is at least one.
     """
     return min(_not_after(b64decode(body)) for body in _CERTIFICATE.findall(pem))
 

@@ -1,8 +1,8 @@
-"""Whether a client is still there: a connection that is not read does not say so by itself.
+"""Find out whether a client is still connected: a connection that is not read does not report it.
 
-The kernel is asked. Of a client that sends no more (a half-closed connection) it cannot tell whether it still reads:
-one that has closed its connection looks the same until it is sent something, which it answers with a reset. So while
-its request waits for a thread it is sent `100 Continue`, which every client of HTTP/1.1 takes and drops.
+The kernel is asked. For a client that has stopped sending (a half-closed connection), it cannot tell whether the client
+still reads: one that has closed its connection looks the same until it is sent something, which it answers with a
+reset. So while its request waits for a thread, it is sent `100 Continue`, which every HTTP/1.1 client ignores.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from app.server.connection_interface import Connection
 
 FIRST_S: Final = 0.1
 LONGEST_S: Final = 5.0
-"""First and longest time between two looks at a client; each is twice the one before."""
+"""First and longest time between two checks of a client; each is twice the one before."""
 
 
 class Presence(Enum):
-    """What the other side of a connection has done."""
+    """State of the other side of a connection."""
 
     OPEN = "it may send and read"
     SENDS_NO_MORE = "it has sent its end, which may stand behind bytes that were not read yet"
@@ -28,8 +28,8 @@ class Presence(Enum):
 
 
 def presence(connection: socket.socket) -> Presence:
-    """Ask poll(2), which knows TCP and Unix sockets. A connection of TCP that the other side has closed looks like one
-    that is half-closed until it is sent something.
+    """Ask poll(2), which supports TCP and Unix sockets. A TCP connection that the other side has closed looks
+    half-closed until it is sent something.
     """
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLRDHUP)  # it tells of POLLHUP unasked
@@ -41,7 +41,9 @@ def presence(connection: socket.socket) -> Presence:
 
 
 def watch(connection: Connection, interval: float = FIRST_S) -> None:
-    """Look at a client that sends no more after `interval` seconds and from then on, until its request is answered."""
+    """Check a client that has stopped sending after `interval` seconds and from then on, until its request
+    is answered.
+    """
     connection.loop.call_later(interval, _probe, connection, min(2 * interval, LONGEST_S))
 
 

@@ -1,10 +1,10 @@
-"""Accepts new connections, such that all workers have about as many.
+"""Accepts new connections, so that all workers have about the same number.
 
-The event loop would report a connection with TLS only after its handshake, too late for the limit on connections. And
-workers that merely share a listening socket do not: the one that wakes first accepts all connections that wait, and a
-worker that starts again while clients keep their connections gets none. Hence two rules. A worker that has more
-connections than another waits for a moment before it accepts one. And one that has far more than its share sends
-`Connection: close` with some of its answers; a client that connects again reaches another worker.
+The event loop would report a TLS connection only after its handshake, too late for the limit on connections. And
+workers that merely share a listening socket are unbalanced: the one that wakes first accepts all waiting connections,
+and a worker that restarts while clients keep their connections gets none. Hence two rules. A worker with more
+connections than another waits for a moment before it accepts one. A worker with far more than its share sends
+`Connection: close` with some of its answers; a client that reconnects reaches another worker.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from app.telemetry.shared_counters import Counters, SlotHeader
 logger = logging.getLogger("gathernd")
 
 _YIELD_S: Final = 0.003
-"""So long a worker with more connections than another waits before it accepts one more."""
+"""Seconds that a worker with more connections than another waits before it accepts one more."""
 _PAUSE_S: Final = 0.5
-"""So long no connection is accepted after an error such as a want of file descriptors."""
+"""Seconds without accepting after an error such as a lack of file descriptors."""
 _ACTIVE_S: Final = 1.0
-"""A connection is active for so long after bytes came on it."""
+"""Seconds that a connection counts as active after its last bytes."""
 _SETUP_S: Final = 1.0
-"""So long a stop waits for connections that are being set up."""
+"""Seconds that a stop waits for connections that are being set up."""
 
 
 class Acceptor:
-    """Accepts connections from `listeners`, one for each turn of the event loop, while it is started.
+    """Accepts connections from `listeners`, one per turn of the event loop, while it is started.
 
-    `tls` returns the event loop's options for setting up one of TCP that has just come. Beyond `limit` an idle
-    connection is closed, or the new one, before its handshake; without TLS it gets an answer that says so.
+    `tls` returns the event loop's options for setting up a new TCP connection. Beyond `limit`, an idle connection is
+    closed, or the new one, before its handshake; without TLS it gets an answer that says so.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Acceptor:
         self.accepting = False
 
     def start(self) -> None:
-        """Take connections from now on; the sockets listen already."""
+        """Accept connections from now on; the sockets already listen."""
         for listener in self._listeners:
             listener.setblocking(False)
         self.accepting = True
@@ -70,7 +70,7 @@ class Acceptor:
         self._watch()
 
     def stop(self, *, rest: bool) -> None:
-        """Accept no more. Those in the backlog are left to the other workers or, with `rest`, still accepted."""
+        """Accept no more. Connections in the backlog are left to the other workers or, with `rest`, still accepted."""
         if self.accepting:
             self.accepting = False
             self._counters.header[SlotHeader.ACCEPTING] = 0
@@ -91,13 +91,13 @@ class Acceptor:
             task.cancel()
 
     def publish_count(self) -> int:
-        """Write for the other workers how many connections this one has, and return the number."""
+        """Publish this worker's number of connections to the other workers, and return it."""
         number = len(self._connections) + len(self._in_setup)
         self._counters.header[SlotHeader.CONNECTIONS] = number
         return number
 
     def balance(self, now: float) -> None:
-        """Have some clients leave if this worker has far more connections than the others have on average."""
+        """Close some connections if this worker has far more than the others have on average."""
         mine = self.publish_count()
         counts = self._counters.accepting()
         fair = -(-sum(counts) // max(len(counts), 1))
@@ -107,7 +107,7 @@ class Acceptor:
         for connection in self._connections:
             if excess == 0:
                 break
-            # An idle connection gets no answer that could say so, and makes no work for the others.
+            # An idle connection gets no answer that could say so, and is no work for the others.
             if now - connection.last_received < _ACTIVE_S:
                 connection.leaving = True
                 excess -= 1
@@ -129,7 +129,7 @@ class Acceptor:
         self._take(listener)
 
     def _take(self, listener: socket.socket) -> bool:
-        """Take one connection, if one waits and can be taken."""
+        """Accept one connection, if one is waiting and there is room."""
         try:
             connection = listener.accept()[0]
         except (BlockingIOError, InterruptedError):
@@ -137,7 +137,7 @@ class Acceptor:
         except OSError as error:
             if error.errno == ECONNABORTED:
                 return True
-            # No file descriptors or memory left, or an error of the network (accept(2)): it lasts for a while.
+            # No file descriptors or memory left, or a network error (accept(2)): it lasts for a while.
             logger.error("no connection can be taken: %s", error.strerror)
             self._pause(_PAUSE_S)
             return False
@@ -154,7 +154,7 @@ class Acceptor:
         return True
 
     def _has_room(self) -> bool:
-        """Whether one more TLS handshake may begin, for which an idle connection or a long handshake may be ended."""
+        """Whether one more TLS handshake may begin; an idle connection or a long handshake may be ended for it."""
         if self._limit.take(len(self._in_setup)) or self._cancel_oldest_setup():
             return True
         self._limit.count_refused()
@@ -164,7 +164,7 @@ class Acceptor:
         self._in_setup.pop(task, None)
 
     def _cancel_oldest_setup(self) -> bool:
-        """End the TLS handshake that takes the longest; False where none takes long."""
+        """End the longest TLS handshake; False if none takes long."""
         for task, begun in self._in_setup.items():
             if monotonic() - begun < IDLE_S:
                 break

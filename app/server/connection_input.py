@@ -1,10 +1,10 @@
-"""What a client has sent and the parser has not had: how it waits, when it goes on, and when no more is read.
+"""Bytes that a client has sent and the parser has not seen: how they wait, when parsing resumes, when reading stops.
 
-The parser would go on from one request to the next by itself, and one read brings up to 256 KiB: thousands of pipelined
-requests, or tens of thousands of chunks. To feed the parser all of it at once would keep every other client waiting. So
-it is fed pieces that end where a request may end (`UnparsedInput`, at most one read, charged to the memory budget). A
-connection stops when the time of the event loop's turn is over, and goes on in the next turn, one request or piece at a
-time, in line with the others (`InputTurns`). Meanwhile nothing more is read (`TimedFlowControl`).
+The parser would continue from one request to the next, and one read brings up to 256 KiB: thousands of pipelined
+requests, or tens of thousands of chunks. Parsing all of it at once would block every other client. So the parser gets
+pieces that end where a request may end (`UnparsedInput`, at most one read, charged to the memory budget). A connection
+stops when the time of the event loop's turn is over, and resumes in the next turn, one request or piece at a time, in
+line with the others (`InputTurns`). Meanwhile nothing more is read (`TimedFlowControl`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from app.memory.budget import Budget
 
 TURN_S: Final = 2e-3
-"""Seconds of one turn of the event loop that input beyond a first, short request of each connection may take."""
+"""Seconds per turn of the event loop for input beyond a first, short request of each connection."""
 EMPTY_LINE: Final = b"\r\n\r\n"
 """The end of a header, and of a chunked body."""
 PIECE_BYTES: Final = 1 << 13
-"""Most bytes of a header or of a chunked body that the parser is fed at once: 1,365 chunks of one byte take a
-millisecond."""
+"""Most bytes of a header or of a chunked body that the parser gets at once: 1,365 chunks of one byte take a
+millisecond.
+"""
 UNCHARGED_BYTES: Final = 1 << 11
-"""Each connection may hold this much outside of requests uncharged."""
+"""Bytes outside of requests that each connection may hold uncharged."""
 
 
 class UnparsedInput:
-    """The bytes of `data`, of which the parser has had the first `place`.
+    """The bytes of `data`, of which the parser has seen the first `place`.
 
-    `charged` is how many bytes are charged to the budget for them and for the header that is being read.
+    `charged` is the number of bytes charged to the budget for them and for the header that is being read.
     """
 
     __slots__ = ("_last_fed", "charged", "data", "place")
@@ -45,27 +46,25 @@ class UnparsedInput:
         self._last_fed = b""
 
     def hold(self, data: bytes, place: int) -> None:
-        """Hold new input, of which the first `place` bytes are dealt with. Nothing else may be left."""
+        """Hold new input, whose first `place` bytes are processed. Nothing else may be left."""
         self.data, self.place = data, place
 
     def add(self, data: bytes) -> None:
-        """Add input behind what is left."""
+        """Append input."""
         self.data = self.data[self.place :] + data
         self.place = 0
 
     def clear(self) -> None:
-        """Drop what is left."""
+        """Drop the rest."""
         self.data, self.place = b"", 0
 
     @property
     def left(self) -> int:
-        """How many bytes the parser has not had."""
+        """Number of bytes that the parser has not seen."""
         return len(self.data) - self.place
 
     def end_of_piece(self) -> int:
-        """Return where a header, or a body of unknown length, may end: behind its first empty line, in a piece at
-        most.
-        """
+        """Where a header, or a body of unknown length, may end: after its first empty line, within one piece."""
         data, place, last_fed = self.data, self.place, self._last_fed
         for known in (3, 2, 1) if last_fed[-1:] in EMPTY_LINE else ():
             if last_fed.endswith(EMPTY_LINE[:known]) and data.startswith(EMPTY_LINE[known:], place):
@@ -74,14 +73,14 @@ class UnparsedInput:
         return end if end > 3 else min(len(data), place + PIECE_BYTES)
 
     def take(self, end: int) -> bytes | memoryview:
-        """Return the bytes up to `end`, which the parser is fed next."""
+        """Return the bytes up to `end`, which the parser gets next."""
         data, place = self.data, self.place
         self.place = end
         self._last_fed = (self._last_fed + data[max(place, end - 3) : end])[-3:]
         return data if end - place == len(data) else memoryview(data)[place:end]
 
     def charge(self, header_bytes: int, budget: Budget) -> bool:
-        """Charge what is held, and so many bytes of a header. Returns False, having charged nothing, without room."""
+        """Charge the held bytes, and this many bytes of a header. Without room, charge nothing and return False."""
         size = max(0, len(self.data) + header_bytes - UNCHARGED_BYTES)
         if size == self.charged:
             return True
@@ -92,10 +91,10 @@ class UnparsedInput:
 
 
 class TimedFlowControl(FlowControl):
-    """`resumed` is when reading went on after a pause, in seconds of `monotonic`: 0.0 before the first one.
+    """`resumed` is when reading resumed after a pause, in seconds of `monotonic`: 0.0 before the first pause.
 
-    Nothing is read while it `holds`, since what came before waits to be parsed, or is `paused`, since what was parsed
-    waits for the application.
+    Nothing is read while it `holds` (earlier bytes wait to be parsed) or is `paused` (parsed ones wait for the
+    application).
     """
 
     resumed = 0.0
@@ -103,38 +102,38 @@ class TimedFlowControl(FlowControl):
     paused = False
 
     def hold(self) -> None:
-        """Read no more until `let_go`."""
+        """Stop reading until `let_go`."""
         self.holds = True
         super().pause_reading()
 
     def let_go(self) -> None:
-        """End what `hold` began; read on unless reading is paused, too."""
+        """End `hold`; resume reading unless it is paused, too."""
         self.holds = False
         if self.read_paused:
             self._read_on()
 
     def pause_reading(self) -> None:
-        """Read no more until `resume_reading`."""
+        """Stop reading until `resume_reading`."""
         self.paused = True
         super().pause_reading()
 
     def resume_reading(self) -> None:
-        """End what `pause_reading` began; read on unless input waits to be parsed."""
+        """End `pause_reading`; resume reading unless input waits to be parsed."""
         self.paused = False
         if self.read_paused:
             self._read_on()
 
     def _read_on(self) -> None:
         if not (self.holds or self.paused):
-            self.resumed = monotonic()  # what did not come while nothing was read is not the client's slowness
+            self.resumed = monotonic()  # bytes that did not arrive while nothing was read do not make the client slow
             super().resume_reading()
 
 
 class InputTurns:
-    """The connections that wait for the next turn of the event loop, and the time that is left of this one.
+    """The connections that wait for the next turn of the event loop, and the time left in this one.
 
-    A connection is known by its function that goes on with one request, or piece of one, and enqueues itself if more is
-    left.
+    A connection is represented by its function that processes one request, or piece of one, and enqueues itself if more
+    is left.
     """
 
     def __init__(self) -> None:
@@ -143,7 +142,7 @@ class InputTurns:
         self._is_open = False
 
     def has_time(self) -> bool:
-        """Return whether this turn of the event loop has time for more input."""
+        """Whether this turn of the event loop has time for more input."""
         now = perf_counter()
         if not self._is_open:
             self._is_open = True
@@ -152,7 +151,7 @@ class InputTurns:
         return now < self._ends
 
     def enqueue(self, read_next: Callable[[], None]) -> None:
-        """Have a connection read on in the next turn."""
+        """Resume a connection in the next turn."""
         self._waiting[read_next] = None
         if not self._is_open:
             self._is_open = True
@@ -160,7 +159,7 @@ class InputTurns:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        """Let the connections read on, one request or piece each, round after round, until the time is over."""
+        """Resume the connections, one request or piece each, round after round, until the time is over."""
         self._is_open = False
         while self._waiting and self.has_time():
             read_next, _ = self._waiting.popitem(last=False)

@@ -1,6 +1,6 @@
-"""What the other modules of the server use of a connection (see `app.server.http1_connection`).
+"""The part of a connection that the server's other modules use (see `app.server.http1_connection`).
 
-It stands below them all, so that none of them imports the connection that imports it.
+It avoids a cycle: they do not import the connection, which imports them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from app.server.connection_input import TimedFlowControl
 
 
 class Connection(HttpToolsProtocol):
-    """An HTTP/1.1 connection. `last_received` is when bytes came last, in seconds of `monotonic`, and `cycle` the
-    exchange of the request that came last.
+    """An HTTP/1.1 connection. `last_received` is when bytes last arrived, in seconds of `monotonic`, and `cycle` the
+    exchange of the last request.
     """
 
     __slots__ = ()
@@ -25,11 +25,13 @@ class Connection(HttpToolsProtocol):
     last_received: float
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more; whether the connection stays open for its answers."""
+        """The client has stopped sending. Returns whether the connection stays open for its answers."""
         raise NotImplementedError
 
     def is_idle(self, now: float, seconds: float) -> bool:
-        """Whether no request is under way, its answer has left, and nothing has come for so many seconds."""
+        """Whether no request is in progress, its answer has been sent, and nothing has arrived for this
+        many seconds.
+        """
         raise NotImplementedError
 
     def read_into(self, exchange: Any, view: memoryview, taken: Callable[[int], None]) -> None:

@@ -1,9 +1,9 @@
-"""Limits how many connections a process has open at once.
+"""Limits the number of open connections of a process.
 
-A new connection beyond the limit closes the one that has been idle the longest. If none is idle, the new one is refused
-(503) once the header of its request has come, so that the refusal answers a request. At most SPARE connections wait for
-their refusal at a time; further ones are refused at once or, before a TLS handshake, just closed. Requests for health
-and metrics are always answered.
+A new connection beyond the limit closes the one that has been idle longest. If none is idle, the new one is refused
+(503) once the header of its request has arrived, so that the refusal answers a request. At most SPARE connections wait
+for their refusal at a time; further ones are refused at once or, before a TLS handshake, just closed. Requests for
+health and metrics are always answered.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from app.server.connection_interface import Connection
 from app.telemetry.shared_counters import Counters
 
 IDLE_S: Final = 1.0
-"""A connection is idle once nothing has come for so long: closed sooner, its client may just be sending."""
+"""Seconds without bytes after which a connection is idle: if it were closed sooner, its client might just be sending.
+"""
 SPARE: Final = 64
-"""Most connections beyond the limit that are kept until they have been refused."""
+"""Most connections beyond the limit that are kept until they are refused."""
 _BATCH: Final = 64
-"""So many idle connections are found in one look at all of them."""
+"""Number of idle connections that one scan finds."""
 _LOOK_AGAIN_S: Final = 0.1
-"""Where no connection was idle, all are looked at again only after this time."""
+"""Seconds before the next scan if no connection was idle."""
 
 
 class ConnectionLimit:
-    """At most `maximum` of the connections in `connections`, which is the server's own set of them.
+    """At most `maximum` of the connections in `connections`, which is the server's own set.
 
-    Requests for the paths `always_answered` are answered beyond the limit: a full service is neither dead nor out of
-    sight.
+    Requests for the paths `always_answered` are answered beyond the limit: a full service is alive and must be
+    monitored.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class ConnectionLimit:
         self._none_before = 0.0
 
     def admit(self, newcomer: Connection) -> bool:
-        """Whether `newcomer`, one of the connections, may stay; an idle one is closed for it if need be."""
+        """Whether `newcomer`, one of the connections, may stay; an idle one is closed for it if needed."""
         self.beyond.discard(newcomer)
         taken = len(self._connections) - len(self.beyond) - lingering_close.count()
         if taken <= self.maximum or self._close_idle(newcomer):
@@ -57,7 +58,7 @@ class ConnectionLimit:
         return False
 
     def take(self, coming: int) -> bool:
-        """Whether a connection may be set up beside `coming` others that have not got as far, as in TLS handshakes."""
+        """Whether a connection may be set up beside `coming` others in setup, such as TLS handshakes."""
         taken = len(self._connections) - lingering_close.count()
         return taken + coming < self.maximum + SPARE or self._close_idle(None)
 
@@ -80,18 +81,19 @@ class ConnectionLimit:
         )
 
     def _close_idle(self, newcomer: Connection | None) -> bool:
-        """Close the connection that has been idle the longest; False where none is idle."""
+        """Close the connection that has been idle longest; False if none is idle."""
         now = monotonic()
         connection = self._longest_idle(now, newcomer)
         if connection is None:
             return False
-        self._connections.discard(connection)  # it is not counted any more, though it has not ended yet
+        self._connections.discard(connection)  # it no longer counts, although it has not ended yet
         connection.transport.close()
         self._counters.add("gathernd_connections_closed_idle")
         return True
 
     def _longest_idle(self, now: float, newcomer: Connection | None) -> Connection | None:
-        # Found in batches, since to look at all connections takes long: whatever becomes idle later is idle for less.
+        # Found in batches, because a scan of all connections takes long: those that become idle later are idle for
+        # less.
         while True:
             while self._longest:
                 received, connection = self._longest.popleft()
@@ -108,6 +110,6 @@ class ConnectionLimit:
                 return None
 
     def _is_idle(self, connection: Connection, now: float) -> bool:
-        """Whether a connection has a place that it does not use now."""
+        """Whether a connection has a place that it does not use."""
         is_placed = connection in self._connections and connection not in self.beyond
         return is_placed and connection.is_idle(now, IDLE_S)

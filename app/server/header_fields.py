@@ -1,7 +1,7 @@
-"""Rules for header fields: which may be repeated, which are not kept, and how a body is framed.
+"""Rules for header fields: which may be repeated, which are dropped, and how a body is framed.
 
-A list that occurs more than once is one list (RFC 9110, 5.3), any other field may occur once. Fields that hold a secret
-are removed before a route sees the header; of an API key its SHA-256 is kept (`app.security.api_keys`).
+A repeated list is one list (RFC 9110, 5.3); any other field may occur once. Fields that hold a secret are removed
+before a route sees the header; only the SHA-256 of an API key is kept (`app.security.api_keys`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ SINGLE: Final = frozenset(
         b"idempotency-key",
         b"inference-header-content-length",
         b"origin",
-        b"transfer-encoding",  # a list too: to combine two is how requests are smuggled past proxies
+        b"transfer-encoding",  # a list too: joining two is how requests are smuggled past proxies
         b"x-gathernd-node",
         b"x-gathernd-timeout",
         b"x-request-id",
     )
 )
-"""The fields that are read here and are no lists. A repeated traceparent counts as none, as its specification says."""
+"""Fields that are read here and are not lists. A repeated traceparent counts as none, as its specification says."""
 SECRETS: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization"))
-"""The fields that are not kept. Only the first is read here; the others may come from a browser or for a proxy."""
+"""Fields that are dropped. Only the first is read here; the others may come from a browser or be for a proxy."""
 
 
 class _Trailer(list[Field]):
-    """Takes the fields of a trailer, which follow the last chunk, and keeps none: they are no part of the header."""
+    """Takes the fields of a trailer, after the last chunk, and drops them: they are not part of the header."""
 
     def append(self, field: Field) -> None:
         """Drop the field."""
@@ -47,7 +47,7 @@ TRAILER: Final = _Trailer()
 
 
 def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
-    """The fields by name; the values of one that occurs more than once are joined in their order, by commas."""
+    """The fields by name; the values of a repeated field are joined by commas, in order."""
     found: dict[bytes, bytes] = {}
     for name, value in sent:
         found[name] = b"%b, %b" % (found[name], value) if name in found else value
@@ -55,10 +55,10 @@ def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
 
 
 def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
-    """Take a body in chunks of HTTP/1.1, and no other transfer coding (RFC 9112, 6.1).
+    """Accept a chunked body in HTTP/1.1, and no other transfer coding (RFC 9112, 6.1).
 
-    The parser undoes `chunked` and ignores codings before it. It takes a list with empty elements, and `chunked` under
-    HTTP/1.0, where proxies read such a header in another way. Raises malformed_request.
+    The parser undoes `chunked` and ignores codings before it. It also accepts a list with empty elements, and `chunked`
+    under HTTP/1.0, which proxies read differently. Raises malformed_request.
     """
     codings = [value for name, value in sent if name == b"transfer-encoding"]
     if not codings:
@@ -82,7 +82,7 @@ def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
 
 
 def repeated_single(sent: Sequence[Field]) -> bytes | None:
-    """The first field that is no list and occurs more than once, None where there is none."""
+    """The first repeated field that is not a list, None if there is none."""
     seen: set[bytes] = set()
     for name, _ in sent:
         if name in SINGLE and name in seen:

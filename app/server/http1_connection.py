@@ -1,12 +1,11 @@
-"""One HTTP/1.1 connection: a subclass of uvicorn's httptools protocol, with limits and with shorter ways.
+"""One HTTP/1.1 connection: a subclass of uvicorn's httptools protocol, with limits and shortcuts.
 
-It refuses what ASGI never sees: headers that are too large, bad framing, requests beyond the limit on connections. Slow
-senders and readers are found by one sweep a second over all connections (`slow_and_idle_clients`), not by a timer for
-each request. The shorter ways are modules of their own: `request_header_cache`, `start_request`, `body_reader`
-and `write_batch`.
+It refuses what ASGI never sees: headers that are too large, bad framing, requests beyond the limit on connections. One
+sweep a second over all connections finds slow senders and readers (`slow_and_idle_clients`); there is no timer for each
+request. The shortcuts are separate modules: `request_header_cache`, `start_request`, `body_reader` and `write_batch`.
 
-Requests are parsed one at a time. What a client sends behind a request waits as bytes until that
-request is answered and the event loop has time (`connection_input`).
+Requests are parsed one at a time. Bytes that follow a request wait until that request is answered and the event loop
+has time (`connection_input`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from app.telemetry.request_id import REQUEST_ID, random_id
 logger = logging.getLogger("gathernd")
 
 _FIELD_BYTES: Final = 200
-"""What Python's objects take for a header field, beside its bytes."""
+"""Bytes of Python objects per header field, besides its text."""
 
 
 class Http1Connection(Connection):
@@ -81,7 +80,7 @@ class Http1Connection(Connection):
     limit: ClassVar[ConnectionLimit]
     budget: ClassVar[Budget]
     leaving: bool = False
-    """Whether each answer is the last of its connection: of this one, or set on the class, of all."""
+    """Whether each answer is the last of its connection; set on this one, or on the class for all."""
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -114,7 +113,7 @@ class Http1Connection(Connection):
             self.refuse(self.limit.refusal())
 
     def data_received(self, data: bytes) -> None:
-        """Start the request that has come, or feed the parser."""
+        """Start the request that has arrived, or feed the parser."""
         if self.refused:
             return
         self.last_received = monotonic()
@@ -138,11 +137,11 @@ class Http1Connection(Connection):
         self._read_on(first=uncached and len(data) <= PIECE_BYTES, uncached=uncached)
 
     def _read_on(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
-        """Feed the parser what has come, request by request, while this turn of the event loop has time.
+        """Feed the parser, request by request, while this turn of the event loop has time.
 
-        A request that is being answered holds up what has come behind it. With `first` one request, or piece of one, is
-        fed whatever the time; with `only` no more than that. `uncached` says that the first header has been looked up
-        in the cache, in vain.
+        A request in progress holds up the bytes after it. With `first`, one request, or piece of one, is fed whatever
+        the time; with `only`, no more than that. `uncached` says that the first header was already looked up in the
+        cache and not found.
         """
         if self.feeding or self.parser is None:
             return
@@ -174,18 +173,20 @@ class Http1Connection(Connection):
             self._charge()
 
     def _read_next(self) -> None:
-        """Go on with one request, or piece of one, whatever the time."""
+        """Process one request, or piece of one, whatever the time."""
         self._read_on(first=True, only=True)
 
     def _takes_input(self) -> bool:
-        """Whether the parser may be fed: not while a request that has come whole is being answered."""
+        """Whether the parser may be fed: not while a complete request is being answered."""
         exchange: HttpExchange | None = self.cycle
         if self.refused or self.transport.is_closing():
             return False
         return exchange is None or exchange.more_body or exchange.response_complete
 
     def _feed_next(self, uncached: bool) -> None:
-        """Feed the parser the next header, with what has come of a body of known length, or a piece of another body."""
+        """Feed the parser the next header, with the available part of a body of known length, or a piece of another
+        body.
+        """
         waiting = self.waiting
         data, place = waiting.data, waiting.place
         begins = self.at_request_start
@@ -216,7 +217,7 @@ class Http1Connection(Connection):
                     request_header_cache.remember(header, scope, length, exchange.route_match)
 
     def _feed(self, end: int) -> None:
-        """Feed the parser what waits, up to `end`. No upgrade is accepted here, and yet the parser skips the body of a
+        """Feed the parser the waiting bytes up to `end`. Upgrades are not accepted, but the parser skips the body of a
         request that offers one (as Java's HTTP client does by default): such a header is fed once more, without the
         offer.
         """
@@ -230,13 +231,13 @@ class Http1Connection(Connection):
             self.parser.feed_data(header)
 
     def _start(self) -> None:
-        """Start the request whose header has come."""
+        """Start the request whose header has arrived."""
         exchange, self.starting = self.starting, None
         assert exchange is not None
         start_request(self, exchange)
 
     def _charge(self) -> None:
-        """Charge what waits on this connection, and large headers; without room for it no more is taken."""
+        """Charge the waiting bytes of this connection, and large headers; without room, stop taking more."""
         header = self.header_size + _FIELD_BYTES * len(self.headers) if self.in_header else self.header_weight
         if self.waiting.charge(header, self.budget):
             return
@@ -244,14 +245,14 @@ class Http1Connection(Connection):
         if self._takes_input():
             self.refuse(error)
             return
-        # The answer under way is the last one: its client sends again what is dropped here.
+        # The current answer is the last one: its client sends again what is dropped here.
         Http1Connection.count_refusal(error, random_id(), self.client[0] if self.client else None)
         self.cycle.keep_alive = False
         self.waiting.clear()
 
     def _count_framing(self, size: int) -> None:
-        """Count a piece of `size` bytes that was fed: as header, or as what brings nothing of a body (the extensions of
-        chunks, and the trailer). Refuse what is too large, before it has come whole.
+        """Count a piece of `size` bytes that was fed: as header, or as framing of a body (extensions of chunks, and the
+        trailer). Refuse it if it is too large, before it has arrived completely.
         """
         if self.in_header:
             if len(self.headers) > self.settings.max_header_fields:
@@ -270,7 +271,7 @@ class Http1Connection(Connection):
             self.refuse(header_too_large(self.settings))
 
     def _find_cached(self, data: bytes, place: int) -> tuple[request_header_cache.CachedHeader, int, int] | None:
-        """Look up the header at `place` of `data`, and where it and its body end. None unless both have come whole."""
+        """Look up the header at `place` of `data`, and the ends of it and its body. None unless both are complete."""
         end = data.find(EMPTY_LINE, place, place + request_header_cache.LARGEST) + 4
         if end <= place + 4:
             return None
@@ -304,10 +305,11 @@ class Http1Connection(Connection):
         return exchange
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more: what has arrived whole is answered, the connection closes with the last answer.
+        """The client has stopped sending: complete requests are answered, and the connection closes with the last
+        answer.
 
-        True keeps it open until then. With TLS an end of one direction is the end of both, as asyncio has it: the
-        client gets what was answered by now.
+        True keeps it open until then. With TLS an end of one direction ends both, as in asyncio: the client gets what
+        was answered by now.
         """
         flush()
         self.in_header = False
@@ -321,7 +323,7 @@ class Http1Connection(Connection):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone: nothing more is written for any of its requests."""
+        """The client has disconnected: nothing more is written for any of its requests."""
         if self.beyond_limit:
             self.limit.forget(self)
         if self.lingering is not None:
@@ -331,14 +333,14 @@ class Http1Connection(Connection):
         super().connection_lost(exc)
 
     def _abandon(self) -> None:
-        """Mark the request as disconnected: its answer would reach nobody. What waits behind it is dropped."""
+        """Mark the request as disconnected, because its answer would reach nobody. Bytes after it are dropped."""
         self.waiting.clear()
         self.headers = []
         self.header_size = self.header_weight = 0
         self._charge()
         self.flow.let_go()
         if self.starting is not None:
-            self.starting.scope.pop("extensions")  # a cycle, which would stay until garbage is collected
+            self.starting.scope.pop("extensions")  # a cycle, which would stay until the next garbage collection
             self.starting = self.cycle = None  # type: ignore[assignment]
         exchange: HttpExchange | None = self.cycle
         if exchange is not None and not exchange.response_complete:
@@ -358,7 +360,7 @@ class Http1Connection(Connection):
         self.request_began = self.last_received
 
     def on_headers_complete(self) -> None:
-        """The header is whole: check its size, and make the request's exchange."""
+        """The header is complete: check its size, and make the request's exchange."""
         if self.beyond_limit:
             self._claim_place()
         headers, parser = self.headers, self.parser
@@ -381,13 +383,13 @@ class Http1Connection(Connection):
         exchange.waiting_for_100_continue = self.expect_100_continue
 
     def _claim_place(self) -> None:
-        """Take the place of a connection that has ended meanwhile. Raises overloaded where there is none.
+        """Take the place of a connection that has ended meanwhile. Raises overloaded if there is none.
 
-        Health checks and scrapers are answered all the same, and then the connection closes.
+        Health checks and scrapers are still answered, and then the connection closes.
         """
         if self.limit.admit(self):
             self.beyond_limit = False
-            del self.leaving  # the class's, which holds for all
+            del self.leaving  # the class's, which applies to all
         elif self.url.partition(b"?")[0] not in self.limit.always_answered:
             raise self.limit.refusal()
 
@@ -399,7 +401,7 @@ class Http1Connection(Connection):
         return Http1Connection._defaults[1]
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body arrives."""
+        """A piece of the body has arrived."""
         exchange = self.cycle
         exchange.received += len(body)
         if exchange.response_complete:
@@ -411,7 +413,7 @@ class Http1Connection(Connection):
         exchange.message_event.set()
 
     def read_into(self, exchange: HttpExchange, view: memoryview, taken: Callable[[int], None]) -> None:
-        """Read the next bytes of the body of `exchange`, the request that the parser is at, straight into `view`."""
+        """Read the next bytes of the body of `exchange`, the request that is being parsed, straight into `view`."""
         reader = self.transport.get_protocol()
         if not isinstance(reader, BodyReader):
             missing = exchange.missing()
@@ -421,14 +423,14 @@ class Http1Connection(Connection):
         reader.fill(view, taken)
 
     def _drop_rest(self, exchange: HttpExchange) -> None:
-        """Drop the rest of the body of a request that is answered; much of it without the parser."""
+        """Drop the rest of the body of an answered request; most of it without the parser."""
         exchange.body = bytearray()
         missing = exchange.missing()
         if missing is not None and missing >= MIN_DIRECT_BYTES:
             self.transport.set_protocol(BodyReader(self, exchange, missing))
 
     def on_message_complete(self) -> None:
-        """The body is whole."""
+        """The body is complete."""
         if self.in_header:
             return  # see `_feed`
         self.at_request_start = True
@@ -438,7 +440,7 @@ class Http1Connection(Connection):
             exchange.message_event.set()
 
     def on_response_complete(self) -> None:
-        """An answer has been written: go on with what came behind its request."""
+        """An answer has been written: continue with the bytes after its request."""
         self.server_state.total_requests += 1
         self.header_weight = 0
         if self.transport.is_closing():
@@ -456,7 +458,7 @@ class Http1Connection(Connection):
             self._charge()
 
     def refuse(self, error: GatherError) -> None:
-        """Answer `error` in place of the application, and close: the request is not whole, and never will be."""
+        """Answer `error` in place of the application, and close: the request is incomplete and stays so."""
         flush()
         self.refused = True
         request_id = self._request_id()
@@ -477,7 +479,7 @@ class Http1Connection(Connection):
         self._linger()
 
     def _close_behind_answer(self) -> None:
-        """Close behind the last answer; slowly if some of what the client sends may not have been read."""
+        """Close after the last answer; slowly if bytes from the client may be unread."""
         flush()
         exchange = self.cycle
         waiting = self.waiting.left
@@ -489,7 +491,7 @@ class Http1Connection(Connection):
             self._linger(left)
 
     def _linger(self, left: int = MOST_BYTES) -> None:
-        """Drop what waits and up to `left` bytes that still come, then close. Give up the place under the limit."""
+        """Drop the waiting bytes and up to `left` further ones, then close. Give up the place under the limit."""
         self.refused = True
         self.waiting.clear()
         self._charge()
@@ -502,7 +504,7 @@ class Http1Connection(Connection):
         self.lingering.begin()
 
     def _request_id(self) -> str:
-        """The id of the request that is being read: its own, if it came with a valid one."""
+        """The id of the request that is being read: its own, if that is valid."""
         exchange: HttpExchange | None = self.cycle
         fields: Any = ()
         if self.in_header:
@@ -513,7 +515,9 @@ class Http1Connection(Connection):
         return given if REQUEST_ID.fullmatch(given) else random_id()
 
     def is_idle(self, now: float, seconds: float) -> bool:
-        """Whether no request is under way, its answer has left, and nothing has come for so many seconds."""
+        """Whether no request is in progress, its answer has been sent, and nothing has arrived for this
+        many seconds.
+        """
         if self.lingering is not None or self.in_header or self.waiting.data or now - self.last_received < seconds:
             return False
         if self.transport.is_closing():
@@ -523,7 +527,7 @@ class Http1Connection(Connection):
         return answered and not self.transport.get_write_buffer_size()
 
     def close_when_quiet(self, now: float, quiet: float) -> None:
-        """Close, unless a request is under way, which then is the last, or one came within `quiet` seconds."""
+        """Close, unless a request is in progress, which then is the last, or one arrived within `quiet` seconds."""
         exchange: HttpExchange | None = self.cycle
         if self.lingering is not None:
             if now - self.last_received >= quiet:

@@ -1,8 +1,8 @@
-"""One request and its answer at the connection's side: uvicorn's RequestResponseCycle, with shorter ways through it.
+"""One request and its answer on the connection's side: uvicorn's RequestResponseCycle, with shortcuts.
 
-`respond` writes a whole answer by one call: with ASGI's two messages tiny JSON gathers have 0.57 times the rate, binary
-lookups 0.54 and 4 MB inline 0.84 (2026-11-20, 2 cores, AMD EPYC). `read_into` has a large body read straight into its
-place (see `body_reader`). The application finds them at `scope["extensions"]["gathernd"]`.
+`respond` writes a whole answer in one call: with ASGI's two messages tiny JSON gathers have 0.57 times the rate, binary
+lookups 0.54 and 4 MB inline 0.84 (2026-11-20, 2 cores, AMD EPYC). `read_into` reads a large body straight into its
+final memory (see `body_reader`). The application finds both at `scope["extensions"]["gathernd"]`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from app.server.connection_interface import Connection
 from app.server.write_batch import enqueue, flush
 
 MIN_DIRECT_BYTES: Final = 1 << 16
-"""From as many bytes on that are still to come, a body is read by a `BodyReader`, past the parser."""
+"""Missing bytes from which a `BodyReader` reads a body, without the parser."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""The answer to `Expect: 100-continue`, with which a client holds its body back until it is asked for."""
+"""The answer to `Expect: 100-continue`: the client holds its body back until it gets this."""
 JOINED: Final = 1 << 13
-"""Answers of up to this many bytes leave as one piece: to copy them costs less than to write several. A lookup of
-64 KiB took 48 µs of processor time in pieces against 53 joined (2026-11-20, AMD EPYC).
+"""Answers of up to this many bytes are sent as one piece: copying them costs less than several writes. A lookup of 64
+KiB took 48 µs of processor time in pieces and 53 joined (2026-11-20, AMD EPYC).
 """
 
 
@@ -37,12 +37,11 @@ class HttpExchange(RequestResponseCycle):
     """uvicorn's cycle. `defaults` are the header fields that every answer begins with, as bytes, and `added` those of
     them that the application has added.
 
-    `received` and `sent` count the bytes of both bodies. `refusal` is the error with which the server ended the request
-    by itself, under the request id `refusal_id`. `counted` is how much of `received` there was when bytes of framing
-    were last counted. `connection` is set while the body is being read. `route_match` is for the application: what it
-    leaves there, it finds there when a request with the same header comes (see `request_header_cache`). `deadline` is
-    when the body must be there, in seconds of `monotonic`, 0.0 for never. `on_disconnect` is called when the client
-    goes while the request waits.
+    `received` and `sent` count the bytes of both bodies. `refusal` is the error with which the server itself ended the
+    request, under the request id `refusal_id`. `counted` is the value of `received` when bytes of framing were last
+    counted. `connection` is set while the body is being read. `route_match` belongs to the application: a later request
+    with the same header gets it back (see `request_header_cache`). `deadline` is when the body must be complete, in
+    seconds of `monotonic`, 0.0 for never. `on_disconnect` is called if the client disconnects while the request waits.
     """
 
     defaults: bytes = b""
@@ -70,7 +69,7 @@ class HttpExchange(RequestResponseCycle):
     """Whether it has a view that is not full yet."""
 
     def __init__(self, connection: Connection, scope: dict[str, Any], *, keep_alive: bool) -> None:
-        # Instead of uvicorn's constructor: what most requests neither change nor read is an attribute of the class.
+        # Instead of uvicorn's constructor: attributes that most requests neither change nor read are on the class.
         self.scope = scope  # type: ignore[assignment]
         self.transport = connection.transport
         self.flow = connection.flow
@@ -83,8 +82,8 @@ class HttpExchange(RequestResponseCycle):
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
-        """Set when what `receive` and `read_into` wait for has come. It is made when it is first asked for: most
-        requests come whole, and are answered before anything waits.
+        """Set when the event that `receive` and `read_into` wait for has happened. It is created on first use: most
+        requests arrive whole, and are answered before anything waits.
         """
         event = self._event
         if event is None:
@@ -92,20 +91,20 @@ class HttpExchange(RequestResponseCycle):
         return event
 
     def add_fields(self, fields: Sequence[tuple[bytes, bytes]]) -> None:
-        """Add header fields to the answer, whether the application or the server gives it."""
+        """Add header fields to the answer, whether the application or the server sends it."""
         self.added = b"".join(b"%b: %b\r\n" % field for field in fields)
         self.defaults += self.added
         self.default_headers = [*self.default_headers, *fields]
 
     def ready(self) -> bool:
-        """Whether a whole answer can be written at once: not if the client must first read what it already has."""
+        """Whether a whole answer can be written at once: not if the client must first read earlier bytes."""
         return not (self.flow.write_paused or self.disconnected or self.response_started)
 
     def respond(self, status: int, fields: bytes, pieces: Sequence[bytes | bytearray | memoryview], size: int) -> None:
         """Write a whole answer, if the exchange is `ready`.
 
-        `fields` are complete header lines, Content-Length among them, which is `size`, the bytes of all `pieces`; a
-        request with the method HEAD is not for this.
+        `fields` are complete header lines, including Content-Length, which is `size`, the bytes of all `pieces`. Not
+        for HEAD requests.
         """
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
@@ -127,7 +126,7 @@ class HttpExchange(RequestResponseCycle):
             if not self.response_complete and not self.disconnected:
                 if not self.response_started:
                     raise RuntimeError("the application returned without an answer")
-                self.transport.close()  # an answer that cannot be finished must not look whole
+                self.transport.close()  # an answer that cannot be finished must not look complete
         except BaseException as error:
             self.logger.error("exception in the application", exc_info=error)
             if not self.response_started:
@@ -152,7 +151,9 @@ class HttpExchange(RequestResponseCycle):
             await super().send(message)
 
     async def _send_last(self, message: ASGISendEvent) -> None:
-        """Send the end of the connection's last answer. The connection closes; uvicorn's cycle would do so at once."""
+        """Send the end of the connection's last answer. The connection then closes; uvicorn's cycle would close it at
+        once.
+        """
         answered, self.on_response = self.on_response, _do_nothing
         self.keep_alive = True
         try:
@@ -163,17 +164,17 @@ class HttpExchange(RequestResponseCycle):
             answered()
 
     def _with_one_vary(self, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """The header fields of an answer, with one Vary for all that they and the fields added before say in it."""
+        """The header fields of an answer, with the Vary fields of these and the earlier ones merged."""
         values = [value for name, value in (*self.default_headers, *headers) if name == b"vary"]
         self.default_headers = [field for field in self.default_headers if field[0] != b"vary"]
         found = [field for field in headers if field[0] != b"vary"]
         return [*found, (b"vary", b", ".join(values))] if values else found
 
     def client_has_gone(self) -> bool:
-        """Whether the client has gone and left its body incomplete; its connection is closed then.
+        """Whether the client has disconnected before the end of its body; its connection is closed then.
 
-        The kernel is asked, since a connection that is not read does not say so: its client has gone, or its end has
-        come and what can still be read is not all that is missing.
+        The kernel is asked, because a connection that is not read does not report it: the client has gone, or it has
+        stopped sending and the bytes left to read are fewer than the missing ones.
         """
         if not self.disconnected and self._has_ended():
             self.disconnected = True
@@ -191,24 +192,24 @@ class HttpExchange(RequestResponseCycle):
         return missing is not None and self.unread() < missing
 
     def missing(self) -> int | None:
-        """How many bytes of the body have not been read yet; None if the header does not say."""
+        """Bytes of the body that have not been read yet; None if the header does not say."""
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         return int(length) - self.received if length.isdigit() else None
 
     def ask_for_it(self) -> None:
-        """Have a client that waits for 100 Continue send the body."""
+        """Ask a client that waits for 100 Continue to send the body."""
         if self.waiting_for_100_continue:
             self.send_continue()
 
     def send_continue(self) -> None:
-        """Have the client send its body; a client that did not ask for this answer drops it."""
+        """Ask the client to send its body; a client that did not wait for this answer ignores it."""
         if not self.transport.is_closing():
             flush()
             self.transport.write(CONTINUE)
             self.waiting_for_100_continue = False
 
     def unread(self) -> int:
-        """Bytes that wait in the socket; of TLS as they were sent."""
+        """Bytes that wait in the socket; with TLS, encrypted bytes."""
         connection = self.transport.get_extra_info("socket")
         unread = array("i", [0])
         if connection is not None and connection.fileno() >= 0:
@@ -216,17 +217,17 @@ class HttpExchange(RequestResponseCycle):
         return unread[0]
 
     def whole_body(self) -> bytes | bytearray | None:
-        """The body, if it has come whole and nothing of it was read before; else None."""
+        """The body, if it has arrived whole and nothing of it was read before; else None."""
         if self.more_body or self.disconnected or self.response_complete:
             return None
         body, self.body = self.body, b""
         return body
 
     async def read_into(self, view: memoryview, taken: Callable[[int], None]) -> bool:
-        """Read the next bytes of a body of known length into `view`, until it is full; False when the client has gone.
+        """Read the next bytes of a body of known length into `view`, until it is full; False if the client has gone.
 
         The body must have as many. `taken` is called with the number of bytes as they arrive; what it raises is raised
-        here, the rest dropped.
+        here, and the rest is dropped.
         """
         self.ask_for_it()
         while True:
@@ -245,7 +246,7 @@ class HttpExchange(RequestResponseCycle):
             await self._wait()
 
     async def _wait_until_full(self) -> bool:
-        """Wait until the view that is read into directly is full; False when the client has gone before."""
+        """Wait until the view for direct reading is full; False if the client has gone before."""
         self.flow.resume_reading()
         while self.is_filling and self.more_body and not self.disconnected and self.failure is None:
             self.message_event.clear()
@@ -267,7 +268,7 @@ class HttpExchange(RequestResponseCycle):
         self.message_event.clear()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """ASGI's way to read the body; unlike uvicorn's it does not copy the piece once more."""
+        """ASGI's way to read the body; unlike uvicorn's it does not copy the piece again."""
         self.ask_for_it()
         if not self.disconnected and not self.response_complete:
             await self._wait()
@@ -278,4 +279,4 @@ class HttpExchange(RequestResponseCycle):
 
 
 def _do_nothing() -> None:
-    """The callback of an answer that is complete."""
+    """Called when an answer is complete."""

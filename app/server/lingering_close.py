@@ -1,10 +1,10 @@
-"""Close a connection slowly after an answer that left before its request was read (a lingering close).
+"""Close a connection slowly after an answer that was sent before its request was read (a lingering close).
 
-The kernel answers bytes that come after a close with a reset, and a reset takes an answer away that the client has not
-read yet. Clients that send a whole upload before they read, and proxies, would see a broken connection instead of the
-refusal. So the service ends its own direction, drops what comes, and closes once the rest of the body has come, the
-client has closed, or a limit of this module is reached. With TLS only the whole connection can be ended: the answer's
-Content-Length says where it ends.
+The kernel answers bytes that arrive after a close with a reset, and a reset discards an answer that the client has not
+read yet. Proxies, and clients that send a whole upload before they read, would see a broken connection instead of the
+refusal. So the service ends its own direction, drops what arrives, and closes once the rest of the body has arrived,
+the client has closed, or a limit of this module is reached. With TLS only the whole connection can be ended: the
+answer's Content-Length says where it ends.
 
 A lingering connection has no place under the limit on connections; there are at most MOST of them.
 """
@@ -19,21 +19,22 @@ from app.server.connection_interface import Connection
 
 PAUSE_S: Final = 2.0
 LONGEST_S: Final = 10.0
-"""Seconds after which a connection closes on which nothing comes, and on which bytes keep coming."""
+"""Seconds after which a silent connection closes, and one on which bytes keep arriving."""
 MOST_BYTES: Final = 1 << 32
-"""Most bytes that are dropped of one connection."""
+"""Most bytes that are dropped on one connection."""
 MOST: Final = 64
-"""Most connections of a process that linger; beyond it the oldest one closes."""
+"""Most lingering connections of a process; beyond it the oldest one closes."""
 _DROPPED: Final = memoryview(bytearray(1 << 16))
-"""Where bytes are read to. A read is this short because up to MOST connections are read in one turn of the loop."""
+"""Buffer for reads. It is short because up to MOST connections are read in one turn of the loop."""
 
 _under_way: Final[dict[LingeringClose, None]] = {}
 
 
 class LingeringClose(asyncio.BufferedProtocol):
-    """Takes the place of `connection` at its transport until the connection has ended.
+    """Replaces `connection` at its transport until the connection has ended.
 
-    `left` is how many bytes may still come, at most MOST_BYTES; after the last of them the connection closes.
+    `left` is the number of bytes that may still arrive, at most MOST_BYTES; after the last of them the connection
+    closes.
     """
 
     def __init__(self, connection: Connection, left: int) -> None:
@@ -42,7 +43,7 @@ class LingeringClose(asyncio.BufferedProtocol):
         self._began = self._last = monotonic()
 
     def begin(self) -> None:
-        """End the service's direction behind what was written, and drop what comes from now on."""
+        """End the service's direction after the written bytes, and drop what arrives from now on."""
         transport = self._connection.transport
         if transport.can_write_eof():
             transport.write_eof()
@@ -58,26 +59,26 @@ class LingeringClose(asyncio.BufferedProtocol):
         self._connection.transport.close()
 
     def forget(self) -> None:
-        """Count this connection no more."""
+        """Stop counting this connection."""
         _under_way.pop(self, None)
 
     def is_over(self, now: float) -> bool:
-        """Whether the client has had its time."""
+        """Whether the client's time is over."""
         return now - self._last > PAUSE_S or now - self._began > LONGEST_S
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return _DROPPED
 
     def buffer_updated(self, count: int) -> None:
-        """`count` bytes have come, and are dropped."""
+        """`count` bytes have arrived, and are dropped."""
         self._last = monotonic()
         self._left -= count
         if self._left <= 0:
             self.close()
 
     def eof_received(self) -> bool:
-        """The client sends no more, so nothing can reset the connection: close it."""
+        """The client has stopped sending, so nothing can reset the connection: close it."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -85,14 +86,14 @@ class LingeringClose(asyncio.BufferedProtocol):
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """The client has stopped reading."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """The client is reading again."""
         self._connection.resume_writing()
 
 
 def count() -> int:
-    """How many connections of this process linger."""
+    """Number of lingering connections of this process."""
     return len(_under_way)

@@ -1,7 +1,7 @@
 """The sockets that the service listens on: one for each address of its host, bound before anything else is made.
 
-They are bound early, so that a port which is taken ends the start before anything is left behind, and listen late, so
-that no client connects to a service that cannot answer yet.
+They are bound early, so that a port in use ends the start before anything is left behind. They listen late, so that no
+client connects to a service that cannot answer yet.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 BACKLOG: Final = 2048
-"""Connections that may wait to be accepted, uvicorn's default; Linux takes at most net.core.somaxconn, mostly 4096."""
+"""Connections that may wait to be accepted, uvicorn's default; Linux allows at most net.core.somaxconn, mostly 4096."""
 _TRIES: Final = 16
-"""So often another free port is tried, where one is to be free on all addresses."""
+"""Attempts to find a port that is free on all addresses."""
 _Address = tuple[Any, ...]
-"""As getaddrinfo gives it: the address, the port, and for IPv6 two numbers more."""
+"""getaddrinfo's address: the host, the port, and for IPv6 two more numbers."""
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Errors of binding to an address that this machine does not have, such as ::1 where IPv6 is off."""
+"""Errors of binding to an address that this machine does not have, such as ::1 if IPv6 is off."""
 _PORT: Final = "GATHERND_PORT (--port, or PORT= for make) sets another port"
 _GRPC_PORT: Final = "GATHERND_GRPC_PORT (--grpc-port) sets another port"
 _HOST: Final = "GATHERND_HOST (--host, or HOST= for make) says where to listen"
@@ -31,9 +31,9 @@ class CannotListen(Exception):
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """A socket at every address of `host`, none of which listens yet. Raises CannotListen.
+    """A bound socket at every address of `host`, not listening yet. Raises CannotListen.
 
-    `::` stands for all addresses of the machine, those of IPv4 too. With port 0 all get the same free one.
+    `::` stands for all addresses of the machine, including IPv4. With port 0 all get the same free port.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -48,9 +48,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def reserve(host: str, port: int) -> list[socket.socket]:
-    """Sockets that hold a port for listeners with SO_REUSEPORT, of this process or others of this user.
+    """Sockets that reserve a port for listeners with SO_REUSEPORT, of this process or others of this user.
 
-    They never listen themselves. Another program's port is refused as `bind` does. Raises CannotListen.
+    They never listen themselves. Raises CannotListen if another program has the port.
     """
     try:
         probes = bind(host, port)
@@ -81,7 +81,7 @@ def addresses(sockets: Iterable[socket.socket]) -> list[str]:
 
 
 def listen(sockets: Iterable[socket.socket]) -> None:
-    """Take connections into the backlog from now on. Raises CannotListen where another socket came first."""
+    """Accept connections into the backlog from now on. Raises CannotListen if another socket came first."""
     for bound in sockets:
         try:
             bound.listen(BACKLOG)
@@ -91,10 +91,10 @@ def listen(sockets: Iterable[socket.socket]) -> None:
 
 
 def refuse(sockets: Iterable[socket.socket]) -> None:
-    """Refuse connections, those in the backlog too, until `listen` is called again. The port stays taken.
+    """Refuse connections, including those in the backlog, until `listen` is called again. The port stays reserved.
 
-    Only a socket that listens is shut down: on another one Linux remembers that, and every connection that the socket
-    takes later is read as ended, before its request has come. A Unix socket would stay shut down for good: its
+    Only a listening socket is shut down: on another one Linux remembers the shutdown, and every connection that the
+    socket accepts later seems to end before its request. A Unix socket would stay shut down for good, so its
     connections wait.
     """
     for bound in sockets:
@@ -103,14 +103,14 @@ def refuse(sockets: Iterable[socket.socket]) -> None:
 
 
 def url(scheme: str, host: str, sockets: Iterable[socket.socket]) -> str | None:
-    """What to call to reach the service over TCP, None where it is on a Unix socket alone."""
+    """The URL of the service over TCP, None if it is on a Unix socket only."""
     shown = f"[{host}]" if ":" in host else host
     ports = [bound.getsockname()[1] for bound in sockets if bound.family != socket.AF_UNIX]
     return f"{scheme}://{shown}:{ports[0]}" if ports else None
 
 
 class _PortTakenElsewhere(Exception):
-    """The port that was free on one address is taken on another."""
+    """The port that was free on one address is in use on another."""
 
 
 def _bind_all(host: str, addresses: Sequence[tuple[int, _Address]], port: int) -> list[socket.socket]:
@@ -150,7 +150,7 @@ def _bind_one(family: int, address: _Address, port: int, *, alone: bool) -> sock
         made.bind((address[0], port, *address[2:]))
         if port:
             return made
-        # A port that the system chose would be let go by `refuse`; one that was asked for stays.
+        # `refuse` would release a port that the system chose; a requested one stays.
         again = _bind_one(family, address, made.getsockname()[1], alone=alone)
     except BaseException:
         made.close()

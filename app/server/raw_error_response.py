@@ -10,11 +10,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from app.errors import GatherError
 
 EVERYWHERE: Final = ((b"x-content-type-options", b"nosniff"),)
-"""Fields of every answer, the application's too: no browser guesses another type than Content-Type from the bytes."""
+"""Fields of every answer, including the application's: browsers must not guess a type other than Content-Type."""
 
 
 class RenderedError(NamedTuple):
-    """An error over HTTP: the status, the header fields that go with it, and its body."""
+    """An error over HTTP: the status, its header fields, and its body."""
 
     status: int
     fields: Sequence[tuple[bytes, bytes]]
@@ -23,7 +23,7 @@ class RenderedError(NamedTuple):
 
 
 ErrorRenderer = Callable[[GatherError, str, str], RenderedError]
-"""Makes the answer to a request from its error, its id and its path, which is "" where it is not known."""
+"""Makes the answer to a request from its error, its id and its path ("" if unknown)."""
 
 
 def raw_error_response(rendered: RenderedError, request_id: str, added: bytes = b"") -> bytes:

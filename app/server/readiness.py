@@ -1,4 +1,4 @@
-"""Whether the service is ready, and what it waits for."""
+"""Whether the service is ready, and what it still waits for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from app.errors import GatherError
 
 
 class Readiness:
-    """`waiting_for` names what must still happen before the first gather; `draining` is set once a stop has begun.
+    """`waiting_for` names what must happen before the first gather; `draining` is set once a stop has begun.
 
-    A draining service is not ready and still answers, so that load balancers can turn away from it first.
+    A draining service is not ready but still answers, so that load balancers can turn away from it first.
     """
 
     def __init__(self, *waiting_for: str) -> None:
@@ -27,7 +27,7 @@ class Readiness:
             raise self.error()
 
     def done(self, name: str) -> None:
-        """`name` has happened."""
+        """`name` is done."""
         self.waiting_for.remove(name)
 
     def error(self) -> GatherError:

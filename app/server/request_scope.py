@@ -64,7 +64,7 @@ def header_without_offer(url: bytes, fields: Sequence[Field], method: bytes, htt
 
 
 class _Target(NamedTuple):
-    """The parts of a target. `authority` is the host, with its port, of an address, None for a path."""
+    """The parts of a target. `authority` is the host and port of an absolute target, None for a path."""
 
     path: bytes
     query: bytes
@@ -72,7 +72,7 @@ class _Target(NamedTuple):
 
 
 def _split_target(url: bytes) -> _Target:
-    """Split a target, which is a path in all but requests to proxies. Raises malformed_request."""
+    """Split a target, which is a path except in requests to proxies. Raises malformed_request."""
     if url[:1] == b"/" and b"#" not in url and url.isascii():
         path, _, query = url.partition(b"?")
         return _Target(path, query)
@@ -89,7 +89,7 @@ def _split_target(url: bytes) -> _Target:
 def _with_host(fields: Sequence[Field], authority: bytes, version: str) -> list[Field]:
     """Replace the value of Host with the authority of the target (RFC 9112, 3.2.2).
 
-    A request of HTTP/1.1 must have Host all the same, so it is added to one of HTTP/1.0 only.
+    An HTTP/1.1 request must have Host anyway, so it is added only for HTTP/1.0.
     """
     found = [(name, authority if name == b"host" else value) for name, value in fields]
     if version == "1.0" and all(name != b"host" for name, _ in found):
@@ -98,7 +98,7 @@ def _with_host(fields: Sequence[Field], authority: bytes, version: str) -> list[
 
 
 def _authority(url: bytes) -> bytes | None:
-    """The host and port of an address, with all that stands before its path: user names are for no server."""
+    """The host and port of an absolute target, without user names, which are never for a server."""
     _, found, rest = url.partition(b"://")
     if url[:1] == b"/" or not found:
         return None

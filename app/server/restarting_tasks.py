@@ -1,4 +1,6 @@
-"""Background tasks, as long as the service runs: one that fails is logged, counted and started again after a pause."""
+"""Background tasks for the lifetime of the service: a task that fails is logged, counted and restarted
+after a pause.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ logger = logging.getLogger("gathernd")
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-"""So a task that fails at once and for ever writes one line a minute."""
+"""Limit of the pause: a task that always fails at once logs one line a minute."""
 Result = TypeVar("Result")
 
 
 class BackgroundTasks:
     """The background tasks of a process; `failed` is called with the name of each that ended with an exception.
 
-    A task that fails starts again after `first_pause` seconds, and after twice as long each time up to `longest_pause`;
-    once it has run that long, its next pause is the first one again.
+    A failed task restarts after `first_pause` seconds, and after twice as long each time up to `longest_pause`; once it
+    has run that long, its next pause is the first one again.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class BackgroundTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Cancel all tasks, and wait for their ends."""
+        """Cancel all tasks, and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -65,7 +67,7 @@ class BackgroundTasks:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """`function(*arguments)` in a thread. Cancelled, it ends once the thread has finished."""
+    """Run `function(*arguments)` in a thread. If cancelled, it ends once the thread has finished."""
     call = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(call)

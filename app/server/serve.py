@@ -2,7 +2,7 @@
 
 A stop takes these steps, on SIGTERM or SIGINT:
 
-1. /readyz says no, and every answer says `Connection: close`, so that clients leave by themselves; new connections are
+1. /readyz answers 503, and every answer has `Connection: close`, so that clients leave; new connections are
    still accepted for DRAIN_DELAY, in which load balancers find out.
 2. No new connections. Running requests are answered. A connection without a request is closed once none has come for
    QUIET_S: were it closed at once, as uvicorn does, its client might be sending one just then.
@@ -44,11 +44,11 @@ logger = logging.getLogger("gathernd")
 
 QUIET_S: Final = 1.0
 _STEP_S: Final = 0.02
-"""Seconds between two looks at the connections that are left during a stop."""
+"""Seconds between two checks of the remaining connections during a stop."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with the start and the stop that the module describes.
+    """uvicorn's server with the start and stop of the module's docstring.
 
     `exit_at` is when the delay of a stop ends, None before one; `cut` says that running requests are cut off, `failed`
     that the service could not prepare its kernels.
@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
         self.options = options
         self.application: ServedApplication = config.app  # type: ignore[assignment]
         self.acceptor: Acceptor | None = None
-        self.servers = []  # the acceptor takes connections in their place
+        self.servers = []  # the acceptor accepts connections instead
         self.exit_at: float | None = None
         self.cut = False
         self.failed = False
@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
         Http1Connection.limit = self.limit
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and watch for slow senders from then on. uvicorn itself has no limits on a TLS handshake."""
+        """Start, and then watch for slow senders. uvicorn itself has no limits on a TLS handshake."""
         self.listen()
         acceptor = await self.start_application()
         acceptor.start()
@@ -88,7 +88,7 @@ class Server(uvicorn.Server):
         self.application.background.start("ready", self.say_when_ready)
 
     async def start_application(self) -> Acceptor:
-        """Start the application and look after its connections. Returns what takes these from the sockets.
+        """Start the application and supervise its connections. Returns the acceptor.
 
         Ends the process if the application cannot start.
         """
@@ -102,12 +102,12 @@ class Server(uvicorn.Server):
         return self.acceptor
 
     async def say_when_ready(self) -> None:
-        """Write to the log that the service is ready, unless it cannot be or stops before it is."""
+        """Log that the service is ready, unless it cannot be or stops before it is."""
         if await self.prepared() and self.exit_at is None:
             log_ready(self.options, self.url)
 
     async def prepared(self) -> bool:
-        """Wait for all that this process prepares before its first gather. Returns False if that has failed."""
+        """Wait for everything that this process prepares before its first gather. Returns False if that has failed."""
         readiness = self.application.readiness
         while "kernels" in readiness.waiting_for:
             if readiness.failed is not None:
@@ -116,7 +116,7 @@ class Server(uvicorn.Server):
         return True
 
     async def start_further_listener(self) -> None:
-        """Take requests on the port beside that of HTTP, if there is one. Ends the process if that cannot be."""
+        """Serve gRPC on its port, if there is one. Ends the process if that fails."""
         if self.application.further_listener is None:
             return
         try:
@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
             self.end_at_once(STARTUP_FAILURE)
 
     def listen(self) -> None:
-        """Have the kernel take connections. Ends the process where another one came first."""
+        """Let the kernel accept connections. Ends the process if another one came first."""
         try:
             listening_sockets.listen(self.listeners)
         except listening_sockets.CannotListen as problem:
@@ -140,14 +140,14 @@ class Server(uvicorn.Server):
         )
 
     def tls_options(self) -> dict[str, Any]:
-        """The event loop's options for setting up a connection that has just come."""
+        """The event loop's options for setting up a new connection."""
         if self.tls is None:
             return {}
         handshake = Http1Connection.settings.header_timeout
         return {"ssl": self.tls.context, "ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": SHUTDOWN_S}
 
     def watch(self) -> None:
-        """Start the tasks that look for slow clients and a renewed certificate, and the gauges of both."""
+        """Start the tasks that check for slow clients and a renewed certificate, and their gauges."""
         connections = self.server_state.connections
         self.application.metrics.gauges["gathernd_connections"] = lambda: len(connections)
         self.application.background.start("connections", lambda: sweep(connections))
@@ -164,7 +164,7 @@ class Server(uvicorn.Server):
             self.end_drain(cut=sig == signal.SIGINT)
 
     def drain(self) -> None:
-        """Begin to stop."""
+        """Begin a stop."""
         self.application.readiness.draining = True
         self.leave(self.options.settings.drain_delay)
 
@@ -177,12 +177,12 @@ class Server(uvicorn.Server):
         self.should_exit = delay == 0
 
     def end_drain(self, *, cut: bool) -> None:
-        """End the delay; with `cut` also running requests, where uvicorn itself would end without its shutdown."""
+        """End the delay; with `cut` also running requests. uvicorn itself would end without its shutdown."""
         self.should_exit = True
         self.cut = self.cut or cut
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no new connections, let running requests finish, close the others once they are quiet, stop."""
+        """Accept no new connections, let running requests finish, close the others once they are quiet, stop."""
         Http1Connection.leaving = True
         end = monotonic() + self.options.settings.drain_timeout
         self.stop_listening()
@@ -207,7 +207,7 @@ class Server(uvicorn.Server):
         await super().shutdown()
 
     def end_at_once(self, code: int) -> NoReturn:
-        """End the process. A compiler cannot be interrupted, and the interpreter's own end would wait for it, and for
+        """End the process. A compiler cannot be interrupted, and the interpreter's own exit would wait for it, and for
         threads of gRPC.
         """
         self.application.release()
@@ -215,7 +215,9 @@ class Server(uvicorn.Server):
         os._exit(code)
 
     def stop_listening(self) -> None:
-        """Take no new connections; those that wait are taken still, unless other processes of the service carry on."""
+        """Accept no new connections; waiting ones are still accepted, unless other processes of the service
+        carry on.
+        """
         if self.acceptor is not None:
             self.acceptor.stop(rest=self.application.readiness.draining)
 
@@ -224,7 +226,7 @@ class Server(uvicorn.Server):
         if self.exit_at is not None and monotonic() >= self.exit_at:
             self.should_exit = True
         if self.application.readiness.failed is not None:
-            # The process ends, so that its supervisor starts it again or alerts somebody: it would refuse for ever.
+            # The process ends, so that its supervisor restarts it or alerts somebody: it would refuse forever.
             self.failed = self.should_exit = True
         return await super().on_tick(counter)
 
@@ -259,18 +261,18 @@ def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = 
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as it may; GATHERND_MAX_CONNECTIONS counts on that."""
+    """Raise this process's limit of open files to the maximum; GATHERND_MAX_CONNECTIONS relies on that."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
 def log_address(options: ServerOptions, url: str | None) -> None:
-    """Write the service's URL to the log, and the path of its Unix socket."""
+    """Log the service's URL, and the path of its Unix socket."""
     for place in filter(None, (url, _unix_url(options))):
         logger.info("listening on %s (Ctrl+C stops it)", place)
 
 
 def log_ready(options: ServerOptions, url: str | None) -> None:
-    """Write to the log that the service is ready, and where it and its pages are."""
+    """Log that the service is ready, with the URLs of its pages."""
     if url is None:
         logger.info("ready on %s", _unix_url(options))
         return
@@ -282,7 +284,7 @@ def _unix_url(options: ServerOptions) -> str | None:
 
 
 def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:
-    """Serve with one process, this one, on sockets that are bound."""
+    """Serve with one process, this one, on bound sockets."""
     server = Server(options, configure(options, app, tls), tls, listeners)
     try:
         run(server)
@@ -292,7 +294,7 @@ def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, liste
 
 
 def run(server: Server) -> None:
-    """Run until the server has stopped; ends the process with STARTUP_FAILURE where it could not start."""
+    """Run until the server has stopped; ends the process with STARTUP_FAILURE if it could not start."""
     server.run()
     if server.failed or not server.started:
         raise SystemExit(STARTUP_FAILURE)

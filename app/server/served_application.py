@@ -1,4 +1,6 @@
-"""What the server is given: the application that it runs, and a few things that it says in the application's name."""
+"""The interface of the application to the server: the ASGI application, and the values that the server
+needs from it.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from app.telemetry.request_metrics import Metrics
 @dataclass(frozen=True)
 class ServerOptions:
     """The settings. `always_answered` are the paths that are answered beyond GATHERND_MAX_CONNECTIONS, `render_error`
-    makes the answers of requests that the server itself refuses, and `page_path` and `docs_path` are those of the pages
-    that the log names.
+    makes the answers of requests that the server itself refuses, and `page_path` and `docs_path` are the pages that the
+    log names.
     """
 
     settings: Settings
@@ -30,7 +32,7 @@ class ServerOptions:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files of TLS, None for a service without."""
+        """The files of TLS, None without TLS."""
         settings = self.settings
         if settings.tls_cert is None:
             return None
@@ -43,19 +45,19 @@ class ServerOptions:
 
 
 class FurtherListener(Protocol):
-    """Takes requests for the same service on a port of its own, in the same process."""
+    """Serves the same service on another port, in the same process."""
 
     async def start(self, tls: Tls | None) -> None:
-        """Take requests from now on, with `tls` encrypted."""
+        """Accept requests from now on, encrypted with `tls`."""
         ...
 
     async def stop(self, grace: float) -> None:
-        """Take no more requests, let those that run finish within `grace` seconds, and cut off the rest."""
+        """Accept no more requests, let running ones finish within `grace` seconds, and cut off the rest."""
         ...
 
 
 class ServedApplication(Protocol):
-    """The ASGI application, with what its server counts, starts and asks. It adds its own metrics to `metrics`."""
+    """The ASGI application, with the functions that its server calls. It adds its own metrics to `metrics`."""
 
     background: BackgroundTasks
     further_listener: FurtherListener | None
@@ -77,5 +79,5 @@ class ServedApplication(Protocol):
         ...
 
     def release(self) -> None:
-        """Give up what other processes wait for; called where the process ends without the end of the lifespan."""
+        """Release what other processes wait for; called if the process ends without the end of the lifespan."""
         ...

@@ -1,6 +1,6 @@
-"""Clients that are too slow are found once a second: senders are refused, readers cut off, idle connections closed.
+"""Find clients that are too slow once a second: refuse senders, cut off readers, close idle connections.
 
-One sweep over all connections takes less than a timer for each request.
+One sweep over all connections takes less time than a timer for each request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.settings import Settings
 
 
 class _WriteProgress(NamedTuple):
-    """How far a client has read an answer that waits to be sent, as of the last look.
+    """How far a client has read a waiting answer, as of the last check.
 
     Since `began` it has read from byte `first` of the answer of `exchange` to byte `read`, the last of them at `moved`.
     """
@@ -36,7 +36,7 @@ class _WriteProgress(NamedTuple):
 
 
 async def sweep(connections: set[Any], interval: float = 1.0) -> None:
-    """Look at all connections every `interval` seconds. Runs until it is cancelled."""
+    """Check all connections every `interval` seconds. Runs until it is cancelled."""
     answers: dict[Http1Connection, _WriteProgress] = {}
     while True:
         await asyncio.sleep(interval)
@@ -62,10 +62,10 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
 
 
 def _progress(connection: Http1Connection, now: float, before: _WriteProgress | None) -> _WriteProgress | None:
-    """How far the client has read its answer, which is held in memory meanwhile; None if no answer waits to be sent.
+    """How far the client has read its answer, which is in memory meanwhile; None if no answer waits.
 
-    What it has read is the bytes written less those that still wait, here and in the kernel: that takes more from here
-    only once a good part of its buffer is free, which may be megabytes.
+    It has read the written bytes minus those that still wait, here and in the kernel. The kernel takes more only once a
+    good part of its buffer is free, which may be megabytes.
     """
     left = connection.transport.get_write_buffer_size()
     if not left:
@@ -80,14 +80,14 @@ def _progress(connection: Http1Connection, now: float, before: _WriteProgress | 
 
 
 def _is_too_slow(progress: _WriteProgress, now: float, settings: Settings) -> bool:
-    """Whether a client has stopped reading, or has read less than the least rate."""
+    """Whether a client has stopped reading, or reads below the minimum rate."""
     late = now - progress.began - settings.answer_timeout
     too_little = late > 0 and progress.read - progress.first < late * settings.min_answer_rate
     return too_little or now - progress.moved > settings.answer_timeout
 
 
 def unsent_bytes(connection: socket.socket) -> int:
-    """Bytes written to the socket that its peer has not taken; 0 if the kernel does not say."""
+    """Bytes written to the socket that the peer has not received; 0 if the kernel does not say."""
     count = bytearray(4)
     with suppress(OSError):
         fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, count)
@@ -95,12 +95,12 @@ def unsent_bytes(connection: socket.socket) -> int:
 
 
 def reset_on_close(connection: socket.socket) -> None:
-    """Have the kernel let go of what was not sent, and reset the connection, once it is closed."""
+    """Make the kernel discard unsent bytes and reset the connection when it is closed."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _cut_off(connection: Http1Connection) -> None:
-    """End a connection whose client does not read; what was to be sent is let go of, by the kernel too."""
+    """End a connection whose client does not read; unsent bytes are discarded, in the kernel too."""
     exchange: HttpExchange | None = connection.cycle
     if exchange is not None and not exchange.response_complete:
         exchange.refusal = "request_timeout"
@@ -109,7 +109,7 @@ def _cut_off(connection: Http1Connection) -> None:
 
 
 def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
-    """The refusal of a sender that has been too slow until `now`, None for any other."""
+    """The refusal of a sender that has been too slow until `now`, None for all others."""
     settings = connection.settings
     exchange: HttpExchange | None = connection.cycle
     began = connection.request_began
@@ -125,7 +125,7 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
         return GatherError("deadline_exceeded", "the body had not arrived when the request's deadline passed")
     if connection.flow.read_paused:
         return None
-    resumed = connection.flow.resumed  # before that the body waited to be read
+    resumed = connection.flow.resumed  # before that, the body waited to be read
     waited = now - max(began, resumed)
     if now - max(connection.last_received, resumed) > settings.body_timeout:
         return GatherError("request_timeout", f"the body paused for more than {settings.body_timeout:g} s")
@@ -136,10 +136,10 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
 
 
 def _idles_too_long(connection: Http1Connection, now: float) -> bool:
-    """Whether no request is under way and none has come for too long.
+    """Whether no request is in progress and none has arrived for too long.
 
-    The rest of a body that was answered before it was whole is read and dropped for a while, so that the client comes
-    to read the answer instead of finding the connection reset.
+    The rest of a body that was answered early is read and dropped for a while, so that the client gets to read the
+    answer instead of a reset.
     """
     exchange: HttpExchange | None = connection.cycle
     if connection.in_header or (exchange is not None and not exchange.response_complete):

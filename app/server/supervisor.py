@@ -1,10 +1,10 @@
 """Several processes on one port: a parent that starts them, replaces those that die, and stops them together.
 
-As with uvicorn's `--workers`, the parent binds one listening socket, and processes that are started afresh
-inherit it. With a socket each (SO_REUSEPORT) the connections in the backlog of a process that
-ends would be lost, and forked processes (gunicorn) would share what numba and threads had set up before. The parent
-is our own, because uvicorn's lets a process take connections before it can answer, notices a death only between pings
-that may take seconds, forwards no drain, and stops everything when a replacement does not start.
+As with uvicorn's `--workers`, the parent binds one listening socket, and newly started processes inherit it. With a
+socket per process (SO_REUSEPORT), the connections in the backlog of a process that ends would be lost. Forked processes
+(gunicorn) would share the state of numba and threads. uvicorn's parent is not used because it lets a process accept
+connections before it can answer, notices a death only between pings that may take seconds, forwards no drain, and stops
+everything when a replacement does not start.
 
 Parent and worker (`app.server.worker_process`) talk over a socket pair, in single bytes:
 
@@ -13,20 +13,19 @@ Parent and worker (`app.server.worker_process`) talk over a socket pair, in sing
                      d  drain and end      l  leave: others carry on                       a  taking connections
                      h  end the delay      c  cut off what runs
 
-The end of the stream is the end of the other side: the parent notices a death at once, and workers whose parent has
-gone finish what they have and end.
+The end of the stream means that the other side has ended: the parent notices a death at once, and workers without a
+parent finish their requests and end.
 
-At start-up one worker takes connections at once, to answer /livez, and compiles the kernels, once for all. The others
-wait for that. When all of them are warm, all take connections and /readyz says yes; no request sees a worker that is
-not ready, now or later, so no answer depends on which worker was hit. A worker that cannot start then ends the parent
-with 3.
+At start-up one worker accepts connections at once, to answer /livez, and compiles the kernels for all. The others wait
+for it. When all are warm, all accept connections and /readyz answers 200; no request ever reaches a worker that is not
+ready, so answers do not depend on the worker. A worker that cannot start at this stage ends the parent with 3.
 
-Later the others carry on, and a start that fails is tried again after a pause. Where no worker is left, the port
-refuses connections rather than let clients wait, and after GIVE_UP_AFTER failures in a row the parent ends with 3:
-what started it decides then. A worker reads its settings from a file in memory (`WorkerStart`).
+Later the others carry on, and a failed start is tried again after a pause. If no worker is left, the port refuses
+connections rather than let clients wait, and after GIVE_UP_AFTER failures in a row the parent ends with 3 and leaves
+the decision to its own supervisor. A worker reads its settings from a file in memory (`WorkerStart`).
 
-The module is long because what follows from each event (a report, a death, a signal, a look at the clock) depends on
-the state of all workers.
+The module is long because the reaction to each event (a report, a death, a signal, a check of the clock) depends on the
+state of all workers.
 """
 
 from __future__ import annotations
@@ -56,17 +55,17 @@ from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
 logger = logging.getLogger("gathernd")
 
 HANG_LOOKS: Final = 30
-"""A worker whose event loop has not run between so many looks of its parent, a second apart, is killed."""
+"""A worker whose event loop has not run between this many checks of its parent, a second apart, is killed."""
 START_S: Final = 600.0
-"""So is a worker that is not ready after so many seconds."""
+"""A worker that is not ready after this many seconds is killed."""
 GIVE_UP_AFTER: Final = 12
-"""Starts that fail in a row, with no worker left, after which the parent ends: about half a minute."""
+"""Failed starts in a row, with no worker left, after which the parent ends: about half a minute."""
 _KILL_AFTER_S: Final = 5.0
-"""So many seconds after its drain should have ended, a worker is killed."""
+"""A worker is killed this many seconds after its drain should have ended."""
 _BACKOFF_S: Final = (0.1, 5.0)
-"""First and longest pause, in seconds, before a start that failed is tried again; each is twice the one before."""
+"""First and longest pause, in seconds, before a failed start is tried again; each is twice the one before."""
 _SHORT_LIFE_S: Final = 1.0
-"""A worker that ends so soon after it took connections counts as a start that failed."""
+"""A worker that ends within this many seconds after it began to accept connections counts as a failed start."""
 
 _FILES_S: Final = 1.0
 """Seconds between two readings of the files that workers read."""
@@ -91,16 +90,16 @@ class Worker:
 
     @property
     def leaving(self) -> bool:
-        """Whether another has taken its place."""
+        """Whether another worker has replaced it."""
         return self.leave_by is not None
 
     def send(self, letter: bytes) -> None:
-        """Send the worker a command; that it has ended shows at the other end of the channel."""
+        """Send the worker a command. If it has ended, the other end of the channel shows it."""
         with suppress(OSError):
             self.channel.send(letter)
 
     def tell_to_accept(self) -> None:
-        """Have it take connections, which it reports; it may have some before that is read."""
+        """Let it accept connections, which it reports; it may have some before the report is read."""
         self.told_to_accept = True
         self.send(b"a")
 
@@ -111,8 +110,8 @@ class Worker:
 
 
 class Supervisor:
-    """The parent. A worker runs the Python text `program`, with the number of the descriptor of its `WorkerStart` as
-    argument; `settings` and `store_token` are handed on in that, and what the `watchers` of files have in force.
+    """The parent. A worker runs the Python text `program`, with the descriptor of its `WorkerStart` as argument, which
+    passes on `settings`, `store_token` and the current contents of the `watchers`' files.
     """
 
     def __init__(
@@ -146,10 +145,10 @@ class Supervisor:
         self._next_start = 0.0
         self._next_look = 0.0
         self._rolling: list[Worker] | None = None
-        """The workers that a restart under way has still to replace."""
+        """The workers that the current restart has still to replace."""
 
     def run(self) -> int:
-        """Start, look after the workers until a signal, stop. Returns the exit code."""
+        """Start, supervise the workers until a signal, stop. Returns the exit code."""
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
@@ -221,8 +220,8 @@ class Supervisor:
         try:
             with theirs, start.write() as file:
                 process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
-                    # -P: the current folder may hold anything. A process group of its own: what a terminal sends is
-                    # for the parent, which passes it on.
+                    # -P: the current folder may hold anything. A separate process group: signals of a terminal are for
+                    # the parent, which passes them on.
                     [sys.executable, "-P", "-c", self._program, str(file.fileno())],
                     pass_fds=(file.fileno(), start.channel, start.counters, *start.listeners),
                     stdin=subprocess.DEVNULL,
@@ -298,7 +297,7 @@ class Supervisor:
         self._counters.add("gathernd_workers_died")
         logger.error("worker %d ended with %s", worker.process.pid, _shown(code))
         if worker.leaving:
-            # It was replaced already: how it ended does not count for the exit code of a later stop.
+            # It was already replaced: how it ended does not count for the exit code of a later stop.
             return
         if not self._started:
             logger.error("the service cannot start: its worker's log lines above say why")
@@ -333,7 +332,7 @@ class Supervisor:
             logger.error("no worker is left: connections are refused, and a start is tried again in %g s", pause)
 
     def _serves(self) -> bool:
-        """Whether a worker takes connections, or is about to."""
+        """Whether a worker accepts connections, or is about to."""
         return any(one.told_to_accept and not one.leaving for one in self._workers)
 
     # Regular checks
@@ -361,7 +360,7 @@ class Supervisor:
             if not self._rolling:
                 self._rolling = None
                 logger.info("the restart has ended")
-            # The next one leaves once the last one has ended and its successor takes connections.
+            # The next one leaves once the last one has ended and its successor accepts connections.
             elif all(one.accepting_since for one in staying):
                 old = self._rolling.pop(0)
                 if old in staying:
@@ -374,7 +373,7 @@ class Supervisor:
             elif worker.accepting_since is None:
                 overdue = now - worker.born > START_S
             else:
-                # Counted in looks, not in time: where everything stood still, as in a suspended machine, nothing hangs.
+                # Counted in checks, not in time: if everything stood still, as in a suspended machine, nothing hangs.
                 beat = self._group.slots[worker.slot].header[SlotHeader.HEARTBEAT]
                 worker.looks_without_beat = worker.looks_without_beat + 1 if beat == worker.last_beat else 0
                 worker.last_beat = beat
@@ -411,14 +410,14 @@ class Supervisor:
             if worker.told_to_accept:
                 worker.send(b"d")
             else:
-                # It has gathered nothing yet, and may be busy compiling for a while.
+                # It has gathered nothing yet, and may be compiling for a while.
                 worker.kill()
 
 
 def _watch(watcher: FileWatcher[Any]) -> None:
-    """Read files again whenever they change, as workers do: one that starts while a file is broken has what the others
-    have, and no key that was removed. In a thread, since a file system may hang; an unexpected error is told and does
-    not end it.
+    """Reload files whenever they change, like the workers. A worker that starts while a file is broken then gets the
+    contents that the others have, and no removed key. In a thread, because a file system may hang; an unexpected error
+    is logged and does not end it.
     """
     while True:
         sleep(_FILES_S)

@@ -1,10 +1,10 @@
-"""TLS: the context that connections are accepted with, and files that are renewed while the service runs.
+"""TLS: the context for accepting connections, and files that are renewed while the service runs.
 
-Every new handshake uses the files as they were read last. Files that cannot be used, as a certificate and a key that do
-not fit while one is replaced after the other, leave the last good ones in force.
+Every new handshake uses the files as last read. If files cannot be used (a certificate and key that do not match while
+one is replaced after the other), the last good ones stay in use.
 
-A renewed pair gets a context of its own. OpenSSL keeps a pair for each kind of key, RSA and elliptic curves: in the
-context of a pair with a key of another kind the old one would stay beside it, for clients that prefer it.
+A renewed pair gets a new context. OpenSSL keeps a pair for each kind of key, RSA and elliptic curves: in the old
+context, a pair of the other kind would stay next to the new one, for clients that prefer it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from app.server.certificate_expiry import expiry
 logger = logging.getLogger("gathernd")
 
 SHUTDOWN_S: Final = 2.0
-"""How long a peer may take to answer the end of a connection."""
+"""Seconds a peer may take to answer the end of a connection."""
 WRITE_BYTES: Final = 1 << 20
-"""Bytes of one write of an answer: a write is encrypted whole, twice over, before the first of it is sent."""
+"""Bytes of one write of an answer: a write is encrypted whole, twice over, before its first byte is sent."""
 _ALPN: Final = ("http/1.1",)
 
 
 class BadTls(Exception):
-    """The certificate, the key or the authorities cannot be used; says which and why, and never what is in them."""
+    """The certificate, the key or the authorities cannot be used; says which and why, and never their content."""
 
 
 class TlsFiles(NamedTuple):
@@ -42,7 +42,9 @@ class TlsFiles(NamedTuple):
 
 
 class Pem(NamedTuple):
-    """What is in force, as PEM: the key without a password, the certificate with its chain, clients' authorities."""
+    """The current contents, as PEM: the key without a password, the certificate with its chain, clients'
+    authorities.
+    """
 
     key: bytes
     certificate: bytes
@@ -50,7 +52,7 @@ class Pem(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What the files hold, the context made of it, and when the first of the certificates expires."""
+    """The contents of the files, their context, and the earliest expiry of the certificates."""
 
     contents: Contents
     context: ssl.SSLContext
@@ -60,8 +62,8 @@ class Loaded(NamedTuple):
 class Tls:
     """The TLS context of the service: its certificate and, with `client_ca`, the authorities of clients' certificates.
 
-    The key may stand in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: renewed
-    files make another one. Raises BadTls.
+    The key may be in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: renewed
+    files make a new one. Raises BadTls.
 
     A worker that starts while the files cannot be used takes those that its parent has read before, of `last_good`.
     """
@@ -73,16 +75,16 @@ class Tls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context of the certificate in force."""
+        """The context of the current certificate."""
         return self._in_force.context
 
     @property
     def expiry(self) -> float:
-        """When the certificate in force, or one of its chain, expires, in seconds since 1970."""
+        """When the current certificate, or one of its chain, expires, in seconds since 1970."""
         return self._in_force.expiry
 
     def pem(self) -> Pem:
-        """The files in force, for a server that has TLS of its own. Raises BadTls for a key with a password."""
+        """The current files, for a server with its own TLS. Raises BadTls for a key with a password."""
         if self._files.password_file is not None:
             raise BadTls("gRPC takes no key with a password: leave out GATHERND_TLS_KEY_PASSWORD_FILE or gRPC")
         files, contents = self._files, self._in_force.contents
@@ -90,16 +92,16 @@ class Tls:
         return Pem(contents[files.key or files.certificate], contents[files.certificate], authorities)
 
     async def watch(self, interval: float = 1.0) -> None:
-        """Take over renewed files within a second. Runs until it is cancelled."""
+        """Reload renewed files within a second. Runs until it is cancelled."""
         await self.watcher.watch(self.take, interval)
 
     def take(self, found: Loaded) -> None:
-        """Put these files in force."""
+        """Use these files from now on."""
         self._in_force = found
         logger.info("TLS: the renewed files are in force")
 
     def _read(self) -> Contents:
-        """What the files hold. Raises BadTls where one cannot be read."""
+        """The contents of the files. Raises BadTls if one cannot be read."""
         found = {}
         for path in self._files:
             if path is not None:
@@ -128,11 +130,11 @@ class Tls:
         password = found[files.password_file].rstrip(b"\r\n") if files.password_file is not None else b""
         try:
             with ExitStack() as opened:
-                # OpenSSL takes a pair from files only, and these may change between one reading and the next.
+                # OpenSSL reads pairs from files only, and these may change between two reads.
                 paths = [
                     opened.enter_context(memory_file(found[path])) for path in (files.certificate, files.key) if path
                 ]
-                # A function, or OpenSSL would ask the terminal for the password of a key that has one.
+                # A function, because otherwise OpenSSL asks the terminal for the password of a key that has one.
                 context.load_cert_chain(paths[0], paths[1] if len(paths) > 1 else None, lambda: password)
         except (OSError, ValueError) as error:
             names = " and ".join(path.name for path in (files.certificate, files.key) if path)

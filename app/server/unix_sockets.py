@@ -1,9 +1,9 @@
-"""Unix sockets that the service listens on: files whose mode and owner say who may connect.
+"""Unix sockets that the service listens on: files whose mode and owner decide who may connect.
 
 A socket is made in a folder that only this user may enter, gets its mode and owner there, and moves to its path once it
-takes connections. So nobody connects before the mode is set, and if two services start at once, one sees the other's
-socket. A start replaces the file that a killed service has left. It is refused if somebody listens at the path, or if
-the path holds a file of another kind.
+accepts connections. So nobody connects before the mode is set, and if two services start at once, one sees the other's
+socket. A start replaces the file of a killed service. It is refused if another program listens at the path, or if the
+path is another kind of file.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from typing import Final, Self
 from app.server.listening_sockets import BACKLOG, CannotListen
 
 LONGEST_PATH: Final = 107
-"""Bytes of a Unix socket's path on Linux (sockaddr_un), without the zero at the end."""
+"""Bytes of a Unix socket's path on Linux (sockaddr_un), without the final zero."""
 _CONNECT_S: Final = 1.0
 _NAME: Final = "socket"
 _KEEP: Final = -1
-"""chown's word for an owner that stays."""
+"""chown's value for an unchanged owner."""
 
 
 @dataclass(frozen=True)
 class Permissions:
-    """Mode of a socket's file, and its owner as `user`, `user:group` or `:group`; None leaves that of the process."""
+    """Mode of a socket's file, and its owner as `user`, `user:group` or `:group`; None keeps the process's owner."""
 
     mode: int
     owner: str | None
 
     def ids(self) -> tuple[int, int]:
-        """Return the ids of user and group, -1 for one to keep. Raises CannotListen if a name is unknown."""
+        """The ids of user and group, -1 for an unchanged one. Raises CannotListen if a name is unknown."""
         user, _, group = (self.owner or "").partition(":")
         return _number(user, "user"), _number(group, "group")
 
@@ -48,12 +48,12 @@ class Permissions:
 class UnixSocket:
     """One path at which the service listens. `setting` is the variable that names it, for messages.
 
-    `folder_address` is where the socket is to be made, and `put_in_place` gives it its path. As a context manager it
-    removes the file in the end.
+    `folder_address` is where the socket is bound, and `put_in_place` moves it to its path. As a context manager it
+    removes the file at the end.
     """
 
     def __init__(self, path: Path, permissions: Permissions, setting: str) -> None:
-        """Check what is at the path, and that a socket can be made there. Raises CannotListen."""
+        """Check the path, and that a socket can be made there. Raises CannotListen."""
         self.path = path.absolute()
         self._setting = setting
         self._mode = permissions.mode
@@ -66,8 +66,8 @@ class UnixSocket:
             self._folder = Path(tempfile.mkdtemp(prefix=".gathernd-", dir=self.path.parent))
         except OSError as error:
             raise self._refusal(error.strerror or "the folder cannot be written to") from None
-        # Over the descriptor the path is short, however long that of the folder is. It stays open to the process's end:
-        # gRPC removes the file of its socket, which is gone from here then, when its server ends.
+        # Through the descriptor the path is short, however long the folder's is. It stays open until the process ends:
+        # gRPC removes the file of its socket when its server ends, and finds none there.
         self._folder_fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class UnixSocket:
         return f"/proc/self/fd/{self._folder_fd}/{_NAME}"
 
     def listen(self) -> socket.socket:
-        """A socket that takes connections at the path. Raises CannotListen."""
+        """A socket that accepts connections at the path. Raises CannotListen."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.bind(self.folder_address)
@@ -97,7 +97,7 @@ class UnixSocket:
         return made
 
     def put_in_place(self) -> None:
-        """Give the socket, which was bound to `folder_address` and listens, its mode, owner and path.
+        """Set mode and owner of the socket, which is bound to `folder_address` and listens, and move it to its path.
 
         Raises CannotListen.
         """
@@ -106,7 +106,7 @@ class UnixSocket:
             made.chmod(self._mode)
             if self._ids != (_KEEP, _KEEP):
                 os.chown(made, *self._ids)
-            # Of two services that start at once the second sees the socket of the first.
+            # If two services start at once, the second sees the socket of the first.
             with self._locked():
                 self._check_free()
                 found = made.stat()
@@ -117,7 +117,7 @@ class UnixSocket:
         self._placed = found.st_dev, found.st_ino
 
     def remove(self) -> None:
-        """Remove the file, unless another has come in its place, and what an attempt has left."""
+        """Remove the file, unless another has replaced it, and the leftovers of an attempt."""
         with suppress(OSError), self._locked():
             found = self.path.lstat()
             if (found.st_dev, found.st_ino) == self._placed:
@@ -129,7 +129,7 @@ class UnixSocket:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else puts a socket into the folder or removes one meanwhile."""
+        """Lock the folder: nobody else adds a socket or removes one meanwhile."""
         parent = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(parent, fcntl.LOCK_EX)
@@ -138,7 +138,7 @@ class UnixSocket:
             os.close(parent)
 
     def _check_free(self) -> None:
-        """Raises CannotListen where something is at the path that is not the socket of a service that has ended."""
+        """Raise CannotListen if the path has anything other than the socket of a service that has ended."""
         try:
             found = self.path.lstat()
         except FileNotFoundError:
@@ -165,7 +165,7 @@ class UnixSocket:
 
 
 def is_private(mode: int) -> bool:
-    """Whether a socket of this mode is closed to all but its user and group: to connect is to write."""
+    """Whether only its user and group may connect to a socket of this mode: to connect is to write."""
     return not mode & stat.S_IWOTH
 
 

@@ -19,17 +19,18 @@ from app.server.tls import Tls
 from app.telemetry.shared_counters import SlotHeader
 
 _BEAT_S: Final = 0.1
-"""Seconds between two beats of a worker's heart."""
+"""Seconds between two heartbeats of a worker."""
 logger = logging.getLogger("gathernd")
 
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """What a worker process gets from its parent, in a file in memory: no limit on arguments or variables applies.
+    """The data that a worker process gets from its parent, in a file in memory: no limit on arguments or variables
+    applies.
 
     `listeners`, `channel` and `counters` are file descriptors, `slot` is the worker's place in the counters. The rest
-    is for the program that makes the application: all settings, whatever the environment says, the token with which
-    the store is opened, where gRPC listens, and the files of keys, TLS and a router as they were when last good.
+    is for the program that makes the application: all settings (the environment is ignored), the token that opens the
+    store, gRPC's addresses, and the last good files of keys, TLS and a router.
     """
 
     settings: dict[str, Any]
@@ -57,7 +58,7 @@ class WorkerStart:
 
 
 class WorkerServer(Server):
-    """A worker's server: it takes connections when the parent says so, and from the parent's socket."""
+    """A worker's server: it accepts connections from the parent's socket when the parent says so."""
 
     def __init__(self, start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
         tls = None if options.tls is None else Tls(options.tls, last_good=start.last_good)
@@ -137,10 +138,10 @@ class WorkerServer(Server):
             self._channel.send(letter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As one process does."""
+        """Like a single process."""
         self.stop_listening()
         if self._starting is not None:
-            await asyncio.wait((self._starting,))  # what has not begun to listen yet could not be stopped
+            await asyncio.wait((self._starting,))  # a socket that does not listen yet could not be stopped
         await super().shutdown(sockets)
         if self._beating is not None:
             self._beating.cancel()
@@ -161,5 +162,5 @@ class WorkerServer(Server):
 
 
 def work(start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
-    """Be a worker process until the parent has it stop; `app` counts in the slot that `start` names."""
+    """Run as a worker process until the parent stops it; `app` counts in the slot that `start` names."""
     run(WorkerServer(start, options, app))

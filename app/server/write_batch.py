@@ -14,8 +14,8 @@ from typing import Final
 
 MAX_DELAY_S: Final = 1e-3
 MAX_BATCH_BYTES: Final = 1 << 20
-"""Once the first answer of a batch has waited for so many seconds, or the batch has so many bytes, it is written with
-the next answer that is ready. A turn that takes long is thus written in several batches.
+"""A batch is written with the next ready answer once its first answer has waited this many seconds, or it has this many
+bytes. A long turn is thus written in several batches.
 """
 
 
@@ -44,7 +44,9 @@ class WriteBatch:
             self.flush()
 
     def flush(self) -> None:
-        """Write all that waits. Call it before writing to a transport directly, so that answers keep their order."""
+        """Write all waiting answers. Call it before writing to a transport directly, so that answers keep
+        their order.
+        """
         if not self._answers:
             return
         answers, self._answers = self._answers, []
