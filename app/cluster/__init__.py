@@ -1,1 +1,1 @@
-"""Tables in row ranges on several machines: which shard has which rows, and the router that asks them."""
+"""Tables in row ranges on several machines: the map of rows to shards, and the router that reads them."""

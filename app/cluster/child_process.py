@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, and is started again when it ends or stands still."""
+"""A process that ends with its parent, and is restarted when it ends or hangs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from app.cluster.shard.pull_segment import shard_connection
 
 LOOK_S: Final = 0.5
 AGAIN_S: Final = 1.0
-"""How long after its start a process is started again at the earliest."""
+"""Seconds after its start before a process is restarted."""
 STANDS_STILL_S: Final = 5.0
-"""A process that has answered, and then does not for so long, is killed: soon enough that its lease is kept."""
+"""A process that has answered, and then does not for this many seconds, is killed: early enough to keep its lease."""
 ANSWER_S: Final = 1.0
 STOP_S: Final = 40.0
-"""How long a process may take to end politely."""
+"""Seconds that a process may take to end after SIGTERM."""
 _ENDS_WITH_ITS_PARENT: Final = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -38,9 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class ChildProcess:
-    """`command` says, before each start, what is started; `answers` whether it answers now, None if that is not asked.
+    """`command` returns the command line before each start; `answers` whether the process answers, None to skip the
+    check.
 
-    What it prints is added to the file `log`, without one to what this process prints.
+    Its output is appended to the file `log`; without one, it goes to this process's output.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class ChildProcess:
         return None if self._process is None else self._process.pid
 
     def run(self, stop: Event) -> None:
-        """Keep it running until `stop` is set, then end it. Blocks: it ends with the thread that calls this, too."""
+        """Keep it running until `stop` is set, then end it. Blocks; the process also ends with the thread that calls
+        this.
+        """
         while not stop.is_set():
             begun = time.monotonic()
             self._process = process = self._start()
@@ -79,7 +82,7 @@ class ChildProcess:
             )
 
     def _watch(self, process: subprocess.Popen[bytes], stop: Event) -> None:
-        """Return when it has ended, or `stop` is set; kill it if it stands still."""
+        """Return when it has ended, or `stop` is set; kill it if it hangs."""
         answered: float | None = None
         while process.poll() is None and not stop.wait(LOOK_S):
             if self._answers is None:

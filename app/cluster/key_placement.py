@@ -1,4 +1,4 @@
-"""Where the rows of a table with keys are: each key has a hash, and each range an interval of the hashes."""
+"""The placement of rows of a table with keys: each key has a hash, and each range an interval of hashes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ HASHES: Final = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class KeyPlacement:
-    """The keys of a version: their type, the seed of their hashes in hex, and the digest of all, as they were sent.
+    """The keys of a version: their type, the seed of their hashes in hex, and the digest of all, in the order sent.
 
-    The seed is drawn for each version. It is not secret to those who run the cluster.
+    The seed is drawn for each version. It is not secret from those who run the cluster.
     """
 
     dtype: KeyType

@@ -1,8 +1,8 @@
-"""A cluster's processes on Ray: detached actors that Ray restarts, one for each shard and one that looks after all.
+"""A cluster's processes on Ray: detached actors that Ray restarts, one for each shard and one that supervises them.
 
-The only module that imports Ray, by its public interface alone; the extra `cluster` brings it. Ray knows which machines
-there are and starts processes on them. What the processes do, they agree on in the catalogue. All functions but
-`connect` need Ray to be connected.
+The only module that imports Ray, through its public interface; the extra `cluster` installs it. Ray knows the machines
+and starts processes on them. The processes coordinate through the catalogue. All functions except `connect` need a
+connection to Ray.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from app.store.files.whole_file import write_whole_file
 NAMESPACE: Final = "gathernd"
 LAUNCHER: Final = "gathernd-launcher"
 SHARD: Final = "gathernd-shard-"
-"""What the names of shards' actors begin with; the shard's name, `@` and the id of its Ray node follow."""
+"""Prefix of the names of shards' actors; the shard's name, `@` and the id of its Ray node follow."""
 LOG: Final = "serve.log"
 TEND_S: Final = 1.0
-"""How often the launcher looks which machines there are."""
+"""Seconds between checks of the machines."""
 STOP_S: Final = 60.0
 _CALL_S: Final = 10.0
 logger = logging.getLogger(__name__)
@@ -48,10 +48,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What is to run: `count` shards, one for each machine if that is None, of the cluster at `cluster`.
+    """The processes to run: `count` shards (None: one for each machine) of the cluster at `cluster`.
 
-    A shard's store is in a folder named after it in `folder`, and holds `max_bytes`, or what its disk has free. `flags`
-    are further ones of its `gathernd serve`. With `tls` shards serve, and are asked, over TLS.
+    A shard's store is in a folder named after it in `folder`, and holds `max_bytes`, or the disk's free space. `flags`
+    are further flags of its `gathernd serve`. With `tls`, shards serve and are called over TLS.
     """
 
     cluster: str
@@ -65,7 +65,7 @@ class Launch:
 
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> Launch:
-        """The one of which `asdict` made these plain values."""
+        """The inverse of `asdict`."""
         tls = values["tls"]
         made = {**values, "flags": tuple(values["flags"]), "tls": None if tls is None else ShardTls(**tls)}
         return Launch(**made)
@@ -93,13 +93,13 @@ class ShardActor:
         return self._child.pid
 
     def problem(self) -> str:
-        """Why the shard does not serve, "" if nothing is known."""
+        """Why the shard does not serve, "" if unknown."""
         log = f"its log is {self._folder / LOG} on {self._host}"
         told = ShardFolder(self._folder / "store").read_problem()
         return f"{told}; {log}" if told else "" if self._answers() else f"it does not answer; {log}"
 
     def stop(self) -> None:
-        """End its service politely; the actor itself is then to be killed."""
+        """End its service gracefully; then kill the actor itself."""
         self._stop.set()
         self._thread.join(STOP_S)
 
@@ -126,7 +126,7 @@ class ShardActor:
 
 
 class LauncherActor:
-    """Keeps a reconciler running, starts shards on machines that come, and gives up those of machines that go."""
+    """Keeps a reconciler running, starts shards on new machines, and gives up those of lost machines."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         run_at_rays_niceness()
@@ -134,7 +134,7 @@ class LauncherActor:
         authorities = None if launch.tls is None else Path(launch.tls.authorities)
         self._client = CatalogueClient(open_database(launch.cluster, authorities))
         self._places: dict[str, str] = {}
-        """The node of the Ray cluster of each shard, until its machine is gone and the shard given up."""
+        """The Ray node of each shard, until its machine is lost and the shard is given up."""
         self._stop = Event()
         reconcile = [sys.executable, "-m", "app.cli", "cluster", "reconcile", "--cluster", launch.cluster]
         if authorities is not None:
@@ -149,7 +149,7 @@ class LauncherActor:
             thread.start()
 
     def stop(self) -> None:
-        """End the reconciler politely; the actor itself is then to be killed."""
+        """End the reconciler gracefully; then kill the actor itself."""
         self._stop.set()
         for thread in self._threads:
             thread.join(STOP_S)
@@ -182,10 +182,10 @@ class LauncherActor:
 
 
 def run_at_rays_niceness() -> None:
-    """Take the niceness of Ray's own process, where this user may, for all threads of an actor and what it starts.
+    """Set the niceness of Ray's own process, if this user may, for all threads of an actor and its children.
 
-    Ray starts its workers at niceness 15 unless RAY_worker_niceness says otherwise where it is started: on a machine
-    with other work a shard would hardly answer.
+    Ray starts its workers at niceness 15 unless RAY_worker_niceness is set where Ray is started: on a busy machine a
+    shard would hardly answer.
     """
     niceness = os.getpriority(os.PRIO_PROCESS, os.getppid())
     try:
@@ -219,7 +219,7 @@ def connect(address: str) -> None:
 
 
 def launch_all(launch: Launch) -> None:
-    """Start a launcher, in the place of one that runs. It outlives the caller."""
+    """Start a launcher in place of a running one. It outlives the caller."""
     stop_launcher()
     made = ray.remote(LauncherActor).options(
         name=LAUNCHER, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=0
@@ -233,12 +233,12 @@ def alive_machines() -> dict[str, Any]:
 
 
 def shard_places() -> dict[str, str]:
-    """The node of the Ray cluster of each shard that has an actor, by the shards' names."""
+    """The Ray node of each shard that has an actor, by the shards' names."""
     return {name: place for name, _, place in (actor.removeprefix(SHARD).partition("@") for actor in _actors())}
 
 
 def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count: int | None) -> list[tuple[str, str]]:
-    """The names and nodes of shards that are to be started: one on each machine that has none, or `count` in all."""
+    """Names and nodes of the shards to start: one on each machine without one, or `count` in all."""
     taken = [place for place in places.values() if place in machines]
     if count is None:
         wanted = [place for place in sorted(machines) if place not in taken]
@@ -251,7 +251,7 @@ def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count
             wanted.append(place)
     made: dict[str, str] = {}
     for place in wanted:
-        # Of its machine, so that the next start on it finds the folder again.
+        # Named after its machine, so that the next start on it finds the folder again.
         host = re.sub("[^A-Za-z0-9._-]", "-", machines[place]["NodeManagerHostname"])[:40]
         name = next(one for one in (f"{host}-{number}" for number in count_from()) if one not in {*places, *made})
         made[name] = place
@@ -268,23 +268,23 @@ def start_shard(name: str, place: str, host: str, launch: Launch) -> None:
         max_concurrency=4,
         num_cpus=0,
         get_if_exists=True,
-        # Where its folder is: when the machine is lost the actor is too, and others get its segments.
+        # Pinned to its folder: if the machine is lost, so is the actor, and others get its segments.
         scheduling_strategy=NodeAffinitySchedulingStrategy(place, soft=False),
     ).remote(name, host, asdict(launch))
 
 
 def shard_pids() -> dict[str, int | None]:
-    """The process ids of the shards' services; shards whose actors do not answer are left out."""
+    """The process ids of the shards' services, without shards whose actors do not answer."""
     return _ask_shards("pid")
 
 
 def shard_problems() -> dict[str, str]:
-    """Why shards do not serve, of those whose actors know that, by the shards' names."""
+    """Why shards do not serve, by the shards' names, if their actors know it."""
     return {name: problem for name, problem in _ask_shards("problem").items() if problem}
 
 
 def _ask_shards(method: str) -> dict[str, Any]:
-    """What a method of the shards' actors returns; shards whose actors do not answer are left out."""
+    """The results of a method of the shards' actors, without actors that do not answer."""
     found = {}
     for actor in _actors():
         with suppress(RayError, ValueError):
@@ -299,7 +299,7 @@ def stop_launcher() -> None:
 
 
 def stop_shards() -> int:
-    """End all shards: how many there were. What they have stored stays on their disks."""
+    """End all shards. Returns their number. Their stores stay on their disks."""
     actors = _actors()
     for actor in actors:
         _stop_actor(actor)

@@ -47,7 +47,7 @@ _CONTENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class BadShardMap(ValueError):
-    """A shard map that cannot be served; the text says where in it and why."""
+    """An invalid shard map; the text says where and why."""
 
 
 def _dtype(name: object) -> DType:
@@ -64,9 +64,10 @@ DTypeByName: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a range: a service at `address` (host:port). If `node` is not "", a shard of another name refuses.
+    """One copy of a range, on a service at `address` (host:port). If `node` is not "", a shard with another name
+    refuses.
 
-    With `etag` only answers from this content are taken; a shard that is asked for another content counts as lost.
+    With `etag`, only answers from this content are accepted; a shard that is asked for another content counts as lost.
     """
 
     address: str
@@ -76,7 +77,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """The shard that takes the scatters of a range, at `epoch`; `address` is "" while it is not known."""
+    """The shard that orders the scatters of a range, at `epoch`; `address` is "" while unknown."""
 
     node: str
     address: str
@@ -87,15 +88,15 @@ class Primary:
 class RowRange:
     """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, row `start` first.
 
-    Of a table with keys these are the `row_count` rows whose keys have a hash from `start` to `stop` - 1. A range that
-    takes scatters (an open one) has a `primary`, and its replicas are those that are in sync; the shards `behind` are
-    to have it and are out of sync. The rows of the others never change.
+    For a table with keys, the `row_count` rows whose keys have a hash from `start` to `stop` - 1. An open range, which
+    accepts scatters, has a `primary`, and its replicas are those in sync; the shards `behind` are assigned and out of
+    sync. The rows of other ranges never change.
     """
 
     start: int
     stop: int
     tensor: str = ""
-    """`ShardedVersion` makes `shard_tensor` of ""."""
+    """`ShardedVersion` derives `shard_tensor` if it is ""."""
     replicas: tuple[Replica, ...] = ()
     primary: Primary | None = None
     behind: tuple[str, ...] = ()
@@ -109,12 +110,12 @@ class RowRange:
 
 @dataclass(frozen=True)
 class ShardedVersion:
-    """One version of a table: its ranges cover the rows in order, without hole or overlap.
+    """One version of a table: its ranges cover the rows in order, without gap or overlap.
 
-    `content_id` is made anew for each version that is published, and used for no other. `created` is nanoseconds since
-    1970; `sha256` that of the items, "" where it is not known; `size` their bytes, which of strings the map has to say.
-    `note` is what the caller who published it said of it. A scalar, of shape (), is one row, which shards hold as a
-    tensor of shape (1,). The ranges of a table with `keys` cover the hashes of keys instead of the rows.
+    `content_id` is new for each published version and never reused. `created` is nanoseconds since 1970; `sha256` the
+    digest of the items, "" if unknown; `size` their bytes, which the map must give for strings. `note` is the
+    publisher's note. A scalar, of shape (), is one row, which shards hold as a tensor of shape (1,). The ranges of a
+    table with `keys` cover the hashes of keys instead of the rows.
     """
 
     number: int
@@ -142,32 +143,32 @@ class ShardedVersion:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all items; of strings whose map does not say it, those of their lengths alone."""
+        """Bytes of all items; for strings without a size in the map, the bytes of their lengths."""
         return nbytes(self.dtype, self.shape) if self.dtype.item_size else self.size or nbytes(self.dtype, self.shape)
 
     @property
     def etag(self) -> str:
-        """The ETag of the table as it was uploaded, which is that of no shard."""
+        """The ETag of the table as uploaded, which differs from those of the shards' tensors."""
         return self.etag_at(0)
 
     def etag_at(self, sequence: int) -> str:
-        """Its ETag once the sequences of its ranges add up to `sequence`."""
+        """Its ETag when the sequences of its ranges add up to `sequence`."""
         return f'"{self.content_id}-{sequence}"'
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether one of its ranges takes scatters."""
+        """Whether one of its ranges is open."""
         return any(one.primary is not None for one in self.ranges)
 
     @cached_property
     def stops(self) -> NDArray[np.int64]:
-        """Where each range ends; read-only."""
+        """The stop of each range; read-only."""
         found = np.array([one.stop for one in self.ranges], np.int64)
         found.flags.writeable = False
         return found
 
     def range_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Which range has each of `rows`, all of them in [0, shape[0])."""
+        """The range of each of `rows`, all of them in [0, shape[0])."""
         return np.searchsorted(self.stops, rows, "right")
 
     @cached_property
@@ -177,16 +178,16 @@ class ShardedVersion:
 
     @cached_property
     def row_bounds(self) -> Sequence[tuple[int, int]]:
-        """The first row of each range and the one behind its last, as a download has the rows: range after range."""
+        """The first row of each range and the one after its last, as in a download: range after range."""
         return bounds_of(one.rows for one in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedTable:
-    """The versions of a table that are kept, the oldest first; `live` is the number of the current one, 0: the highest.
+    """The kept versions of a table, oldest first; `live` is the number of the current one, 0: the highest.
 
-    `created` is when its name came into being, in nanoseconds since 1970, 0 where that is not known. `replicas` is on
-    how many shards each range is to be, None where that is not known.
+    `created` is when its name was created, in nanoseconds since 1970, 0 if unknown. `replicas` is the wanted number of
+    shards for each range, None if unknown.
     """
 
     versions: tuple[ShardedVersion, ...]
@@ -199,12 +200,12 @@ class ShardedTable:
             object.__setattr__(self, "live", max((one.number for one in self.versions), default=0))
 
     def version(self, number: int) -> ShardedVersion | None:
-        """The version of this number, None where it is not kept."""
+        """The version with this number, None if it is not kept."""
         return next((one for one in self.versions if one.number == number), None)
 
     @property
     def current(self) -> ShardedVersion:
-        """The version that the name stands for."""
+        """The current version."""
         found = self.version(self.live)
         assert found is not None, "`ShardMap.check` has looked"
         return found
@@ -223,7 +224,7 @@ class ShardMap:
     alias_records: Mapping[str, Alias] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises BadShardMap unless it is sound; a map that is made of the catalogue is."""
+        """Raise BadShardMap if it is invalid; maps made from the catalogue are valid."""
         _check(self)
 
     def find(self, reference: str) -> tuple[str, ShardedVersion] | None:

@@ -1,1 +1,1 @@
-"""The catalogue of a cluster: what tables there are, which shards are to have which rows, and how that changes."""
+"""The catalogue of a cluster: its tables, the shards assigned to them, and their changes."""

@@ -1,8 +1,8 @@
 """Keep the newest catalogue that a process knows, and change it.
 
-A change is a transition: a function that judges a catalogue and says what to write. It is committed only if nothing it
-was judged by has changed; otherwise it judges the newer catalogue. If the outcome of a commit is unknown, it judges the
-next catalogue, which shows the outcome.
+A change is a transition: a function from a catalogue to the records to write. It is committed only if the records it
+depends on are unchanged; otherwise it runs again on the newer catalogue. If the outcome of a commit is unknown, it runs
+on the next catalogue, which shows the outcome.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class CatalogueClient:
     def __init__(self, database: Database, take: Callable[[Catalogue], object] = lambda _: None) -> None:
         self.database = database
         self.catalogue = Catalogue()
-        """The newest one known; its revision only rises."""
+        """The newest known catalogue; its revision only rises."""
         self._take = take
         self._lock = Lock()
         self._answers = True
         self._lost = ""
-        """Says that etcd has gone back: nothing that is known of it counts any more."""
+        """Set when etcd has gone back to an older revision: nothing known of it is valid any more."""
 
     def refresh(self) -> Catalogue:
         """Read the newest catalogue, which is at least as new as this call.
 
-        Raises OSError. It goes on to raise it once etcd has gone back, since it was restored or begun anew.
+        Raises OSError. It keeps raising it once etcd has gone back, because it was restored or replaced.
         """
         known = self.catalogue
         revision, written = self.database.read(known)
@@ -55,7 +55,7 @@ class CatalogueClient:
         return self._offer(updated(known, revision, written))
 
     def transact(self, transition: Transition) -> Catalogue:
-        """Make the change that `transition` says, and return a catalogue that has it.
+        """Make the change of `transition`, and return a catalogue that has it.
 
         If it returns None or an empty change, there is nothing to do. It may be called several times. Raises what it
         raises, and GatherError shard_unavailable if etcd does not answer: the change may have been made.
@@ -81,7 +81,7 @@ class CatalogueClient:
         raise unavailable("etcd does not answer: the outcome of the change is unknown")
 
     def transact_all(self, transition: Transition) -> Catalogue:
-        """Make the changes that `transition` says, one after the other, until it returns None. Raises as `transact`."""
+        """Make the changes of `transition`, one after the other, until it returns None. Raises as `transact`."""
         has_more = True
 
         def judged(catalogue: Catalogue) -> Change | None:
@@ -95,7 +95,7 @@ class CatalogueClient:
         return catalogue
 
     def _made(self, change: Change, judged: Catalogue, revision: int) -> Catalogue:
-        """A catalogue that has a change which was made at `revision`. Raises OSError."""
+        """A catalogue with a change that was made at `revision`. Raises OSError."""
         if revision > judged.revision + 1:  # others have changed something in between
             return self.refresh()
         written = {key: None if one is None else (to_json(one), revision) for key, one in change.puts.items()}
@@ -117,7 +117,7 @@ class CatalogueClient:
             except Compacted:
                 continue
             except OSError:
-                stop.wait(_PAUSE_S)  # whether etcd answers is what the next read tells
+                stop.wait(_PAUSE_S)  # the next read shows whether etcd answers
 
     def _merge(self, revision: int, written: Written) -> None:
         known = self.catalogue
@@ -125,7 +125,7 @@ class CatalogueClient:
             self._offer(updated(known, revision, written))
 
     def _offer(self, found: Catalogue) -> Catalogue:
-        """Take a catalogue unless a newer one is known; the newest of both."""
+        """Take a catalogue unless a newer one is known. Returns the newest of both."""
         with self._lock:
             if found.revision > self.catalogue.revision:
                 self.catalogue = found

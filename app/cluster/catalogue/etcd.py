@@ -1,7 +1,7 @@
 """The database of a cluster's catalogue: etcd, over its JSON gateway.
 
 `Database` blocks and may be used by several threads. It reads the records, commits changes in one transaction, watches,
-and keeps one lease for its process. It knows bytes and revisions; `records` knows what they mean.
+and keeps one lease for its process. It handles bytes and revisions; `records` gives them meaning.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from app.cluster.shard_map import BadShardMap
 from app.cluster.shard_tls import trusting
 
 LEASE_S: Final = 15
-"""Seconds of silence of a process after which the keys under its lease go."""
+"""Seconds of silence of a process after which etcd removes the keys under its lease."""
 _RENEWALS: Final = 3
-"""How often a lease is renewed within its time."""
+"""Number of renewals within a lease's time."""
 DEFAULT_PREFIX: Final = "gathernd"
 
 Written: TypeAlias = Mapping[str, tuple[bytes, int] | None]
@@ -36,12 +36,12 @@ class BadAddress(BadShardMap):
 
 
 class Compacted(Exception):
-    """The revision that a watch begins after has been removed from etcd's history: read all anew."""
+    """etcd has compacted the revision after which the watch begins: read everything again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAddress:
-    """Where etcd answers, `endpoints` as URLs, and what all keys begin with."""
+    """The addresses of etcd's members, `endpoints` as URLs, and the prefix of all keys."""
 
     endpoints: tuple[str, ...]
     prefix: str = DEFAULT_PREFIX
@@ -64,12 +64,12 @@ class DatabaseAddress:
 
 
 def is_database(cluster: str) -> bool:
-    """Whether this value of GATHERND_CLUSTER names a database and not a map's file."""
+    """Whether this value of GATHERND_CLUSTER names a database and not a map file."""
     return cluster.startswith(("etcd://", "etcds://"))
 
 
 class Lease:
-    """A lease of this process. `is_held` is judged by this machine's clock, from before the last renewal was sent."""
+    """A lease of this process. `is_held` uses this machine's clock, from before the last renewal was sent."""
 
     def __init__(self, number: str, until: float) -> None:
         self.number = number
@@ -78,11 +78,11 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether etcd surely keeps the keys under it."""
+        """Whether etcd certainly keeps the keys under it."""
         return not self._lost and monotonic() < self._until
 
     def renewed(self, until: float) -> None:
-        """Record a renewal: etcd keeps the lease until `until` at least."""
+        """Record a renewal: etcd keeps the lease at least until `until`."""
         self._until = until
 
     def lose(self) -> None:
@@ -96,15 +96,15 @@ class Database:
     def __init__(
         self, address: DatabaseAddress, tls: ssl.SSLContext | None = None, lease_seconds: int = LEASE_S
     ) -> None:
-        """`tls` has the authorities for etcds://, by default those of the machine."""
+        """`tls` has the authorities for etcds://, by default the machine's."""
         self.prefix = f"{address.prefix}/"
-        """What the keys of all records begin with."""
+        """The prefix of all records' keys."""
         self._lease_seconds = lease_seconds
         self._lease: Lease | None = None
         self._lease_lock = Lock()
         self._keeper: Thread | None = None
         self._closing = Event()
-        # What serves without a cluster does without httpx, a twentieth of a second of every start.
+        # A service without a cluster starts faster without httpx, by a twentieth of a second.
         from app.cluster.catalogue.etcd_gateway import Gateway  # noqa: PLC0415
 
         self.gateway = Gateway(address.endpoints, tls)
@@ -112,16 +112,16 @@ class Database:
     # Reading
 
     def read(self, known: Catalogue) -> tuple[int, Written]:
-        """Read what has changed since the catalogue `known`, and the current revision. The read is linearizable.
+        """Read the changes since the catalogue `known`, and the current revision. The read is linearizable.
 
-        It costs little if nothing has changed; otherwise etcd looks at every record to find those that have.
+        It is cheap if nothing has changed; otherwise etcd examines every record.
         """
         now = self.gateway.ask("/v3/kv/range", {"key": self._bytes(""), "count_only": True})
         with understood():
             return self._read(known, _revision(now))
 
     def _read(self, known: Catalogue, now: int) -> tuple[int, Written]:
-        """What `read` returns, when etcd is at the revision `now`."""
+        """The result of `read` if etcd is at the revision `now`."""
         if now == known.revision:
             return known.revision, {}
         since = {"min_mod_revision": str(known.revision + 1)} if known.revision else {}
@@ -162,9 +162,9 @@ class Database:
     # Changing
 
     def commit(self, change: Change, at: Catalogue) -> int:
-        """Make a change as a whole and return its revision; 0 if a record that it was judged by has changed since `at`.
+        """Make a change as a whole and return its revision; 0 if a record that it depends on has changed since `at`.
 
-        Raises EtcdFailed if the outcome is not known, and TooLarge.
+        Raises EtcdFailed if the outcome is unknown, and TooLarge.
         """
         compares = [
             {"key": self._bytes(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(at.revisions.get(key, 0))}
@@ -201,7 +201,7 @@ class Database:
         return self._lease
 
     def hold_lease(self) -> Lease:
-        """Have a lease that a thread renews; a new one if the last was lost."""
+        """Acquire a lease that a thread renews; a new one if the last was lost."""
         with self._lease_lock:
             if self._lease is not None and self._lease.is_held:
                 return self._lease
@@ -225,14 +225,14 @@ class Database:
                 with understood():
                     seconds = int(found["result"].get("TTL", 0))
             except EtcdFailed:
-                continue  # it is lost by its own clock if that goes on
+                continue  # it is lost by its own clock if this continues
             if seconds > 0:
                 lease.renewed(begun + seconds)
             else:
                 lease.lose()
 
     def close(self) -> None:
-        """Give the lease back, so that its keys go at once, and end the connections."""
+        """Return the lease, so that its keys are removed at once, and close the connections."""
         self._closing.set()
         lease, self._lease = self._lease, None
         if lease is not None:
@@ -248,7 +248,7 @@ class Database:
         return self._keys_from("")
 
     def _keys_from(self, beginning: str) -> dict[str, str]:
-        """The keys that begin so, as etcd has it: from this to before the next text of this length."""
+        """The end of the range of keys with this prefix, as etcd expects it: the next text of this length."""
         first = (self.prefix + beginning).encode()
         until = first[:-1] + bytes([first[-1] + 1])
         return {"key": b64encode(first).decode(), "range_end": b64encode(until).decode()}
@@ -261,7 +261,7 @@ class Database:
 
 
 def open_database(cluster: str, authorities: Path | None) -> Database:
-    """The database at this address; `authorities` is a PEM file of those of etcds://. Raises BadAddress and OSError."""
+    """The database at this address; `authorities` is a PEM file for etcds://. Raises BadAddress and OSError."""
     return Database(DatabaseAddress.parse(cluster), None if authorities is None else trusting(authorities))
 
 

@@ -1,4 +1,4 @@
-"""The error of asking etcd without an answer that can be used; callers ask again."""
+"""The error of a request to etcd without a usable answer; callers ask again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 
 class EtcdFailed(OSError):
-    """etcd does not answer, refuses, or something else than etcd answers in its place."""
+    """etcd does not answer or refuses, or something other than etcd answers at its address."""
 
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """A context that reads an answer. Raises EtcdFailed if the answer lacks what etcd's have."""
+    """A context that parses an answer. Raises EtcdFailed if the answer lacks the members of etcd's answers."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:

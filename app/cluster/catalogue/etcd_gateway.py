@@ -1,4 +1,4 @@
-"""etcd's JSON gateway over HTTP: one request to whichever of its members answers, and streams of messages."""
+"""etcd's JSON gateway over HTTP: one request to whichever member answers, and streams of messages."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from app.cluster.catalogue.records import TooLarge
 
 _PATIENCE: Final = httpx.Timeout(5.0, connect=2.0)
 _STREAM_PATIENCE: Final = httpx.Timeout(10.0, connect=2.0)
-"""A stream ends after this silence: its member of etcd may be lost."""
+"""Seconds of silence after which a stream ends, because its member of etcd may be lost."""
 _MOST_SHOWN: Final = 200
-"""Characters of an answer that are told."""
+"""Most characters of an answer in messages."""
 _TOO_LARGE: Final = ("request is too large", "too many operations")
 """etcd's words for a transaction over --max-request-bytes or --max-txn-ops."""
 
 
 class Gateway:
-    """The members of one etcd, at `endpoints`. Methods block, raise EtcdFailed, and are for any thread."""
+    """The members of one etcd, at `endpoints`. Methods block, raise EtcdFailed, and may be called by any thread."""
 
     def __init__(self, endpoints: Sequence[str], tls: ssl.SSLContext | None) -> None:
         """`tls` has the authorities for https, by default those of the machine."""
@@ -37,7 +37,7 @@ class Gateway:
         """The number of the endpoint that answered last."""
 
     def ask(self, path: str, body: Mapping[str, Any], *, may_repeat: bool = True) -> Any:
-        """Ask the endpoints in turn until one answers. After an unknown outcome go on only if `may_repeat`.
+        """Ask the endpoints in turn until one answers. After an unknown outcome, continue only if `may_repeat`.
 
         Raises EtcdFailed and TooLarge.
         """
@@ -70,7 +70,7 @@ class Gateway:
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the messages of one endpoint, until it has been silent for some time."""
         endpoint = self._endpoints[self._first % len(self._endpoints)]
-        # A member that has lost the others ends a stream with this field; without it, it would be silent.
+        # With this field a member that has lost the others ends a stream; without it, it would be silent.
         fields = {"Grpc-Metadata-hasleader": "true"}
         try:
             with self._http.stream(
@@ -94,7 +94,7 @@ class Gateway:
 
 
 def _document(text: str | bytes) -> dict[str, Any]:
-    """The object of a JSON text, an empty one of any other text."""
+    """The object of a JSON text, or an empty one."""
     try:
         found = orjson.loads(text)
     except ValueError:
@@ -103,6 +103,6 @@ def _document(text: str | bytes) -> dict[str, Any]:
 
 
 def _is_of_etcd(found: Mapping[str, Any]) -> bool:
-    """Whether an object is an answer of etcd: each has a header, that of a stream in its `result`."""
+    """Whether an object is an answer of etcd: each has a header; in a stream, in its `result`."""
     result = found.get("result", found)
     return isinstance(result, dict) and isinstance(result.get("header"), dict)

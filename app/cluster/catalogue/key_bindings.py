@@ -1,11 +1,10 @@
-"""Which content each Idempotency-Key of a cluster is bound to: one key of etcd for each, outside the catalogue.
+"""The content that each Idempotency-Key of a cluster is bound to: one etcd key for each, outside the catalogue.
 
-A router binds the key of a scatter before it touches a range. Whoever binds the same key later, any router at any time,
-is told the first binding: a retry goes to that content, whatever the name stands for by then.
+A router binds the key of a scatter before it contacts a range. Any later bind of the same key, by any router, returns
+the first binding: a retry goes to that content, whatever the name stands for by then.
 
-Bindings that are asked for at the same time share a transaction. They live for 24 hours: all that a process makes
-within an hour are under one lease, which etcd ends by itself. A transaction whose outcome is not known is repeated,
-since it finds its own bindings.
+Concurrent bindings share a transaction. They live for 24 hours: all bindings that a process makes within an hour are
+under one lease, which etcd ends. A transaction with an unknown outcome is repeated, because it finds its own bindings.
 """
 
 from __future__ import annotations
@@ -31,14 +30,16 @@ from app.errors import GatherError
 
 LIFETIME_S: Final = 24 * 3600
 MAXIMUM: Final = 1_000_000
-"""Bindings of a cluster that live at the same time."""
+"""Most live bindings of a cluster."""
 AT_ONCE: Final = 60
-"""Bindings in a transaction: etcd takes 128 operations by default, and bounds those of its parts together."""
+"""Bindings per transaction: etcd takes 128 operations by default, and limits the operations of all
+branches together.
+"""
 _USE_S: Final = 3600
-"""Seconds for which bindings are made under one lease."""
+"""Seconds during which bindings share one lease."""
 _SPARE_S: Final = 300
 _SHARE: Final = 64
-"""A process counts the bindings again when it has made this part of those that were left."""
+"""A process counts the bindings again after it has made this part of the remaining ones."""
 _PAUSE_S: Final = 0.2
 
 
@@ -58,7 +59,7 @@ class _Asked:
 
 
 class KeyBindings:
-    """The bindings of one cluster, made by a thread of its own. Methods may be called by several threads."""
+    """The bindings of one cluster, made by its own thread. Any thread may call the methods."""
 
     def __init__(self, database: Database, maximum: int = MAXIMUM, lifetime: int = LIFETIME_S) -> None:
         """`lifetime` is in seconds."""
@@ -73,14 +74,14 @@ class KeyBindings:
         self._lease_until = 0.0
         """When bindings need a new lease, by `monotonic`."""
         self._left = 0
-        """How many bindings there is room for, as far as this process knows."""
+        """Known room for further bindings."""
         self._until_count = 0
-        """How many of them may be made before they are counted again."""
+        """Number of bindings to make before the next count."""
 
     def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind a key that was sent to the name `scope`, unless it is bound. Returns its binding. Blocks.
+        """Bind a key of requests to the name `scope`, unless it is bound. Returns its binding. Blocks.
 
-        Raises insufficient_storage, and shard_unavailable if etcd does not answer: the key may be bound then.
+        Raises insufficient_storage, and shard_unavailable if etcd does not answer: the key may then be bound.
         """
         return self.submit(scope, key, content_id, digest).result()
 
@@ -94,7 +95,7 @@ class KeyBindings:
             raise unavailable("etcd does not answer") from None
 
     def submit(self, scope: str, key: str, content_id: str, digest: str) -> Future[Binding]:
-        """As `bind`, without waiting."""
+        """Like `bind`, without waiting."""
         asked = _Asked(self._key(scope, key), Binding(content_id, digest))
         with self._lock:
             if self._thread is None:
@@ -104,7 +105,7 @@ class KeyBindings:
         return asked.answer
 
     def close(self) -> None:
-        """End the thread once it has answered all that was asked for. Nothing may be asked for afterwards."""
+        """End the thread after it has answered all requests. Nothing may be requested afterwards."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -128,7 +129,7 @@ class KeyBindings:
             self._answer(group)
 
     def _answer(self, group: Mapping[str, list[_Asked]]) -> None:
-        """Answer all of a group; of those with one key the first one is bound."""
+        """Answer a group of requests; of those with one key, the first one is bound."""
         found: Mapping[str, Binding] = {}
         problem: BaseException = self._is_full()
         try:
@@ -145,7 +146,7 @@ class KeyBindings:
                     one.answer.set_exception(problem)
 
     def _bound(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
-        """The bindings of these keys, made where there was none; without those that there is no room for."""
+        """The bindings of these keys, made if missing; keys without room are left out."""
         end = monotonic() + ANSWER_S
         while wanted:
             try:
@@ -175,7 +176,7 @@ class KeyBindings:
     # Room
 
     def _fitting(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
-        """Those that are bound, and as many others as there is room for."""
+        """The bound keys, and as many others as there is room for."""
         if self._until_count < len(wanted):
             self._left = self._maximum - self._count()
             self._until_count = self._left // _SHARE
@@ -208,12 +209,12 @@ class KeyBindings:
     # Keys and leases
 
     def _key(self, scope: str, key: str) -> str:
-        """The key of etcd, of one length for all: etcd keeps all keys in memory."""
+        """The etcd key; all have one length, because etcd keeps all keys in memory."""
         digest = sha256(scope.encode() + b"\0" + key.encode()).digest()
         return self._folder + urlsafe_b64encode(digest).decode().rstrip("=")
 
     def _hold_lease(self) -> str:
-        """A lease that outlives a binding of this moment by its lifetime."""
+        """A lease that outlives a binding made now by its lifetime."""
         now = monotonic()
         if now >= self._lease_until:
             ttl = self._lifetime + _USE_S + _SPARE_S
@@ -223,7 +224,7 @@ class KeyBindings:
 
 
 def _binding(key: str, binding: Binding, lease: str) -> dict[str, Any]:
-    """A transaction that puts a binding if there is none, and reads it otherwise."""
+    """A transaction that creates a binding, or reads the existing one."""
     at = {"key": _base64(key)}
     value = b64encode(orjson.dumps([binding.content_id, binding.digest])).decode()
     return {
@@ -234,7 +235,7 @@ def _binding(key: str, binding: Binding, lease: str) -> dict[str, Any]:
 
 
 def _read(part: Mapping[str, Any]) -> Binding:
-    """The binding that a transaction has found."""
+    """The binding in a transaction's result."""
     return _binding_of(part["responses"][0]["response_range"]["kvs"][0]["value"])
 
 

@@ -1,4 +1,4 @@
-"""The segments of a catalogue, each with its table, its version and, if it takes scatters, its range record."""
+"""The segments of a catalogue, each with its table, its version and, if it is open, its range record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.cluster.shard_map import content_of
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A segment of the catalogue, which is to have `replicas` replicas. `opened` is None while its range is closed."""
+    """A segment of the catalogue, with the wanted number of `replicas`. `opened` is None while its range is closed."""
 
     table: str
     version: Version
@@ -27,7 +27,7 @@ class Listed:
 
 
 def listed_segments(catalogue: Catalogue) -> Iterator[Listed]:
-    """Every segment of every version that is kept."""
+    """Every segment of every kept version."""
     for name, table in catalogue.tables.items():
         replicas = replicas_of(catalogue, table)
         for version in table.versions:

@@ -1,6 +1,6 @@
 """Choose the shards of a segment: most room first, never two replicas on one shard, nor in one zone if avoidable.
 
-A zone is what fails together. Shards whose zone is "" share it with no other shard.
+A zone is a failure domain. A shard whose zone is "" has a zone of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ NO_ZONES: Mapping[str, str] = {}
 def choose_nodes(
     free: Mapping[str, int], size: int, count: int, zones: Mapping[str, str] = NO_ZONES, beside: Collection[str] = ()
 ) -> list[str]:
-    """Choose up to `count` shards with room for `size` bytes, for a segment that those in `beside` have.
+    """Choose up to `count` shards with room for `size` bytes, for a segment that the shards in `beside` already have.
 
-    `free` has the bytes that each shard may still hold, `zones` the zone of each shard. Zones that have the fewest
-    replicas come first, then shards with the most room.
+    `free` has the bytes that each shard may still hold, `zones` the zone of each shard. Zones with the fewest replicas
+    come first, then shards with the most room.
     """
     fitting = [node for node, room in free.items() if room >= size and node not in beside]
     chosen: list[str] = []
@@ -50,10 +50,10 @@ def choose_move(
     on_node: Mapping[str, Sequence[tuple[int, Collection[str]]]],
     zones: Mapping[str, str] = NO_ZONES,
 ) -> tuple[str, int, str] | None:
-    """Choose a move that evens out what shards hold: from which shard, its segment's number, to which shard.
+    """Choose a move that balances shards: (from shard, number of its segment, to shard).
 
-    `used` are bytes by shard, of those that may get and give segments; `on_node` has the segments of each as their
-    size and the shards that have them. A segment moves only if its old shard still holds as much as the new one
+    `used` are bytes by shard, of those that may get and give segments; `on_node` has the segments of each shard as
+    their size and their shards. A segment moves only if its old shard still holds at least as much as the new one
     afterwards, so that it never moves back, and never into a zone that has another replica of it.
     """
     for source in sorted(used, key=lambda node: (-used[node], node)):
@@ -70,7 +70,7 @@ def choose_move(
 
 
 def crowding(nodes: Iterable[str], zones: Mapping[str, str]) -> int:
-    """Count the replicas that share their zone with one before them: 0 if each has a zone of its own."""
+    """Count the replicas that share their zone with an earlier one: 0 if each has its own zone."""
     seen: list[str] = []
     found = 0
     for node in nodes:

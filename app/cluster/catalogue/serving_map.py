@@ -1,4 +1,4 @@
-"""The map by which a router serves, made of the catalogue; what has not changed is that of the map before."""
+"""The map that a router serves by, made from the catalogue; unchanged parts are reused from the map before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.cluster.shard_map import Primary, Replica, RowRange, ShardedTable, Shar
 
 
 class ServingMap:
-    """Makes the map of each catalogue in turn: `of` builds anew only tables that have changed since the last one."""
+    """Makes the map of each catalogue in turn; `of` rebuilds only the tables that have changed since the last one."""
 
     def __init__(self) -> None:
         self._tables: Mapping[str, Table] = {}
@@ -68,7 +68,7 @@ def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str
         nodes, primary = one.nodes, None
         behind: tuple[str, ...] = ()
         if record is not None:
-            # A shard that has left the segment, or is not known, is not asked.
+            # A shard that has left the in-sync set, or is unknown, is not asked.
             nodes = tuple(node for node in record.in_sync if node in one.nodes)
             primary = Primary(record.primary, addresses.get(record.primary, ""), record.epoch)
             behind = tuple(sorted(set(one.nodes) - set(nodes)))
@@ -89,5 +89,5 @@ def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str
 
 
 def _replicas(nodes: Iterable[str], addresses: Mapping[str, str]) -> Iterable[Replica]:
-    """One for each shard whose address is known."""
+    """One replica for each shard with a known address."""
     return (Replica(addresses[node], node) for node in sorted(nodes) if node in addresses)

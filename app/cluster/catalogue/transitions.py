@@ -1,6 +1,6 @@
-"""How the catalogue changes: pure functions that judge a catalogue and say what to write, or raise GatherError.
+"""The changes of the catalogue: pure functions from a catalogue to the records to write, or a GatherError.
 
-Each change names the records it was judged by: it is made only if they are unchanged when it is committed. A transition
+Each change names the records it depends on: it is made only if they are unchanged when it is committed. A transition
 returns None if its outcome is already there, so it may be repeated. `app.catalogue` has the rules of names.
 """
 
@@ -46,11 +46,11 @@ def begin_upload(
     replicas: int | None = None,
     router: str = "",
 ) -> Change | None:
-    """Place the segments of a new version on shards: a record under a lease, so that nobody drops what is written.
+    """Place the segments of a new version on shards: a record under a lease, so that nobody drops the written rows.
 
-    `parts` are the segments, without their shards. `replicas` is what the upload asks for; otherwise the
-    table and then the options say it. It is judged by the table: sent twice, and arriving once more after the version
-    was published, it does not bring the record back.
+    `parts` are the segments, without their shards. `replicas` is the upload's request; otherwise the table and then the
+    options decide. It depends on the table's record: a copy that arrives after the version was published does not bring
+    the record back.
     """
     if content_id in catalogue.uploads:
         return None
@@ -72,7 +72,7 @@ def begin_upload(
 def move_upload(
     catalogue: Catalogue, content_id: str, start: int, old: str, avoid: Collection[str] = ()
 ) -> Change | None:
-    """Give the segment of an upload that begins at `start` a shard in the place of `old` that is not in `avoid`."""
+    """Give the segment of an upload that begins at `start` a shard in place of `old` that is not in `avoid`."""
     upload = catalogue.uploads.get(content_id)
     if upload is None:
         raise unavailable("the upload has ended: etcd did not hear from its router for too long")
@@ -100,8 +100,8 @@ def publish(
 ) -> Change | None:
     """Make an upload the current version of its table, with the next number (`version.number` is not read).
 
-    Its segments are whole on all their shards, with their digests. `versions.replaced` says which versions go.
-    `replicas`, where it is given, is the table's from now on. Raises name_conflict, precondition_failed and
+    Its segments are complete on all their shards, with their digests. `versions.replaced` says which versions are
+    removed. `replicas`, if given, is the table's from now on. Raises name_conflict, precondition_failed and
     shard_unavailable.
     """
     known, own = catalogue.tables.get(table), catalogue.record_of(table)
@@ -132,7 +132,7 @@ def publish(
 
 
 def end_upload(catalogue: Catalogue, content_id: str) -> Change | None:
-    """Give an upload up: what was written of it is dropped."""
+    """Give up an upload: its written rows are dropped."""
     if content_id not in catalogue.uploads:
         return None
     return Change({f"uploads/{content_id}": None})
@@ -152,9 +152,9 @@ def remove_versions(catalogue: Catalogue, reference: str, conditions: Conditions
 
 
 def put_aliases(made: Iterable[Alias]) -> Change | None:
-    """Enter aliases, all or none, as `aliases.moved` has judged them by a catalogue.
+    """Write aliases, all or none, as `aliases.moved` has computed them from a catalogue.
 
-    All tables must stand as they did, also those that are forgotten, since etcd bounds how many keys a transaction
+    All tables must be unchanged, including those without a version, because etcd limits the keys that a transaction
     compares.
     """
     changed: dict[str, Record | None] = {f"aliases/{one.alias}": one for one in made}
@@ -168,7 +168,7 @@ def remove_alias(catalogue: Catalogue, alias: str, conditions: Conditions = ALWA
 
 
 def set_replicas(catalogue: Catalogue, name: str, replicas: int) -> Change | None:
-    """Say on how many shards each segment of a table is to be. Raises name_conflict and tensor_not_found."""
+    """Set on how many shards each segment of a table is kept. Raises name_conflict and tensor_not_found."""
     own = catalogue.record_of(name)
     versions.check_new_version(own)
     if own.current is None:
@@ -183,29 +183,29 @@ def set_replicas(catalogue: Catalogue, name: str, replicas: int) -> Change | Non
 
 
 def set_options(catalogue: Catalogue, new: Options, given: Mapping[str, Any]) -> Change | None:
-    """Set the options that are given. If the catalogue has none yet, the others are those of `new`."""
+    """Set the given options. If the catalogue has none yet, the others are those of `new`."""
     is_first = "options" not in catalogue.revisions
     options = replace(new if is_first else catalogue.options, **given)
     return Change({"options": options}) if is_first or options != catalogue.options else None
 
 
 def drain(catalogue: Catalogue, node: str, by: str = "") -> Change | None:
-    """Have a shard give its segments up."""
+    """Make a shard give up its segments."""
     _check_node(catalogue, node)
     return None if node in catalogue.drained else Change({f"drained/{node}": Mark(by)})
 
 
 def undrain(catalogue: Catalogue, node: str) -> Change | None:
-    """Have a shard take segments again."""
+    """Let a shard take segments again."""
     _check_node(catalogue, node)
     return Change({f"drained/{node}": None}) if node in catalogue.drained else None
 
 
 def forget_node(catalogue: Catalogue, node: str) -> Change | None:
-    """Remove the records of a shard that will not come back. If it does, it registers itself anew.
+    """Remove the records of a shard that will not come back. If it does, it registers itself again.
 
-    It is judged by all tables, ranges and uploads: another shard that runs has each segment that is listed on this one,
-    and each range that this one is in sync with.
+    It depends on all tables, ranges and uploads: another running shard has each segment that is listed on this one, and
+    each range that this one is in sync with.
     """
     if node not in catalogue.nodes:
         return None
@@ -225,33 +225,33 @@ def forget_node(catalogue: Catalogue, node: str) -> Change | None:
 
 
 def lose(catalogue: Catalogue, node: str) -> Change | None:
-    """Count a shard as lost before its lease says so: its machine is known to be gone."""
+    """Count a shard as lost before its lease ends: its machine is known to be gone."""
     return Change({f"alive/{node}": None}) if node in catalogue.alive else None
 
 
-# What a catalogue says
+# Reading a catalogue
 
 
 def segment_bounds(rows: int, ranges: int) -> list[tuple[int, int]]:
-    """`rows` cut into `ranges` segments whose sizes differ by one at most, fewer where there are fewer rows."""
+    """`rows` cut into `ranges` segments whose sizes differ by at most one; fewer if there are fewer rows."""
     ranges = min(ranges, rows)
     return [(number * rows // ranges, (number + 1) * rows // ranges) for number in range(ranges)]
 
 
 def synced_nodes(catalogue: Catalogue, version: Version, segment: Segment) -> tuple[str, ...]:
-    """The shards that are to have the rows of a segment as they are now: of an open range those that are in sync."""
+    """The shards with the current rows of a segment: for an open range, those in sync."""
     opened = catalogue.ranges.get(version.tensor(segment))
     return segment.nodes if opened is None else opened.in_sync
 
 
 def replicas_of(catalogue: Catalogue, table: Table | None) -> int:
-    """On how many shards each segment of a table is to be."""
+    """The wanted number of shards for each segment of a table."""
     own = None if table is None else table.replicas
     return catalogue.options.replicas if own is None else own
 
 
 def used_bytes(catalogue: Catalogue) -> dict[str, int]:
-    """How many bytes tables and uploads have, or are to have, on each shard."""
+    """Bytes that tables and uploads have, or will have, on each shard."""
     used = dict.fromkeys(catalogue.nodes, 0)
     segments = [one for upload in catalogue.uploads.values() for one in upload.segments]
     for table in catalogue.tables.values():
@@ -264,7 +264,7 @@ def used_bytes(catalogue: Catalogue) -> dict[str, int]:
 
 
 def free_bytes(catalogue: Catalogue) -> dict[str, int]:
-    """How many bytes each shard may still get: those that run and are not drained."""
+    """Bytes that each running shard may still get, unless it is drained."""
     used = used_bytes(catalogue)
     return {
         node: one.capacity - used[node]
@@ -293,7 +293,7 @@ def _check_node(catalogue: Catalogue, node: str) -> None:
 
 
 def _forget(catalogue: Catalogue) -> dict[str, Record | None]:
-    """The changes that forget tables without a version, the oldest, where there are more than REMEMBERED."""
+    """The changes that forget the oldest tables without a version, if there are more than REMEMBERED."""
     gone = [name for name, table in catalogue.tables.items() if not table.versions]
     if len(gone) < REMEMBERED:
         return {}

@@ -1,1 +1,1 @@
-"""The router: a request's rows fetched from the machines that hold them, and uploads streamed to them."""
+"""The router: it fetches a request's rows from the machines that hold them, and streams uploads to them."""

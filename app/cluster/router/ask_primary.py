@@ -1,4 +1,4 @@
-"""Asks the primary of a range for a scatter, or how far the range is, and waits between two asks."""
+"""Sends a scatter to the primary of a range, or asks how far the range is, and waits between two attempts."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from app.errors import Code, GatherError
 from app.telemetry.served_request import ServedRequest
 
 LATE_S: Final = 6.0
-"""How long a primary may be silent: replicas that do not answer have left by then."""
+"""Seconds that a primary may be silent: by then, replicas that do not answer have left the in-sync set."""
 SLOWEST: Final = 1 << 24
-"""Bytes a second that a primary makes durable at least, on all its replicas."""
+"""Bytes per second that a primary makes durable at least, on all its replicas."""
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
 _MOST_ANSWER: Final = 1 << 12
 _FINAL: Final[frozenset[Code]] = frozenset(
     {"invalid_field", "unsupported_dtype", "insufficient_storage", "limit_exceeded", "payload_too_large"}
 )
-"""The errors that asking again does not change."""
+"""Errors that a further attempt does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class RangeFailed:
 
 
 class Extent(NamedTuple):
-    """The rows of a range of a table with keys, and the sequence that they are of."""
+    """The number of rows of a range of a table with keys, and their sequence."""
 
     sequence: int
     rows: int
 
 
 class PrimaryAsks:
-    """Asks primaries over the connections of `fetcher`, on the event loop."""
+    """Calls primaries over the connections of `fetcher`, on the event loop."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
 
     async def ask(self, one: RowRange, scatter: RangeScatter, request: ServedRequest) -> RangeScattered | RangeFailed:
-        """Ask the primary of a range once. Raises the errors that asking again does not change."""
+        """Send a scatter to the primary of a range once. Raises the errors that a further attempt does not change."""
         primary, fetcher = one.primary, self._fetcher
         assert primary is not None
         left = request.deadline - perf_counter()
@@ -104,7 +104,7 @@ class PrimaryAsks:
         return found
 
     async def extent(self, one: RowRange, replica: Replica, request: ServedRequest) -> Extent | RangeFailed:
-        """Ask a replica once how many rows a range has, as a reader may know it, and at which sequence."""
+        """Ask a replica once for the number of rows of a range that readers may know, and its sequence."""
         fetcher = self._fetcher
         head = (
             b"GET /shard/ranges/%b?rows=true HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b\r\n"
@@ -145,7 +145,7 @@ class PrimaryAsks:
             raise
 
     async def newer_map(self) -> None:
-        """Have a newer map in use if there is one; waits for a second at most."""
+        """Switch to a newer map if there is one; waits for a second at most."""
         read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._fetcher.refresh(lambda: None if read.done() else read.set_result(None))
         await read
@@ -156,7 +156,7 @@ class PrimaryAsks:
 
 
 class Pauses:
-    """Between two asks: the newest map is read, and if that says nothing new, some time passes."""
+    """Pause between two attempts: read the newest map; if it says nothing new, wait."""
 
     def __init__(self, asks: PrimaryAsks, deadline: float) -> None:
         self._asks = asks
@@ -164,7 +164,7 @@ class Pauses:
         self._pause = FIRST_PAUSE
 
     async def wait(self, is_new: Callable[[], bool]) -> bool:
-        """Wait for the next pause unless the newest map `is_new`; False once the deadline has passed."""
+        """Wait for the next pause unless the newest map `is_new`. Returns False once the deadline has passed."""
         await self._asks.newer_map()
         left = self._deadline - perf_counter()
         if left > 0 and not is_new():
@@ -178,5 +178,5 @@ def _ignore(ask: Ask) -> None:
 
 
 def is_led_anew(one: RowRange | None, epoch: int) -> bool:
-    """Whether a range has a primary that can be asked, other than at `epoch`; true also if it is gone, None."""
+    """Whether a range has a callable primary, at an epoch other than `epoch`; also true if the range (None) is gone."""
     return one is None or (one.primary is not None and bool(one.primary.address) and one.primary.epoch != epoch)

@@ -1,4 +1,4 @@
-"""The parts that only a router of a cluster has: the catalogue in etcd, and the tables and shards that it names."""
+"""The parts that only a router of a cluster has: the catalogue in etcd, and its tables and shards."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from app.tensors.shape_limits import Limits
 
 _ASK_S: Final = 0.5
 _REFRESH_S: Final = 1.0
-"""Seconds that a request with an outdated map waits for a newer one, before it tries again with the map there is."""
+"""Seconds that a request with an outdated map waits for a newer one, before it tries again with the current one."""
 _TAKE_S: Final = 10.0
 _LOOK_S: Final = 0.01
-"""How often a worker looks whether another one has a newer map."""
+"""Seconds between checks whether another worker has a newer map."""
 _WORKERS_S: Final = 2.0
-"""How long a change waits for the other workers to serve by its map: one that hangs answers nobody."""
+"""Seconds that a change waits for the other workers to use its map; a worker that hangs answers nobody."""
 logger = logging.getLogger("gathernd")
 
 
 class CatalogueService(RoutedTables):
-    """The tables of a cluster whose catalogue `database` has. A map's generation is the catalogue's revision."""
+    """The tables of a cluster whose catalogue is in `database`. A map's generation is the catalogue's revision."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class CatalogueService(RoutedTables):
         files: RouterFiles,
         counters: Counters | None = None,
     ) -> None:
-        """`counters` are those that the workers of a router share: all serve a change when one acknowledges it."""
+        """`counters` are shared by the workers of a router: all use the map of a change before one acknowledges it."""
         self._database = database
         self._files = files
         self._counters = counters or unshared_counters()
@@ -74,7 +74,7 @@ class CatalogueService(RoutedTables):
         while not self._closing.is_set():
             try:
                 self._client.refresh()
-                # From now on changes wait for this worker; what others have acknowledged before, this reads.
+                # From now on changes wait for this worker; it reads the earlier changes of others here.
                 found = self._client.refresh()
             except OSError as error:
                 why = str(error)
@@ -94,11 +94,11 @@ class CatalogueService(RoutedTables):
             self._watching.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_workers())
-            # Map and key are the catalogue's: of files there are the authorities at most.
+            # Map and key come from the catalogue; of the files, only the authorities may be set.
             group.create_task(self._files.watch(lambda _: None, self.fetcher.use_key, self._use_tls))
 
     async def _follow_workers(self) -> None:
-        """Read the catalogue when another worker of this router serves by a newer one."""
+        """Read the catalogue when another worker of this router uses a newer one."""
         asked_for = 0
         while self._counters.shared:
             await asyncio.sleep(_LOOK_S)
@@ -108,11 +108,11 @@ class CatalogueService(RoutedTables):
                 await self._read()
 
     async def _read(self) -> None:
-        with suppress(OSError):  # the watch tells it
+        with suppress(OSError):  # the watch reports it
             await asyncio.to_thread(self._client.refresh)
 
     def _refresh(self, then: Callable[[], None]) -> None:
-        """Read the catalogue for a request that has found its map too old, and call `then`, which is never late."""
+        """Read the catalogue for a request whose map is too old, and call `then`, in time or not."""
         self._refreshed.append(then)
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_all())
@@ -125,7 +125,7 @@ class CatalogueService(RoutedTables):
         for then in waiting:
             then()
 
-    # Catalogues that come into use
+    # Switching to catalogues
 
     def map_of(self, catalogue: Catalogue) -> ShardMap:
         """The map of a catalogue."""
@@ -133,7 +133,7 @@ class CatalogueService(RoutedTables):
             return self._maps.of(catalogue)
 
     def serve(self, catalogue: Catalogue) -> ShardMap:
-        """Wait until all workers serve by this catalogue or a newer one; its map."""
+        """Wait until all workers use this catalogue or a newer one. Returns its map."""
         wanted = catalogue.revision
         with self._is_served:
             self._is_served.wait_for(lambda: self.tables.shard_map.generation >= wanted, _TAKE_S)
@@ -146,7 +146,7 @@ class CatalogueService(RoutedTables):
         return self.map_of(catalogue)
 
     def _take(self, catalogue: Catalogue) -> None:
-        """A newer catalogue, in any thread, one after the other."""
+        """Take a newer catalogue, in any thread, one after the other."""
         found = self.map_of(catalogue)
         loop = self._loop
         if loop is None:
@@ -156,7 +156,7 @@ class CatalogueService(RoutedTables):
             loop.call_soon_threadsafe(self._use, found, catalogue)
 
     def _use(self, found: ShardMap, catalogue: Catalogue) -> None:
-        """Serve by the map of a catalogue, unless a newer one is served."""
+        """Use the map of a catalogue, unless a newer one is in use."""
         if found.generation <= self.tables.shard_map.generation:
             return
         key = catalogue.options.key

@@ -1,6 +1,6 @@
-"""Asks shards for what requests need, side by side: `range_reads` decides whom, connections carry it.
+"""Fetches the rows of requests from shards in parallel: `range_reads` decides which shard to ask.
 
-There is one future for a whole request, and no task for an ask: what a shard answers goes on from its connection.
+A whole request has one future, and no task per ask: the answer of a shard continues from its connection.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.buffer_type import Buffer
 
 BYTES_PER_SECOND: Final = 1 << 27
-"""So slow may a shard be with a large answer before it counts as late."""
+"""Bytes per second below which a large answer of a shard counts as late."""
 BEGUN_ANEW: Final = 2
-"""How often a request whose version goes away begins anew."""
+"""How often a request begins anew if its version is removed."""
 READ_ANSWERS_S: Final = 0.001
-"""A hedge waits so long for answers that have come while the event loop was busy."""
+"""Seconds that a hedge waits for answers that arrived while the event loop was busy."""
 HEDGE_AGAIN_S: Final = 0.05
-"""How soon a slow read that may not be hedged is looked at again."""
+"""Seconds before a slow read that may not be hedged is checked again."""
 
 
 @dataclass(slots=True)
 class TableReads:
-    """What is needed of one version of a table, by number of range.
+    """The ranges needed of one version of a table, by number.
 
-    Once it is fetched, `read` has the sequence of each range of a catalogue among those, by the name of its tensor.
+    After the fetch, `read` has the sequence of each range of a catalogue among them, by the name of its tensor.
     """
 
     resident: ShardedResident
@@ -50,9 +50,9 @@ class TableReads:
 
 
 class VersionGone(GatherError):
-    """The newest map does not have the version that was read: the request begins anew, of the version that it has.
+    """The newest map lacks the version that was read: the request begins anew, with the version that it has.
 
-    The error shard_unavailable where that happens again and again.
+    The error shard_unavailable if that happens repeatedly.
     """
 
     def __init__(self, one: TableReads) -> None:
@@ -62,7 +62,7 @@ class VersionGone(GatherError):
 
 @dataclass(slots=True)
 class LostRange:
-    """A range of which no replica answered: the number of its reads among those asked for, and why."""
+    """A range for which no replica answered: the number of its read in the request, and why."""
 
     reads: int
     number: int
@@ -71,7 +71,7 @@ class LostRange:
 
 class RowFetcher:
     """Fetches rows by the newest map. `late_after` is how long a shard may take to begin its answer, in seconds; `key`
-    is the API key that shards are asked with.
+    is the API key for shards.
     """
 
     def __init__(self, shards: Shards, shard_map: ShardMap, late_after: float, key: str | None = None) -> None:
@@ -83,30 +83,30 @@ class RowFetcher:
         """Header lines of every request."""
         self.use_key(key)
         self.refresh: Callable[[Callable[[], None]], object] = lambda then: asyncio.get_running_loop().call_soon(then)
-        """Have a newer map fetched if there is one, then call what is given. A static map is the newest one at once."""
+        """Fetch a newer map if there is one, then call the argument. A static map is always the newest."""
         self.handed_on: Callable[[ServedRequest], bytes] = lambda request: request.handed_on
-        """The header lines of a request to a shard that say for the sake of which request it is sent."""
+        """The header lines that tell a shard for which request it is called."""
 
     def use_key(self, key: str | None) -> None:
-        """Ask shards with this API key from now on."""
+        """Use this API key for shards from now on."""
         self.fields = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
 
     def use_map(self, shard_map: ShardMap) -> None:
-        """Read by this map from now on."""
+        """Use this map from now on."""
         self.shard_map = shard_map
         self.sequences.keep_only(shard_map)
 
     def etag_of(self, resident: ShardedResident, read: Mapping[str, int] | None = None) -> str:
-        """The ETag of a table of which ranges are `read`; of the others it has what is known."""
+        """The ETag of a table whose ranges in `read` were read; the others count as known."""
         version = resident.version_in_map
         if not version.is_open and not self.sequences.knows(version.content_id):
             return resident.etag
         return self.sequences.etag(version, read or NOTHING_READ)
 
     async def fetch(self, wanted: Sequence[TableReads], request: ServedRequest) -> list[LostRange]:
-        """Have all requests answered to their sinks; what no replica answers is returned.
+        """Let shards answer all requests to their sinks. Returns the ranges for which no replica answers.
 
-        Raises deadline_exceeded, ClientGone, VersionGone, and the errors that shards may decide.
+        Raises deadline_exceeded, ClientGone, VersionGone, and errors of shards that concern the request.
         """
         fetch = _Fetch(self, wanted, request)
         caller = request.caller
@@ -141,10 +141,10 @@ class RowFetcher:
 
 @dataclass(slots=True)
 class _Asked:
-    """What an ask is for: a range of the reads at `place`.
+    """The target of an ask: a range of the reads at `place`.
 
-    Its answer may take `spare` seconds for its size. The read is slow at `hedge_at`. It is asked `in_haste` if the
-    deadline is so near that to be late says little.
+    Its answer may take `spare` seconds for its size. The read is slow at `hedge_at`. It is `in_haste` if the deadline
+    is so near that a late answer says little about the shard.
     """
 
     place: int
@@ -169,7 +169,7 @@ class _Fetch:
         self.deadline = now + left
         self.timer: asyncio.TimerHandle | None = None
         self.alarm = inf
-        """When the timer is due: at the next hedge or the deadline."""
+        """When the timer fires: at the next hedge or the deadline."""
         self.is_hedged = False
         self.fields = fetcher.fields + fetcher.handed_on(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
         self.lost: list[LostRange] = []
@@ -201,7 +201,7 @@ class _Fetch:
             self._drop(ask)
 
     def client_has_gone(self) -> None:
-        """The client of the request is gone."""
+        """The client of the request has disconnected."""
         self._raise(ClientGone())
 
     def _too_late(self) -> None:
@@ -229,7 +229,7 @@ class _Fetch:
         own = action.late_at - self.loop.time()
         spare = request.answer_bytes / BYTES_PER_SECOND
         fields, check = self.fields, None
-        if replica.node and replica.etag is None:  # of a catalogue, whose ranges may take scatters by now
+        if replica.node and replica.etag is None:  # of a catalogue, whose ranges may be open by now
             wanted = self.wanted[place]
             if wanted.read is None:
                 wanted.read = {}
@@ -248,7 +248,7 @@ class _Fetch:
         ask.start()
 
     def _answered(self, ask: Ask, failure: Failure | None) -> None:
-        """A shard has answered, or will not."""
+        """A shard has answered, or has failed."""
         asked = self.asks.pop(ask)
         place, number, replica = asked.place, asked.number, asked.replica
         reads = self.reads[place]
@@ -270,7 +270,7 @@ class _Fetch:
         self._look(place)
 
     def _begun(self, ask: Ask) -> None:
-        """An answer begins. If its read is hedged, nobody waits for the other one any more."""
+        """An answer begins. If its read is hedged, the other ask is dropped."""
         if not self.is_hedged:
             return
         begun = self.asks[ask]
@@ -280,7 +280,7 @@ class _Fetch:
         self.reads[begun.place].begun(begun.number, begun.replica)
 
     def _drop(self, ask: Ask) -> None:
-        """Nobody waits for an ask any more."""
+        """Drop an ask."""
         asked = self.asks.pop(ask)
         ask.drop()
         if not ask.has_begun:
@@ -302,7 +302,7 @@ class _Fetch:
             self.timer = self.loop.call_later(READ_ANSWERS_S, self._hedge)
 
     def _hedge(self) -> None:
-        """Ask further replicas for what is slow."""
+        """Ask further replicas for slow reads."""
         if self.future.done():
             return
         now = max(self.loop.time(), self.alarm)
@@ -326,12 +326,12 @@ class _Fetch:
 
     def _woken(self, place: int, at: float) -> None:
         if not self.future.done():
-            # The clock of an event loop may have been rounded down when a timer fires, to before the time it is set to.
+            # The event loop's clock may be rounded down when a timer fires, to before the timer's time.
             self._do(place, self.reads[place].woken(max(self.loop.time(), at)))
             self._look(place)
 
     def _look(self, place: int) -> None:
-        """See whether the reads at `place` are over."""
+        """Check whether the reads at `place` are over."""
         reads = self.reads[place]
         if reads.outcome is None or self.future.done() or place in self.over:
             return

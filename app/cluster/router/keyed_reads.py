@@ -1,7 +1,7 @@
-"""Requests by key: the rows of a request's distinct keys are fetched from their shards, and become a small table.
+"""Requests by key: the rows of a request's distinct keys are fetched from their shards and become a small table.
 
-The rest is then done by the code of one machine, on the small table: of the keys that are asked for it has those that
-the large one has, so that missing keys, padding, fills and bags come out alike.
+The code of one machine does the rest on the small table. It has those of the requested keys that the large table has,
+so missing keys, padding, fills and bags come out the same.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
 _KEY_BYTES: Final = 160
-"""What each key takes at most besides its own bytes and the index."""
+"""Bytes per key, at most, besides its own bytes and the index."""
 
 
 class FetchedKeys:
-    """The keys of the rows that were fetched: `app.store.TableKeys`.
+    """The keys of the fetched rows: `app.store.TableKeys`.
 
-    `rows` has the row of each key of `column`, -1 of one that the table lacks.
+    `rows` has the row of each key of `column`, -1 for a key that the table lacks.
     """
 
     def __init__(self, column: KeyColumn, index: KeyIndex, rows: NDArray[np.int64], count: int) -> None:
@@ -57,15 +57,15 @@ class FetchedKeys:
 
 
 class KeyedRead:
-    """The distinct keys that a request has for one table, by their ranges, and the rows that are fetched for them.
+    """The distinct keys of a request for one table, by range, and the rows fetched for them.
 
-    To make one takes a pass over the keys.
+    Making one takes a pass over the keys.
     """
 
     def __init__(
         self, resident: ShardedResident, given: Sequence[Tensor], resources: ShardResources, memory: Memory
     ) -> None:
-        """`given` are all keys that are looked up, in the order of `numbers`."""
+        """`given` are all keys to look up, in the order of `numbers`."""
         version, dtype = resident.version_in_map, resident.tensor.dtype
         assert version.keys is not None
         self.resident = resident
@@ -90,7 +90,7 @@ class KeyedRead:
         self.reads = TableReads(resident, requests)
 
     def table(self, etag: str) -> Resident:
-        """What was fetched, as a table with keys."""
+        """The fetched rows, as a table with keys."""
         dtype, count = self.resident.tensor.dtype, len(self._ordered)
         rows = np.full(len(self._column), -1, np.int64)
         rows[self._ordered] = np.where(self._found, np.arange(count), -1)
@@ -99,7 +99,7 @@ class KeyedRead:
         return Resident(tensor, etag, data_version=self.resident.data_version, keys=keys)
 
     def needing(self, keys: Tensor, begin: int, lost: LostRange) -> NeedingPlaces:
-        """Where a request has keys of a range: among `keys`, which are those from number `begin` on."""
+        """Where a request has keys of a range: among `keys`, which begin at number `begin`."""
         own = np.flatnonzero(self.numbers[begin : begin + keys.array.size] == lost.number)
         places = [
             (item, Place(keys.locate(item), coordinates(item, keys.shape), value_of(keys, item)))
@@ -111,7 +111,9 @@ class KeyedRead:
 async def fetch_tables(
     reads: Mapping[int, KeyedRead], resources: ShardResources, request: ServedRequest
 ) -> dict[int, Resident] | list[LostRange]:
-    """Have all rows fetched: the tables, or the ranges that no replica answers; `reads` of these counts in order."""
+    """Fetch all rows. Returns the tables, or the ranges for which no replica answers; `reads` of
+    these count in order.
+    """
     wanted = [one.reads for one in reads.values()]
     lost = await resources.fetcher.fetch(wanted, request) if any(one.requests for one in wanted) else []
     if lost:
@@ -120,7 +122,7 @@ async def fetch_tables(
 
 
 def bytes_to_read(given: Iterable[Tensor]) -> int:
-    """Bytes that a `KeyedRead` takes beside the rows."""
+    """Bytes that a `KeyedRead` takes besides the rows."""
     size = 0
     for one in given:
         count = one.array.size
@@ -130,18 +132,18 @@ def bytes_to_read(given: Iterable[Tensor]) -> int:
 
 
 def row_key(row: NamedRow | None, dtype: str) -> list[Tensor]:
-    """The key by which a request names a row, if it names one. Raises value_not_representable."""
+    """The key with which a request names a row, if it names one. Raises value_not_representable."""
     return [] if row is None or row.key is None else [row.key.item(DTYPES[dtype])]
 
 
 def check_by_key(row: NamedRow | None, name: str) -> None:
-    """Raise not_implemented for a row that a request names by its position."""
+    """Raise not_implemented if a request names a row by position."""
     if row is not None and row.position is not None:
         raise without_positions(name, row.pointer, f'Name a key at {row.pointer}, as in {{"key": 7}}.')
 
 
 def check_keyed(resident: Resident, by_key: ByKey | None, name: str, indices: Tensor) -> None:
-    """Raise not_implemented for what names rows by position of a table that is placed by keys."""
+    """Raise not_implemented if rows are named by position in a table that is placed by keys."""
     if not isinstance(resident, ShardedResident) or resident.keys is None:
         return
     if by_key is None:

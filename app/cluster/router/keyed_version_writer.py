@@ -1,7 +1,7 @@
-"""Writes a version of a table with keys: each row goes to the range of its key's hash while the rows stream.
+"""Writes a version of a table with keys: each row goes to the range of its key's hash while the rows stream in.
 
-A shard is sent a segment as a table with keys of its own, as safetensors: the keys first, then the rows, both in the
-order in which they were uploaded. The keys are read from their file as often as they are needed, a slice at a time.
+A shard gets a segment as a separate table with keys, as safetensors: the keys first, then the rows, both in upload
+order. The keys are read from their file whenever they are needed, a slice at a time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _KEYS_AT_ONCE: Final = 1 << 15
 _STRINGS_AT_ONCE: Final = 1 << 20
 """Bytes of strings."""
 _LONG_ROW: Final = 1 << 16
-"""Rows of so many bytes are sent on as they come; shorter ones are put in the order of their ranges first."""
+"""Rows of at least this many bytes are sent on as they arrive; shorter ones are first sorted by range."""
 
 
 class KeyedVersionWriter(VersionWriter):
-    """One version with keys on its way; see `VersionWriter`. `column` are its keys, one for each row."""
+    """One version with keys in progress; see `VersionWriter`. `column` are its keys, one for each row."""
 
     keys: KeyPlacement
 
@@ -61,12 +61,12 @@ class KeyedVersionWriter(VersionWriter):
         self._cut: Sequence[Segment] = ()
         self._specs: Sequence[KeysSpec] = ()
         self._incomplete = b""
-        """The beginning of a row that has not come whole."""
+        """The beginning of an incomplete row."""
         self._is_begun = False
         super().__init__(client, access, table, dtype, shape, lambda number: number * row, uploads, replicas)
 
     def _parts(self, options: Options) -> Sequence[Segment]:
-        """Segments of equal shares of the hashes. A transition may ask again; the keys are counted once."""
+        """Segments with equal shares of the hashes. A transition may ask again; the keys are counted once."""
         whole = KeysSpec(self._column.dtype, self._column.count, _string_bytes(self._column))
         bounds = hash_bounds(ranges_for(self._size_of(whole), options))
         if [(one.start, one.stop) for one in self._cut] != bounds:
@@ -78,12 +78,12 @@ class KeyedVersionWriter(VersionWriter):
         return self._cut
 
     def _size_of(self, keys: KeysSpec) -> int:
-        """What rows with these keys take on a disk: themselves, the keys and their index."""
+        """Bytes of rows with these keys on a disk: rows, keys and index."""
         of_keys = KeyLayout(keys.dtype, keys.count, keys.string_bytes).size
         return keys.count * self._row + of_keys + index_bytes(keys.count)
 
     def _counted(self, starts: NDArray[np.uint64]) -> list[KeysSpec]:
-        """The keys of each range: how many, and how many bytes."""
+        """The number and bytes of the keys of each range."""
         counts, octets = np.zeros((2, len(starts)), np.int64)
         for part in _slices(self._column):
             numbers = self.keys.range_numbers(part, starts)
@@ -123,7 +123,7 @@ class KeyedVersionWriter(VersionWriter):
                 self._send(start, keys.keys.tobytes())
 
     def _send_offsets(self) -> None:
-        """Where the strings of each range begin and end among their bytes."""
+        """Begin and end of each range's strings among their bytes."""
         ends = {one.start: 0 for one in self._segments}
         for start in ends:
             self._send(start, bytes(8))
@@ -140,14 +140,14 @@ class KeyedVersionWriter(VersionWriter):
             yield start, part.take(order[begin:end])
 
     def _ordered(self, part: KeyColumn) -> tuple[NDArray[np.int64], list[tuple[int, int, int]]]:
-        """The order of a slice's keys by range, and where each range that has some begins and ends in it."""
+        """The order of a slice's keys by range, and each non-empty range's begin and end in that order."""
         numbers = self.keys.range_numbers(part, self._starts)
         ends = np.cumsum(np.bincount(numbers, minlength=len(self._starts))).tolist()
         bounds = zip((one.start for one in self._segments), [0, *ends], ends, strict=False)
         return np.argsort(numbers, kind="stable"), [one for one in bounds if one[1] < one[2]]
 
     def _send(self, start: int, piece: Buffer) -> None:
-        """Hand bytes to all shards of the segment that begins at `start`; none would end it."""
+        """Pass bytes to all shards of the segment that begins at `start`. Empty bytes would end it."""
         for writer in self._writers[start] if len(piece) else ():
             writer.write(piece)
 
@@ -181,12 +181,12 @@ class KeyedVersionWriter(VersionWriter):
         self._check_all()
 
     def _check_all(self) -> None:
-        """Raises unless each segment has a shard that still takes it."""
+        """Raise unless each segment has a shard that still accepts it."""
         for segment in self._segments:
             self._check(segment)
 
     def finish(self) -> None:
-        """All bytes are written: wait until each segment is whole and durable on all its shards."""
+        """All bytes are written: wait until each segment is complete and durable on all its shards."""
         for segment in self._segments:
             for writer in self._writers[segment.start]:
                 writer.end()
@@ -195,7 +195,7 @@ class KeyedVersionWriter(VersionWriter):
 
 
 def _slices(column: KeyColumn) -> Iterator[KeyColumn]:
-    """A column in parts of some keys, and of strings of some bytes or one string."""
+    """A column in parts with a limited number of keys, and of string bytes (or one string)."""
     stop = 0
     while stop < column.count:
         start, stop = stop, min(stop + _KEYS_AT_ONCE, column.count)

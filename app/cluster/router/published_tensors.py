@@ -1,7 +1,7 @@
 """The tables of a cluster's catalogue, which change by transactions: uploads, removals and aliases.
 
-Each change is judged by the newest catalogue, with the errors of one machine, and again if that has changed meanwhile.
-Methods that change something block, and return once all workers of this router serve by the change.
+Each change is checked against the newest catalogue, with the errors of one machine, and again if the catalogue has
+changed meanwhile. Methods that change something block, and return once all workers of this router use the change.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ from app.tensors.tensor import nbytes
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
 ANY: Final = ("*",)
-"""The condition that holds for any ETag."""
+"""The condition that any ETag satisfies."""
 
 
 class Serving(Protocol):
-    """How catalogues come into use."""
+    """Switches a router to new catalogues."""
 
     def map_of(self, catalogue: Catalogue) -> ShardMap:
         """The map of a catalogue."""
 
     def serve(self, catalogue: Catalogue) -> ShardMap:
-        """Wait until all workers serve by this catalogue or a newer one; its map."""
+        """Wait until all workers use this catalogue or a newer one. Returns its map."""
 
 
 class PublishedTensors(ShardedTensors):
-    """The tables of the newest catalogue, which `client` changes; `access` says how shards are asked.
+    """The tables of the newest catalogue, which `client` changes; `access` is how shards are called.
 
-    `spool` begins files for what cannot go on as it comes.
+    `spool` begins files for uploads that cannot be streamed.
     """
 
     def __init__(self, client: CatalogueClient, serving: Serving, limits: Limits, keep: int, spool: Spool) -> None:
@@ -82,7 +82,7 @@ class PublishedTensors(ShardedTensors):
         self._bindings = KeyBindings(client.database)
         self.etags: TableEtags
         self.snapshots: TableSnapshots
-        """Both are set before requests are served: shards are asked over the connections of the service."""
+        """Both are set before requests are served: shards are called over the service's connections."""
 
     # Publishing
 
@@ -92,7 +92,7 @@ class PublishedTensors(ShardedTensors):
         return None if resident is None else self.etags.now(resident)
 
     def upload(self, spec: UploadSpec) -> Upload:
-        """An upload that goes on to the shards. Shards decide themselves what they keep in memory.
+        """An upload that is streamed to the shards. Shards decide themselves what they keep in memory.
 
         Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, element_count_mismatch unless
         there is one key for each row, and not_implemented for a capacity.
@@ -125,9 +125,10 @@ class PublishedTensors(ShardedTensors):
         )  # fmt: skip
 
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
-        """Publish a finished upload as the next version of its table: its metadata, and whether the name is new.
+        """Publish a finished upload as the next version of its table. Returns its metadata, and whether the name is
+        new.
 
-        Raises name_conflict, precondition_failed, insufficient_storage and shard_unavailable, and abandons it then.
+        Raises name_conflict, precondition_failed, insufficient_storage and shard_unavailable, and then abandons it.
         """
         assert isinstance(upload, ShardedUpload)
         assert upload.writer is not None, "`finish` comes first"
@@ -144,7 +145,7 @@ class PublishedTensors(ShardedTensors):
         found = self._serving.serve(catalogue)
         published = found.tables[spec.name].version(version.number)
         assert published is not None, "the catalogue has it"
-        # If the name is new, it came into being with this version.
+        # If the name is new, it was created with this version.
         return self._describe(spec.name, published, found), catalogue.tables[spec.name].created == version.created
 
     # Other changes
@@ -196,7 +197,7 @@ class PublishedTensors(ShardedTensors):
     # Scatters
 
     def open_ranges(self, table: str, number: int) -> None:
-        """Have the ranges of a version take scatters. Blocks. Raises tensor_not_found and shard_unavailable."""
+        """Open the ranges of a version for scatters. Blocks. Raises tensor_not_found and shard_unavailable."""
         self._serving.serve(self._client.transact_all(lambda catalogue: ranges.open_ranges(catalogue, table, number)))
 
     async def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
@@ -204,11 +205,11 @@ class PublishedTensors(ShardedTensors):
         return await asyncio.wrap_future(self._bindings.submit(scope, key, content_id, digest))
 
     async def binding_of(self, scope: str, key: str) -> Binding | None:
-        """What an Idempotency-Key is bound to, None for a new one. Raises shard_unavailable."""
+        """The binding of an Idempotency-Key, None for a new one. Raises shard_unavailable."""
         return await asyncio.to_thread(self._bindings.find, scope, key)
 
     async def locate(self, content_id: str) -> tuple[str, ShardedVersion] | None:
-        """The name of the table and the version of a content; None if a catalogue has none that is read for this call.
+        """The table name and the version of a content; None if a catalogue read for this call has none.
 
         Raises shard_unavailable.
         """
@@ -218,7 +219,7 @@ class PublishedTensors(ShardedTensors):
         return self._newest_map().locate_content(content_id)
 
     def _newest_map(self) -> ShardMap:
-        """The map of the newest catalogue, once all workers serve by it. Raises shard_unavailable."""
+        """The map of the newest catalogue, once all workers use it. Raises shard_unavailable."""
         try:
             newest = self._client.refresh()
         except OSError:
@@ -226,9 +227,9 @@ class PublishedTensors(ShardedTensors):
         return self._serving.serve(newest)
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-        """What was found of tables, with their ETags, and the rows of those with keys, as they are now.
+        """The resolved tables with current ETags, and the current rows of those with keys.
 
-        Without a request, ranges that do not answer soon count with the sequences that are known. Otherwise raises
+        Without a request, ranges that do not answer soon count with the known sequences. Otherwise raises
         shard_unavailable and deadline_exceeded.
         """
         residents = [self._open_resident(f"{one.name}@{one.version}") for one in found]
@@ -251,7 +252,7 @@ class PublishedTensors(ShardedTensors):
         ]  # fmt: skip
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Rows of a version at one moment of each range, None if none of them takes scatters and they have no keys."""
+        """Rows of a version at one moment of each range, None if no range is open and it has no keys."""
         reference = f"{found.name}@{found.version}"
         resident = self._open_resident(reference) if found.keys is None else self._keyed_resident(reference)
         return None if resident is None else await self.snapshots.open(resident, first, last, request)
@@ -264,27 +265,29 @@ class PublishedTensors(ShardedTensors):
         return await self.snapshots.open_keys(self._keyed_resident(f"{found.name}@{found.version}"), request)
 
     def _keyed_resident(self, reference: str) -> ShardedResident:
-        """The version that a reference names. Raises tensor_not_found."""
+        """The version of a reference. Raises tensor_not_found."""
         resident = self.get(reference)
         if not isinstance(resident, ShardedResident):
             raise not_found(reference, self)
         return resident
 
     def _open_resident(self, reference: str) -> ShardedResident | None:
-        """The version that a reference names, if one of its ranges takes scatters."""
+        """The version of a reference, if one of its ranges is open."""
         resident = self.get(reference)
         return resident if isinstance(resident, ShardedResident) and resident.version_in_map.is_open else None
 
     def _newest_resident(self, reference: str) -> ShardedResident | None:
-        """What a reference names in the newest catalogue, None if nothing. Blocks. Raises shard_unavailable."""
+        """The version or alias of a reference in the newest catalogue, None if there is none. Blocks. Raises
+        shard_unavailable.
+        """
         newest = self._newest_map()
         found = newest.find(reference)
         return None if found is None else ShardedResident(newest, *found)
 
     def _as_uploaded(self, conditions: Conditions, reference: str) -> Conditions:
-        """Conditions on a table that takes scatters, as conditions on the content that the catalogue has.
+        """Translate conditions on an open table into conditions on the content in the catalogue.
 
-        They are judged here, by the primaries: scatters that come afterwards do not change what is replaced. Raises
+        They are checked here, by the primaries: later scatters do not change what is replaced. Raises
         precondition_failed and shard_unavailable.
         """
         if conditions == ALWAYS:
@@ -302,16 +305,16 @@ class PublishedTensors(ShardedTensors):
         return Conditions(match, none_match, conditions.pointer)
 
     def close(self) -> None:
-        """End what binds keys. Blocks."""
+        """Stop the binding of keys. Blocks."""
         self._bindings.close()
 
     def _change(self, transition: Callable[[Catalogue], Change | None]) -> ShardMap:
-        """Make a change: a map that has it, by which all workers serve."""
+        """Make a change. Returns a map that has it, which all workers use."""
         return self._serving.serve(self._client.transact(transition))
 
 
 def _with_rows(found: Metadata, etag: str, rows: Sequence[int]) -> Metadata:
-    """The metadata of a table with keys whose ranges have so many rows."""
+    """The metadata of a table with keys whose ranges have this many rows."""
     count = sum(rows)
     ranges = tuple(
         replace(one, start=start, stop=stop)
@@ -323,5 +326,5 @@ def _with_rows(found: Metadata, etag: str, rows: Sequence[int]) -> Metadata:
 
 
 def _is_spooled(spec: UploadSpec) -> bool:
-    """Whether the items are written to a file first: which of them belong to a segment is only known at the end."""
+    """Whether the items are written to a file first, because the bounds of segments are only known at the end."""
     return spec.dtype.kind == "string" or (spec.fortran and len(spec.shape) > 1)

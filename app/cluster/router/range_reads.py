@@ -11,7 +11,7 @@ The driver performs the actions and reports with `answered`, `failed`, `no_range
 `outcome` after each report. A report about a read that has ended is ignored.
 
     AskReplica  ask a shard for the rows of a range, call `hedge` at `hedge_at`, and report a failure at `late_at`
-    FetchMap    fetch the map, once, and report what the newest one is now
+    FetchMap    fetch the map, once, and report the newest one
     Wake        report at this time
 """
 
@@ -31,14 +31,16 @@ LONGEST_PAUSE: Final = 0.5
 """Seconds between two rounds with the same map, doubled with each."""
 CATCH_UP_S: Final = 20.0
 """Seconds of rounds for an open range while a replica answers that it may not be read yet: until a shard has become
-primary, and has committed what the last one left."""
+primary, and has committed the last primary's records.
+"""
 Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadline_exceeded"]
-"""`version_gone`: the map does not have this version any more. The request begins anew with the newer map, or is of a
-version that there is not."""
+"""`version_gone`: the map no longer has this version. The request begins anew with the newer map; or the version does
+not exist.
+"""
 
 
 class AskReplica(NamedTuple):
-    """Ask `replica` for the rows that are needed of range `number`; it is late at `late_at`.
+    """Ask `replica` for the needed rows of range `number`; it is late at `late_at`.
 
     That leaves the other replicas their share of the time until the deadline. The read is slow at `hedge_at`, never if
     all other replicas have been tried.
@@ -69,7 +71,7 @@ ReadAction: TypeAlias = AskReplica | FetchMap | Wake
 class _RangeRead:
     replicas: Sequence[Replica]
     asked: tuple[Replica, ...] = ()
-    """Those that have not answered: two while the read is hedged."""
+    """Replicas that have not answered: two while the read is hedged."""
     tried: int = 0
     rounds: int = 1
     pause: float = FIRST_PAUSE
@@ -89,17 +91,17 @@ class RangeReads:
     choice: ReplicaChoice
     deadline: float
     late_after: float
-    """Seconds after which a shard that has not answered is passed over."""
+    """Seconds after which a shard that has not answered is late."""
     outcome: Outcome | None = None
     unavailable: tuple[int, ...] = ()
-    """With outcome `shard_unavailable` the numbers of the ranges that no replica answers."""
+    """With outcome `shard_unavailable`, the numbers of the ranges for which no replica answers."""
     _until: float = inf
     """When the rounds for open ranges end."""
     _waiting: dict[int, _RangeRead] = field(default_factory=dict)
     _is_fetching: bool = False
 
     def start(self, numbers: Iterable[int], now: float) -> list[ReadAction]:
-        """Ask for these ranges. There may be none, and then it is done."""
+        """Ask for these ranges. If there are none, it is done."""
         actions: list[ReadAction] = []
         self._until = now + CATCH_UP_S
         for number in numbers:
@@ -110,7 +112,7 @@ class RangeReads:
         return actions
 
     def answered(self, number: int, replica: Replica) -> bool:
-        """The rows of a range are there; whether they are to be taken."""
+        """The rows of a range have arrived. Returns whether to use them."""
         one = self._waiting.get(number)
         if one is None or replica not in one.asked or self.outcome is not None:
             return False
@@ -121,7 +123,7 @@ class RangeReads:
         return True
 
     def hedge(self, number: int, now: float) -> AskReplica | None:
-        """The replica that was asked for a range is slow: ask the next one as well, if it may be asked now."""
+        """The replica that was asked for a range is slow: ask the next one as well, if allowed."""
         one = self._waiting.get(number)
         if one is None or self.outcome is not None or len(one.asked) != 1 or one.tried == len(one.replicas):
             return None
@@ -130,7 +132,7 @@ class RangeReads:
         return self._ask(number, one, now)
 
     def begun(self, number: int, replica: Replica) -> None:
-        """The answer of a replica begins; the other one of a hedged read is not waited for any more."""
+        """The answer of a replica begins; the other ask of a hedged read is dropped."""
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
             one.asked = (replica,)
@@ -143,7 +145,9 @@ class RangeReads:
         return self._not_there(number, replica, now)
 
     def no_range(self, number: int, replica: Replica, now: float, *, is_stale: bool = False) -> list[ReadAction]:
-        """A shard does not serve the range now; if `is_stale`, it does not have what the map says, or what is known."""
+        """A shard does not serve the range now; if `is_stale`, its content differs from the map's, or from what is
+        known.
+        """
         one = self._waiting.get(number)
         if one is not None and is_stale:
             one.refused = True
@@ -157,7 +161,7 @@ class RangeReads:
         return [] if one.asked else self._next(number, one, now)
 
     def fetched(self, newest: ShardMap, now: float) -> list[ReadAction]:
-        """The map was fetched, or could not be: `newest` is the newest one that the router has."""
+        """The map was fetched, or could not be: `newest` is the router's newest map."""
         self._is_fetching = False
         if self.outcome is not None:
             return []
@@ -200,7 +204,7 @@ class RangeReads:
         return AskReplica(number, replica, late_at, hedge_at)
 
     def _next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
-        """The next replica; behind the last one, the next round."""
+        """The next replica; after the last one, the next round."""
         if self.outcome is not None:
             return []
         if now >= self.deadline:
@@ -227,5 +231,5 @@ class RangeReads:
 
 
 def _is_cut_alike(one: ShardedVersion, other: ShardedVersion) -> bool:
-    """Whether two entries of a version have the same ranges. A file may cut the same content anew."""
+    """Whether two entries of a version have the same ranges. A file may cut the same content differently."""
     return [(part.start, part.stop) for part in one.ranges] == [(part.start, part.stop) for part in other.ranges]

@@ -1,8 +1,8 @@
-"""What each shard is asked for, of one gather from a table in row ranges; no I/O, and no values of the table.
+"""The requests to shards for one gather from a table in row ranges; without I/O, and without values of the table.
 
-A gather reads axis 0 by an index (`row_requests`: each tuple goes to the range that has its row) or for each position
-of it (`block_requests`: axis 0 is a batch axis, or one in front of Gather's axis, and each range gives the block of the
-output that belongs to its rows).
+A gather either reads axis 0 by an index (`row_requests`: each tuple goes to the range with its row) or for each
+position of it (`block_requests`: axis 0 is a batch axis, or before Gather's axis, and each range returns the block of
+the output for its rows).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _EXACT_ROW: Final = 1 << 13
 
 @dataclass(slots=True)
 class RangeRequest:
-    """`rows` rows of `output` from a range of a table, by `operator`: `query` behind the name of the tensor, the body,
-    and the sink.
+    """`rows` rows of `output` from a range of a table, by `operator`: `query` follows the name of the tensor, then the
+    body, and the sink.
 
     `places` are the numbers of the tuples that need the range, in the order of the indices; None for all tuples of a
     block.
@@ -58,15 +58,15 @@ class RangeRequest:
 
     @property
     def answer_bytes(self) -> int:
-        """About how long the answer is."""
+        """Estimated length of the answer."""
         return self.rows * self.output.row_bytes
 
 
 class Output:
     """The items of an output while ranges fill it: numbers of any kind, or strings.
 
-    `rows` is the view of it that a sink writes to, one row for each tuple; of strings there is none, and their frames
-    are put in order once all have come. `memory` is charged with what JSON answers take.
+    `rows` is the view that a sink writes to, one row for each tuple. Strings have none; their frames are ordered once
+    all have arrived. `memory` is charged for JSON answers.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class Output:
 
     @property
     def accept(self) -> bytes:
-        """The format that shards are asked for: safetensors, and JSON for types that this lacks."""
+        """The format to request from shards: safetensors, and JSON for types that it lacks."""
         return b"application/json" if self.dtype.safetensors is None else b"application/x-safetensors"
 
     @property
     def query(self) -> bytes:
-        """What the query has for this format."""
+        """The query fields for this format."""
         return b"&output_encoding=base64" if self.dtype.safetensors is None else b""
 
     def sink(self, places: NDArray[np.intp] | slice, shape: tuple[int, ...]) -> Sink:
-        """Where an answer of `shape` goes whose rows belong to `places`: numbers of rows, or rows in one piece."""
+        """The sink for an answer of `shape` whose rows belong to `places`: numbers of rows, or contiguous rows."""
         if self.dtype.safetensors is not None:
             assert self.rows is not None
             if isinstance(places, slice):
@@ -110,11 +110,11 @@ class Output:
 
     @property
     def json_bytes(self) -> int:
-        """Bytes of items that came as JSON."""
+        """Bytes of items that arrived as JSON."""
         return sum(body.octets.size for body, _ in self._whole)
 
     def finish(self) -> None:
-        """Put what came as JSON in its place."""
+        """Move items that arrived as JSON to their places."""
         if self.dtype.kind == "string" or self.rows is None:
             return
         for body, places in self._whole:
@@ -134,9 +134,9 @@ class Output:
 
 
 class _Items(WholeBody):
-    """A JSON answer whose output is in base64: `size` bytes of items, or so many strings of at most `size` bytes.
+    """A JSON answer whose output is base64: `size` bytes of items, or this many strings of at most `size` bytes.
 
-    When it is whole, `octets` has them, and of strings `starts` has where each begins.
+    When it is complete, `octets` has the items; for strings, `starts` has their offsets.
     """
 
     def __init__(self, size: int, strings: int | None, memory: Memory) -> None:
@@ -168,7 +168,7 @@ class _Items(WholeBody):
 
 
 def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:
-    """A flat, contiguous output as one item for each row, which NumPy moves the fastest; wide rows as bytes, 2-D."""
+    """View a flat, contiguous output as one item per row, which NumPy moves fastest; wide rows as bytes, 2-D."""
     if row_bytes <= _EXACT_ROW:
         return out.view(_item_of(row_bytes))
     return out.view(np.uint8).reshape(-1, row_bytes)
@@ -198,7 +198,7 @@ def first_wrong(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
 
 @lru_cache(256)
 def _dialect(operator: OperatorName, dtype: DType) -> bytes:
-    """What the query says of the dialect: one that takes the type, if the operator's default does not."""
+    """The dialect in the query: one that accepts the type, if the operator's default does not."""
     default, *others = OPERATORS[operator].dialects.values()
     if dtype.name in default.data_dtypes:
         return b""
@@ -216,7 +216,7 @@ def row_requests(
 ) -> dict[int, RangeRequest]:
     """GatherND of flat `indices`, tuples with a component for each size of `dims`, from axis 0 on.
 
-    Row i of the output is of tuple i and has the shape `tail`. Raises IndexError where a component is out of bounds:
+    Row i of the output is for tuple i and has the shape `tail`. Raises IndexError if a component is out of bounds:
     outside [-size, size - 1], without `wrap` [0, size - 1].
     """
     parts = split(indices, dims, wrap, version.stops)
@@ -249,9 +249,9 @@ def key_requests(
     found: NDArray[np.bool_],
     tail: tuple[int, ...],
 ) -> dict[int, RangeRequest]:
-    """Gathers by key: the first counts[0] of `keys` from range 0, and so on. Strings lie one behind the other.
+    """Gathers by key: the first counts[0] of `keys` from range 0, and so on. Strings are contiguous.
 
-    Row i of the output, whose bytes go to `octets`, is of key i and has the shape `tail`; found[i] says whether the
+    Row i of the output, whose bytes go to `octets`, is for key i and has the shape `tail`; found[i] says whether the
     table has the key.
     """
     query = output.query + _dialect("gather", output.dtype) + b"&missing=fill&found=true"
@@ -269,7 +269,7 @@ def key_requests(
 
 
 def _keys_body(keys: KeyColumn) -> list[Buffer]:
-    """Keys as the body of a gather has them."""
+    """Keys in the body of a gather."""
     if keys.dtype != "string":
         return [_integers_header(keys.dtype, len(keys)), keys.key_bytes.data]
     starts, stops = keys.bounds()
@@ -284,7 +284,7 @@ def _integers_header(dtype: KeyType, count: int) -> bytes:
 
 
 def probes(version: ShardedVersion, numbers: Iterable[int]) -> dict[int, RangeRequest]:
-    """Gathers of no rows from these ranges: the ETags of their answers say how far the ranges are."""
+    """Gathers of no rows from these ranges: the ETags of their answers show how far the ranges are."""
     output = Output(version.dtype, None, 0, UNCOUNTED, 0)
     query = output.query + _dialect("gathernd", version.dtype)
     return {
@@ -309,10 +309,10 @@ def block_requests(
     *,
     shared: bool,
 ) -> dict[int, RangeRequest]:
-    """`operator` for each range, whose rows' part of the output lies in one piece.
+    """`operator` for each range whose rows' part of the output is contiguous.
 
-    `shape` is that of `indices`, of which each range gets those of its rows, or all where they are `shared`. Rows of
-    the table from output_shape[0] on are not asked for.
+    `shape` is that of `indices`; each range gets the indices of its rows, or all if they are `shared`. Rows of the
+    table from output_shape[0] on are not requested.
     """
     query = output.query + b"".join(f"&{name}={value}".encode() for name, value in parameters.items())
     if "dialect" not in parameters:

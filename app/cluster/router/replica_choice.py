@@ -1,8 +1,8 @@
 """Which replica of a range a router asks, and when it asks another one as well (a hedge). Without I/O.
 
-Replicas take turns. One that failed is asked after the others for a pause, after which one read tries it again: there
-are no probes. A read is hedged when it has taken longer than 95 % of the reads of its shard. Hedges are a share of all
-reads at most, so that they add little load when everything is slow.
+Round-robin over the replicas. One that failed comes last for a pause, after which one read tries it again: there are no
+probes. A read is hedged when it has taken longer than 95 % of the reads of its shard. Hedges are limited to a share of
+all reads, so that they add little load when everything is slow.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from app.cluster.shard_map import Replica
 
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 4.0
-"""Seconds for which a replica that failed is asked after the others, doubled with each failure."""
+"""Seconds for which a failed replica comes last, doubled with each failure."""
 FIRST_P95: Final = 0.05
-"""The p95 in seconds that a shard is assumed to have until its reads are known."""
+"""Assumed p95 in seconds of a shard whose reads are not known yet."""
 LEAST_P95: Final = 0.005
-"""Sooner than this no read is hedged: less is noise of the network and of this process."""
+"""Fewest seconds before a hedge: less is noise of the network and of this process."""
 SILENT_READS: Final = 3
 SILENT_S: Final = 0.25
-"""A shard is silent if it has answered none of so many reads, for so many seconds, until they were given up."""
+"""A shard is silent if it has answered none of this many reads, over this many seconds, until they were dropped."""
 HEDGED_SHARE: Final = 0.04
-"""Hedges for each read that could be hedged, at most."""
+"""Most hedges per read that could be hedged."""
 SAVED_HEDGES: Final = 10.0
-"""Hedges that may come at once after a quiet time."""
+"""Most hedges at once after a quiet time."""
 _RISE: Final = 1 + 0.1 * 0.95
 _FALL: Final = 1 - 0.1 * 0.05
-"""A step up for each read that takes longer and one down for each of the others balance where 5 % take longer."""
+"""A step up per slower read and a step down per faster read balance when 5 % are slower."""
 _STEP: Final = 0x9E3779B9
 """2**32 over the golden ratio."""
 logger = logging.getLogger("gathernd")
 
 
 class ReplicaChoice:
-    """What one router knows of the shards, by address. `now` is in seconds, from any beginning."""
+    """What one router knows of the shards, by address. `now` is in seconds, from any epoch."""
 
     def __init__(self) -> None:
         self._turn = 0
         self._failed: dict[str, tuple[float, float]] = {}
-        """Until when an address counts as failing, and how long the pause is."""
+        """Until when an address counts as failing, and the length of the pause."""
         self._p95: dict[str, float] = {}
         self._given_up: dict[str, tuple[float, int]] = {}
-        """Since when an address has not answered, and how many reads were given up meanwhile."""
+        """Since when an address has not answered, and how many reads were dropped meanwhile."""
         self._hedges = SAVED_HEDGES
         """How many reads may be hedged now."""
 
@@ -53,7 +53,7 @@ class ReplicaChoice:
         if len(replicas) <= 1:
             return replicas
         self._hedges = min(self._hedges + HEDGED_SHARE, SAVED_HEDGES)
-        # A counter would give a range the same replica each time, where requests ask for an even number of ranges.
+        # A counter would give a range the same replica each time, if requests ask for an even number of ranges.
         self._turn = (self._turn + _STEP) & 0xFFFFFFFF
         first = self._turn * len(replicas) >> 32
         turned = (*replicas[first:], *replicas[:first])
@@ -70,7 +70,7 @@ class ReplicaChoice:
         return LEAST_P95 if address in self._failed else self._p95.get(address, FIRST_P95)
 
     def may_hedge(self, asked: str, other: str) -> bool:
-        """Whether `other` may be asked as well as `asked`, which is slow. If it may, that uses up one hedge."""
+        """Whether `other` may be asked as well as `asked`, which is slow. If so, that uses up one hedge."""
         if other in self._failed:
             return False
         if asked not in self._failed:
@@ -80,12 +80,12 @@ class ReplicaChoice:
         return True
 
     def took(self, address: str, seconds: float) -> None:
-        """A read took so long."""
+        """A read took this long."""
         p95 = self._p95.get(address, FIRST_P95)
         self._p95[address] = max(p95 * (_RISE if seconds > p95 else _FALL), LEAST_P95)
 
     def gave_up(self, address: str, seconds: float, now: float) -> None:
-        """A read was given up after so long, and its answer had not begun. A shard that is silent has failed."""
+        """A read was dropped after this long, before its answer began. A silent shard has failed."""
         if seconds < LEAST_P95:
             return
         if seconds > self._p95.get(address, FIRST_P95):

@@ -27,7 +27,7 @@ from app.tensors.tensor import Tensor
 
 
 class Router(Service, ShardResources):
-    """Carries out calls on tables of a shard map."""
+    """Runs calls on tables of a shard map."""
 
     @cached_property
     def runners(self) -> Mapping[type, Runner]:
@@ -35,7 +35,7 @@ class Router(Service, ShardResources):
         return {Call: ShardedGathers(self), LookupCall: ShardedLookups(self), BackwardCall: Gradients(self)}
 
     def run(self, call: AnyCall, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
-        """The same, anew where the version that a name stood for goes away meanwhile."""
+        """Run a call, again if the version of a name is removed meanwhile."""
         return self._or_anew(super().run(call, request), call, request)
 
     async def _or_anew(

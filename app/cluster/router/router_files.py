@@ -1,6 +1,6 @@
-"""The files that a router reads: a static map, the key that shards are asked with, and their authorities.
+"""The files of a router: a static map, the API key for shards, and their authorities.
 
-Each is read again when it changes. One that cannot be used leaves what it said last in force.
+Each is reloaded when it changes. If it cannot be used, its last good contents stay in use.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Loaded = TypeVar("Loaded")
 
 
 class RouterFiles:
-    """`shard_map`, `key` and `tls` are what the files said at first, each None without its file; `tls` is what shards
-    are asked with where there are authorities. `watchers` has a watcher of each file.
+    """`shard_map`, `key` and `tls` are the first contents of the files, None without a file; `tls` is used to call
+    shards if there are authorities. `watchers` has a watcher of each file.
 
-    A worker that starts while one cannot be used takes what its parent has read before, of `last_good`.
+    A worker that starts while a file cannot be used takes the contents that its parent has read before, of `last_good`.
     """
 
     def __init__(
@@ -47,7 +47,9 @@ class RouterFiles:
         use_key: Callable[[str], object],
         use_tls: Callable[[SSLContext], object],
     ) -> None:
-        """Hand what changed files say to these. Runs until it is cancelled; returns at once where there are none."""
+        """Pass the contents of changed files to these. Runs until it is cancelled; returns at once if there are no
+        files.
+        """
         async with asyncio.TaskGroup() as group:
             if self._map is not None:
                 group.create_task(self._map.watch(use_map))

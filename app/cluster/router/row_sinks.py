@@ -1,8 +1,9 @@
-"""Where the answer of a shard goes as it comes off the socket: rows straight to their places in the output.
+"""Sinks for the answer of a shard: rows go from the socket straight to their places in the output.
 
-A sink is given the body of one answer: `begin` once its length is known, then either bytes from the connection's buffer
-(`take`, which says how many it used; the others come again with more) or, if it gives memory (`room`), the socket reads
-into that and tells how much (`read`). `finish` says that the body is whole. What a sink refuses raises BadAnswer.
+A sink gets the body of one answer: `begin` once its length is known, then either bytes from the connection's buffer
+(`take`, which returns how many it used; the others come again with more) or, if it offers memory (`room`), the socket
+reads into that and reports the number of bytes (`read`). `finish` says that the body is complete. A sink that refuses
+raises BadAnswer.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import OUTPUT
 
 WIDE_ROW: Final = 1 << 13
-"""Rows of this many bytes or more are read into their places one by one; shorter ones are moved there in blocks."""
+"""Rows of at least this many bytes are read into their places one by one; shorter ones are moved there in blocks."""
 _LENGTH: Final = 8
-"""Bytes of the length that a safetensors header begins with."""
+"""Bytes of the length at the start of a safetensors body."""
 _MAX_HEADER: Final = 1 << 12
 
 
 class BadAnswer(Exception):
-    """An answer that is not what was asked for; the text says how, `stale` that it is of another content."""
+    """An answer that is not what was requested; the text says how, `stale` that it is of another content."""
 
     def __init__(self, detail: str, *, stale: bool = False) -> None:
         super().__init__(detail)
@@ -38,13 +39,13 @@ class BadAnswer(Exception):
 
 
 _READ_BYTES: Final = 2
-"""What a byte of a JSON body takes: itself, and the text that it is read into."""
+"""Bytes of memory per byte of a JSON body: the byte, and its parsed text."""
 _END_BYTES: Final = 1 << 10
 _ETAG_AT_END: Final[re.Pattern[bytes]] = re.compile(rb'"data_etag":("(?:[^"\\]|\\["\\])*")[^{}\[\]]*\}\s*\Z')
 
 
 class WholeBody:
-    """Keeps a body of at most `most` bytes; `memory` is charged before they are taken."""
+    """Keeps a body of at most `most` bytes; `memory` is charged first."""
 
     def __init__(self, most: int, memory: Memory = UNCOUNTED) -> None:
         self.most = most
@@ -75,18 +76,18 @@ class WholeBody:
         return self._view[self._place :]
 
     def read(self, size: int) -> None:
-        """So many bytes are there."""
+        """This many bytes have been read."""
         self._place += size
 
     def etag(self) -> str | None:
         """The member `data_etag`. Raises BadAnswer."""
-        # A service writes it behind the items, of which there may be very many.
+        # A service writes it after the items, of which there may be very many.
         match = _ETAG_AT_END.search(self.body, max(0, len(self.body) - _END_BYTES))
         found = self.document().get("data_etag") if match is None else orjson.loads(match[1])
         return found if isinstance(found, str) else None
 
     def finish(self) -> None:
-        """Any body will do."""
+        """Any body is accepted."""
 
     def document(self) -> dict[str, Any]:
         """The body, a JSON object. Raises BadAnswer."""
@@ -100,11 +101,11 @@ class WholeBody:
 
 
 class RowSink:
-    """Puts the items of a safetensors answer of one tensor to their places.
+    """Moves the items of a safetensors answer with one tensor to their places.
 
-    `rows` is the output as an array of rows, void items or 2-D; row i of the answer goes to `rows[places[i]]`, where
-    `places` is None to `rows[i]`. The answer's tensor has to be of `dtype` and `shape`, whose first dimension is
-    the rows. What is written before an error is found is written again by the next replica that is asked.
+    `rows` is the output as an array of rows, void items or 2-D. Row i of the answer goes to `rows[places[i]]`, or to
+    `rows[i]` if `places` is None. The answer's tensor must have `dtype` and `shape`, whose first dimension is the rows.
+    Rows written before an error are written again by the next replica.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class RowSink:
         )
 
     def begin(self, size: int) -> None:
-        """A body of `size` bytes comes, its header first. Raises BadAnswer for one that has none."""
+        """A body of `size` bytes arrives, its header first. Raises BadAnswer if it has none."""
         if size < _LENGTH:
             raise BadAnswer(f"the answer has {size} bytes")
         self._header = True
@@ -132,7 +133,7 @@ class RowSink:
         self._place = 0
 
     def take(self, view: memoryview) -> int:
-        """Read the header, and move whole rows to their places, or, of wide ones, parts of them."""
+        """Read the header, and move whole rows to their places, or parts of wide rows."""
         start = 0
         if self._header:
             start = self._read_header(view)
@@ -166,7 +167,7 @@ class RowSink:
         return start
 
     def room(self) -> memoryview | None:
-        """The rest of the output, or of the row, where bytes can be read into their place."""
+        """The rest of the output, or of the row, if bytes can be read into their place."""
         if self._header:
             return None
         if self._whole is not None:
@@ -174,11 +175,11 @@ class RowSink:
         return self._rest_of_row() if self.row_bytes >= WIDE_ROW else None
 
     def read(self, size: int) -> None:
-        """So many bytes are in place."""
+        """This many bytes are in place."""
         self._place += size
 
     def etag(self) -> str | None:
-        """None: the header of the answer says it."""
+        """None: the header of the answer has it."""
         return None
 
     def finish(self) -> None:
@@ -191,7 +192,7 @@ class RowSink:
         return view[offset:]
 
     def _read_header(self, view: memoryview) -> int:
-        """Where the items begin, 0 while the header is not whole. Raises BadAnswer."""
+        """Offset of the items, 0 while the header is incomplete. Raises BadAnswer."""
         length = _header_length(view)
         if length < 0:
             return 0
@@ -209,10 +210,10 @@ class RowSink:
 
 
 class FoundRows:
-    """Puts rows, and which of their keys the table has, to their places: the tensors `output` and `found`.
+    """Moves rows, and whether the table has their keys, to their places: the tensors `output` and `found`.
 
-    `octets` are the bytes of the rows, `found` has an item for each. Both are contiguous. `output` has to be of `dtype`
-    and `shape`, `found` bool of the first dimension of this.
+    `octets` are the bytes of the rows, `found` has an item for each. Both are contiguous. `output` must have `dtype`
+    and `shape`, `found` is bool of its first dimension.
     """
 
     def __init__(
@@ -221,12 +222,12 @@ class FoundRows:
         self._wanted = {OUTPUT: (dtype, shape), FOUND: (DTYPES["bool"], shape[:1])}
         self._places = {OUTPUT: octets.data, FOUND: found.view(np.uint8).data}
         self._left: list[memoryview] = []
-        """Memory that is still to be filled, in the order of the answer."""
+        """Memory still to be filled, in the order of the answer."""
         self._header = True
         self._size = 0
 
     def begin(self, size: int) -> None:
-        """A body of `size` bytes comes, its header first."""
+        """A body of `size` bytes arrives, its header first."""
         self._header = True
         self._size = size
         self._left = []
@@ -244,24 +245,24 @@ class FoundRows:
         return start
 
     def room(self) -> memoryview | None:
-        """The rest of the tensor that comes."""
+        """The rest of the current tensor."""
         while self._left and not len(self._left[0]):
             self._left.pop(0)
         return self._left[0] if self._left else None
 
     def read(self, size: int) -> None:
-        """So many bytes are in place."""
+        """This many bytes are in place."""
         self._left[0] = self._left[0][size:]
 
     def etag(self) -> str | None:
-        """None: the header of the answer says it."""
+        """None: the header of the answer has it."""
         return None
 
     def finish(self) -> None:
         """Its header and its length have been checked."""
 
     def _read_header(self, view: memoryview) -> int:
-        """Where the items begin, 0 while the header is not whole. Raises BadAnswer."""
+        """Offset of the items, 0 while the header is incomplete. Raises BadAnswer."""
         length = _header_length(view)
         if length < 0:
             return 0
@@ -279,7 +280,7 @@ Sink: TypeAlias = WholeBody | RowSink | FoundRows
 
 
 def _header_length(view: memoryview) -> int:
-    """The length of a safetensors header, -1 while it has not come whole. Raises BadAnswer for one that is too long."""
+    """The length of a safetensors header, -1 while it is incomplete. Raises BadAnswer if it is too long."""
     if len(view) < _LENGTH:
         return -1
     length = int.from_bytes(view[:_LENGTH], "little")

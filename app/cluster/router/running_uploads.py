@@ -1,7 +1,7 @@
-"""Know the uploads of a router's process, and end the records of those that are over.
+"""Tracks the uploads of a router's process, and ends the records of those that are over.
 
-A record may be there though its upload is over: etcd did not answer when the upload was given up, or the transaction
-that began it arrived after that. As long as the process runs, its lease would keep the record, and the rows on shards.
+A record may exist although its upload is over: etcd did not answer when the upload was given up, or the transaction
+that began it arrived after that. While the process runs, its lease would keep the record, and the rows on shards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.errors import GatherError
 
 LOOK_S: Final = 10.0
-"""How often records are looked for while uploads run, and once more after the last one."""
+"""Seconds between searches for such records while uploads run, and after the last one."""
 logger = logging.getLogger("gathernd")
 
 
@@ -34,7 +34,7 @@ class RunningUploads:
         self._ends: Thread | None = None
 
     def begin(self) -> str:
-        """Begin an upload; its content id."""
+        """Begin an upload. Returns its content id."""
         content_id = uuid4().hex
         with self._lock:
             self._running.add(content_id)
@@ -44,7 +44,7 @@ class RunningUploads:
         return content_id
 
     def end(self, content_id: str) -> None:
-        """An upload is published or given up. If it has a record, that is ended, however long it takes."""
+        """An upload is published or given up. If it has a record, it is ended, however long that takes."""
         with self._lock:
             self._running.discard(content_id)
         self._wake.set()
@@ -67,12 +67,12 @@ class RunningUploads:
 
     @property
     def _holds_lease(self) -> bool:
-        """Whether records may stay: they go with the lease."""
+        """Whether records may stay: they end with the lease."""
         lease = self._client.database.lease
         return lease is not None and lease.is_held
 
     def _over(self) -> list[str]:
-        """Uploads of this process that have a record and do not run."""
+        """Uploads of this process that have a record and are not running."""
         uploads = self._client.catalogue.uploads
         with self._lock:
             own = [content_id for content_id, one in uploads.items() if one.router == self.router]

@@ -24,7 +24,7 @@ from app.tensors.scatter_call import KeyedCall, ScatterCall
 
 @dataclass(frozen=True, slots=True)
 class ScatterPart:
-    """The updates for the rows `start` to `stop` - 1 of a table, each with the slice that it goes to.
+    """The updates for the rows `start` to `stop` - 1 of a table, each with its target slice.
 
     Slices are counted from the start of the table, `row_slices` of them in each row; `updates` is [updates, items of a
     slice]. Updates are in the order of the request.
@@ -42,7 +42,7 @@ class ScatterPart:
         return not len(self.slices)
 
     def cut(self, ranges: Sequence[RowRange]) -> list[ScatterPart]:
-        """The parts of those ranges that have some of the updates; the ranges cover the rows."""
+        """The parts of the ranges that have some of the updates; the ranges cover the rows."""
         if self.is_empty:
             return []
         if len(ranges) == 1:
@@ -57,7 +57,7 @@ class ScatterPart:
     def order(
         self, dtype: DType, reduction: Reduction, epoch: int, key: str, digest: str, if_sequence: int | None
     ) -> RangeScatter:
-        """What the primary of the range is asked."""
+        """The request to the primary of the range."""
         count, width = self.updates.shape
         head = ScatterOrder(epoch, dtype, count, width, reduction, key, digest, if_sequence)
         return RangeScatter(head, self.slices - self.start * self.row_slices, self.updates.reshape(-1))
@@ -65,9 +65,9 @@ class ScatterPart:
 
 @dataclass(frozen=True, slots=True)
 class KeyedPart:
-    """The keys whose hashes are from `start` to `stop` - 1, in the order of the request, and the rows for them.
+    """The keys whose hashes are from `start` to `stop` - 1, in the order of the request, and their rows.
 
-    `updates` is [keys, items of a row], None of a removal. `placement` gives the hashes.
+    `updates` is [keys, items of a row], None for a removal. `placement` gives the hashes.
     """
 
     start: int
@@ -83,7 +83,7 @@ class KeyedPart:
         return not len(self.column)
 
     def cut(self, ranges: Sequence[RowRange]) -> list[KeyedPart]:
-        """The parts of those ranges that have some of the keys; the ranges cover the hashes."""
+        """The parts of the ranges that have some of the keys; the ranges cover the hashes."""
         if self.is_empty:
             return []
         if len(ranges) == 1:
@@ -100,7 +100,7 @@ class KeyedPart:
     def order(
         self, dtype: DType, reduction: Reduction, epoch: int, key: str, digest: str, if_sequence: int | None
     ) -> RangeScatter:
-        """What the primary of the range is asked."""
+        """The request to the primary of the range."""
         keys, size = keys_of(self.column)
         head = ScatterOrder(
             epoch, dtype, 0, self.row_items, reduction, key, digest, if_sequence, self.column.dtype, len(self.column),
@@ -114,8 +114,8 @@ Part: TypeAlias = ScatterPart | KeyedPart
 
 
 def _by_range(ranges: Sequence[RowRange], numbers: NDArray[np.intp]) -> Iterator[tuple[RowRange, NDArray[np.intp]]]:
-    """Each range that has items, with the places of its items; `numbers` has the range of each item."""
-    numbers = numbers.astype(np.uint16)  # 16 bits are sorted by counting
+    """Each range that has items, with the positions of its items; `numbers` has the range of each item."""
+    numbers = numbers.astype(np.uint16)  # 16-bit integers are sorted by counting
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(numbers, minlength=len(ranges))
     end = 0
@@ -125,7 +125,7 @@ def _by_range(ranges: Sequence[RowRange], numbers: NDArray[np.intp]) -> Iterator
 
 
 def judged_by_key(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
-    """The whole of an upsert or removal, whose keys have the type of those of the version.
+    """The whole of an upsert or removal, whose keys have the type of the version's.
 
     Raises what `row_items` raises.
     """

@@ -1,4 +1,4 @@
-"""Writes the rows of one segment to one shard, on a thread of its own, and has shards pull segments."""
+"""Writes the rows of one segment to one shard, on its own thread, and makes shards pull segments."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ CONNECT_S: Final = 3.0
 ANSWER_S: Final = 30.0
 """Seconds that a shard may be silent while it takes rows."""
 SLOWEST: Final = 10_000_000
-"""Bytes a second: a shard that makes rows durable, or pulls them, more slowly is given up."""
+"""Bytes per second below which a shard that makes rows durable, or pulls them, is given up."""
 SLOWEST_INDEX: Final = 1_000_000
-"""Keys a second: a shard that indexes keys more slowly is given up."""
+"""Keys per second below which a shard that indexes keys is given up."""
 SLOWEST_ORIGIN: Final = 1 << 14
-"""Bytes a second: a shard that pulls rows from their origin gives up by itself if they come more slowly."""
+"""Bytes per second below which a shard that pulls rows from their origin gives up itself."""
 ROOM_S: Final = 15.0
-"""Seconds that a shard may have no room: segments that the catalogue has lost are dropped some seconds later."""
+"""Seconds that a shard may have no room: segments that the catalogue no longer lists are dropped after some seconds."""
 _PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.5
 _WAITING: Final = 1
-"""Pieces that wait for a shard, beside the one that is sent: the memory of an upload is charged for these."""
+"""Pieces that wait for a shard besides the one being sent; the memory of an upload is charged for these."""
 _READ_BYTES: Final = 1 << 22
 """Bytes that are read from a shard at a time."""
 _MAX_ANSWER: Final = 1 << 20
 
 
 class ShardFailed(Exception):
-    """A shard did not do what it was asked; `code` is the error's code if it answered with one, else ""."""
+    """A shard did not do what it was asked; `code` is the code of its error, "" if it did not answer with one."""
 
     def __init__(self, detail: str, code: str = "") -> None:
         super().__init__(detail)
@@ -50,16 +50,17 @@ class ShardFailed(Exception):
 
 
 class ShardAccess(NamedTuple):
-    """How shards are asked: with an API key, over TLS if there are authorities."""
+    """How shards are called: with an API key, over TLS if there are authorities."""
 
     key: str | None
     tls: SSLContext | None = None
 
 
 class SegmentBody(NamedTuple):
-    """What a shard is sent of a segment: to where, of which media type, and how many bytes.
+    """A segment as sent to a shard: the address, the media type, and the number of bytes.
 
-    `room` is how many bytes the shard must have room for, `keys` how many keys it indexes before it takes the rows.
+    `room` is the number of bytes that the shard must have room for, `keys` the number of keys that it indexes before it
+    takes the rows.
     """
 
     path: str
@@ -72,7 +73,7 @@ class SegmentBody(NamedTuple):
 class SegmentWriter:
     """The rows of one segment on their way to the shard `node` at `address`. `failure` says why it does not have them.
 
-    The shard has them durably once `finish` returns without a failure; otherwise nothing stays of them.
+    The shard has them durably once `finish` returns without a failure; otherwise nothing of them stays.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class SegmentWriter:
         self._thread.start()
 
     def write(self, piece: Buffer) -> None:
-        """Hand the next rows on, as soon as those before are on their way. Does nothing after a failure."""
+        """Send the next rows, as soon as the earlier ones are on their way. Does nothing after a failure."""
         while not self._done.is_set():
             try:
                 self._pieces.put(piece, timeout=_LOOK_S)
@@ -102,7 +103,7 @@ class SegmentWriter:
                 self._look()
 
     def end(self) -> None:
-        """All rows are handed on."""
+        """All rows have been passed on."""
         self.write(b"")
 
     def finish(self) -> None:
@@ -111,7 +112,7 @@ class SegmentWriter:
             self._look()
 
     def give_up(self, why: str = "the upload has ended") -> None:
-        """Break the connection, so that nothing stays of the rows."""
+        """Break the connection, so that nothing of the rows stays."""
         if not self._done.is_set():
             self.failure = self.failure or ShardFailed(f"{self._address}: {why}")
             _break(self._connection)
@@ -138,11 +139,11 @@ class SegmentWriter:
         finally:
             self._connection.close()
             self._done.set()
-            with suppress(Empty):  # whoever waits for room sees that it is done
+            with suppress(Empty):  # threads that wait for room see that it is done
                 self._pieces.get_nowait()
 
     def _find_room(self) -> None:
-        """Wait until the shard has room: what the catalogue has no more may still be there for some seconds."""
+        """Wait until the shard has room: segments that the catalogue no longer lists may be there for some seconds."""
         end = monotonic() + ROOM_S
         path = f"{path_of('checkRoom')}?bytes={self._body.room}"
         while True:
@@ -169,14 +170,14 @@ class SegmentWriter:
             while piece := self._pieces.get():
                 self._connection.send(piece)
         except OSError:
-            # It may have refused, and said why, before it had read the whole.
+            # It may have refused, with the reason, before it had read everything.
             with suppress(OSError, HTTPException):
                 _answer(self._connection, self._address)
             raise
 
 
 class Pulling:
-    """Has shards pull segments, and reads rows that they have. `give_up` ends all that is under way."""
+    """Makes shards pull segments, and reads their rows. `give_up` ends everything in progress."""
 
     def __init__(self, access: ShardAccess) -> None:
         self._access = access
@@ -185,7 +186,7 @@ class Pulling:
         self._is_over = False
 
     def pull(self, node: str, address: str, tensor: str, order: PullOrder) -> str:
-        """Have a shard pull a segment: its digest, once it is whole there. Raises ShardFailed."""
+        """Make a shard pull a segment. Returns its digest, once it is complete there. Raises ShardFailed."""
         path = path_of("pullSegment", tensor=tensor)
         with self._connected(node, address) as connection:
             connection.sock.settimeout(ANSWER_S + order.size / (SLOWEST_ORIGIN if order.origin else SLOWEST))
@@ -214,7 +215,7 @@ class Pulling:
                 yield piece
 
     def give_up(self) -> None:
-        """Break all connections: shards leave nothing of what they pull. From any thread."""
+        """Break all connections: shards keep nothing of what they pull. From any thread."""
         self._is_over = True
         self.leave(())
 
@@ -261,12 +262,12 @@ def _connect(connection: HTTPConnection) -> None:
 
 
 def _fields(access: ShardAccess, node: str) -> dict[str, str]:
-    """The header fields of every request; another shard that has got the address refuses it."""
+    """The header fields of every request; another shard at this address refuses it."""
     return {NODE: node} if access.key is None else {NODE: node, "Authorization": f"Bearer {access.key}"}
 
 
 def _answer(connection: HTTPConnection, address: str) -> Any:
-    """The JSON of an answer that says yes. Raises ShardFailed if it says no, OSError and HTTPException."""
+    """The JSON of a successful answer. Raises ShardFailed for other answers, OSError and HTTPException."""
     answer = connection.getresponse()
     text = answer.read(_MAX_ANSWER)
     try:
@@ -280,6 +281,6 @@ def _answer(connection: HTTPConnection, address: str) -> Any:
 
 
 def _digest(found: Any) -> str:
-    """The digest of a segment that a shard has: the one that a pull tells, or that of the tensor it was put as."""
+    """The digest of a shard's segment: the pull's answer, or the metadata of the tensor it was put as."""
     keys = found.get("keys")
     return digest_of(str(found.get("sha256", "")), None if keys is None else str(keys.get("sha256", "")))

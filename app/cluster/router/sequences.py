@@ -1,8 +1,8 @@
-"""How far each range of a catalogue is known to be, by this process of the router.
+"""The highest known sequence of each range of a catalogue, in this process of the router.
 
-A sequence counts the committed scatters of a range. What a client has read, or had acknowledged, no later answer of the
-same connection may take back. A connection belongs to one process, so each read asks for the highest sequence that the
-process has been told, by any shard and for any client.
+A sequence counts the committed scatters of a range. A later answer on the same connection must not take back what its
+client has read or had acknowledged. A connection belongs to one process, so each read asks for the highest sequence
+that the process has learned, from any shard and for any client.
 
 The ETag of a table has the sum of its ranges' sequences.
 """
@@ -17,25 +17,25 @@ from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap, content_of
 from app.store.files.tensor_file import sequence_in
 
 FIELD: Final = b"x-gathernd-sequence"
-"""The header field with the smallest sequence that a read of a range takes."""
+"""The header field with the smallest sequence that a read of a range accepts."""
 NOTHING_READ: Final[Mapping[str, int]] = {}
 
 
 class Sequences:
-    """The highest sequence of each range that this process has been told, by the name of its tensor.
+    """The highest sequence of each range that this process has learned, by the name of its tensor.
 
-    A shard may tell of the first scatter to a range before the map does: any range of a catalogue may be told of.
+    A shard may report the first scatter to a range before the map does: any range of a catalogue may have a sequence.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._rows: dict[str, tuple[int, int]] = {}
-        """The rows of ranges of tables with keys that upserts or removals have changed, and at which sequence."""
+        """Number of rows, with its sequence, of ranges of tables with keys that upserts or removals have changed."""
         self._contents: frozenset[str] = frozenset()
-        """The content ids of those that are known."""
+        """The content ids of these ranges."""
 
     def told(self, tensor: str, sequence: int) -> None:
-        """A shard says that a range is at `sequence`, which is committed."""
+        """A shard reports that a range is at `sequence`, which is committed."""
         known = self._known.get(tensor, 0)
         if sequence > known:
             self._known[tensor] = sequence
@@ -43,13 +43,13 @@ class Sequences:
                 self._contents |= {content_of(tensor)}
 
     def told_rows(self, tensor: str, sequence: int, rows: int) -> None:
-        """A shard says that a range of a table with keys has so many rows at `sequence`, which is committed."""
+        """A shard reports the rows of a range of a table with keys at `sequence`, which is committed."""
         self.told(tensor, sequence)
         if sequence and sequence >= self._rows.get(tensor, (0, 0))[0]:
             self._rows[tensor] = sequence, rows
 
     def rows(self, version: ShardedVersion) -> list[int]:
-        """The rows of each range of a version, as they were told last, or else as they were uploaded."""
+        """The rows of each range of a version, as last reported, or else as uploaded."""
         return [self._rows.get(one.tensor, (0, one.rows))[1] for one in version.ranges]
 
     def knows(self, content_id: str) -> bool:
@@ -57,11 +57,11 @@ class Sequences:
         return content_id in self._contents
 
     def least(self, tensor: str) -> int:
-        """The smallest sequence that a read of the range takes."""
+        """The smallest sequence that a read of the range accepts."""
         return self._known.get(tensor, 0)
 
     def etag(self, version: ShardedVersion, read: Mapping[str, int] = NOTHING_READ) -> str:
-        """The ETag of a version whose ranges are at the sequences `read`, the others at those that are known."""
+        """The ETag of a version whose ranges are at the sequences `read`; the others count as known."""
         known = self._known
         return version.etag_at(sum(read.get(one.tensor, known.get(one.tensor, 0)) for one in version.ranges))
 
@@ -75,7 +75,9 @@ class Sequences:
 
 
 def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:
-    """The check of an answer from a range of a catalogue: not older than what is known. Notes in `read` which it is."""
+    """Checks an answer from a range of a catalogue: not older than the known sequence. Stores the
+    sequence in `read`.
+    """
     tensor, least = one.tensor, sequences.least(one.tensor)
 
     def check(etag: str | None) -> None:
@@ -89,7 +91,7 @@ def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callab
 
 
 def exactly(wanted: str) -> Callable[[str | None], None]:
-    """The check of an answer from a range whose map says its ETag."""
+    """Checks an answer from a range whose ETag is in the map."""
 
     def check(etag: str | None) -> None:
         if etag != wanted:

@@ -1,7 +1,7 @@
-"""Gathers in tables in row ranges: judged here, and each range is asked for its rows.
+"""Gathers in tables in row ranges: validated here, with each range asked for its rows.
 
-Types, shapes and indices are judged from the map, so that errors are those of one machine and no shard is asked; the
-rows are put in order in one output. Data that is in the request is gathered here.
+Types, shapes and indices are checked against the map, so that errors are those of one machine and reach no shard; the
+rows are collected in one output. Data in the request is gathered here.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class _Work(NamedTuple):
 
 
 class ShardedGathers(Gathers):
-    """Carries out gathers in the tables of a shard map."""
+    """Runs gathers in the tables of a shard map."""
 
     resources: ShardResources
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
-        """The same. Raises not_implemented for rows by position of a table with keys, and for other inputs beside a
+        """Run a gather. Raises not_implemented for rows by position of a table with keys, and for other inputs beside a
         table in row ranges.
         """
         prepared = super().prepare(call, on_device=on_device)
@@ -77,11 +77,11 @@ class ShardedGathers(Gathers):
         return prepared
 
     def _kernel_fills(self, prepared: Prepared) -> bool:
-        """Never of a table in row ranges, whose kernels are elsewhere."""
+        """Never for a table in row ranges, whose kernels are elsewhere."""
         return not isinstance(prepared.resident, ShardedResident) and super()._kernel_fills(prepared)
 
     async def _gather_by_key(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
+        """Run a gather; for a table in row ranges, on its shards. Raises also shard_unavailable."""
         call, keys, resident = prepared.call, prepared.keys, prepared.resident
         if not isinstance(resident, ShardedResident):
             return await super()._gather_by_key(prepared, request)
@@ -114,7 +114,7 @@ class ShardedGathers(Gathers):
         request: ServedRequest,
         further: Further = None,
     ) -> Answer:
-        """The same, of a table in row ranges by its shards. Raises shard_unavailable besides."""
+        """Run a gather by key; for a table in row ranges, on its shards. Raises also shard_unavailable."""
         call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
         if not isinstance(resident, ShardedResident):
             return await super()._run(prepared, request, further)
@@ -142,7 +142,7 @@ class ShardedGathers(Gathers):
         return Answer({OUTPUT: output}, call.dialect, "cpu", etag, resident.data_version)
 
     def _split(self, call: Call, planned: Planned, resident: ShardedResident, memory: Memory) -> _Work | None:
-        """What each shard is asked for; None where an index is out of bounds."""
+        """The requests to the shards; None if an index is out of bounds."""
         plan = planned.plan
         data, version = resident.tensor, resident.version_in_map
         by_rows = planned.first_axis == 0
@@ -168,7 +168,7 @@ class ShardedGathers(Gathers):
     def _row_requests(
         self, call: Call, planned: Planned, version: ShardedVersion, output: Output
     ) -> Mapping[int, RangeRequest]:
-        """By the rows that indices name. Raises IndexError where one is out of bounds."""
+        """Split by the rows that indices name. Raises IndexError if one is out of bounds."""
         plan, shape = planned.plan, call.indices.shape
         indices: NDArray[np.int64] = call.indices.array.astype(np.int64, copy=False)
         if not isinstance(plan, GatherElementsPlan):
@@ -210,7 +210,7 @@ class ShardedGathers(Gathers):
         return data.gathered(planned.shape, work.items)
 
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
-        """The same, and which shards would be asked for how many rows of a table in row ranges."""
+        """Explain a gather, including the shards and rows of a table in row ranges."""
         call, plan = found.call, found.plan
         if not found.residents:
             return found

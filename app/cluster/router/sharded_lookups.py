@@ -1,7 +1,7 @@
 """Lookups in tables in row ranges: rows are fetched from the shards, and pooled here by the kernels of one machine.
 
 So the bits of the answer are those of one machine. Rows that are not pooled go straight to their columns of the output;
-of others each distinct row is fetched once.
+for pooling, each distinct row is fetched once.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from app.tensors.tensor import Tensor
 
 
 class _Feature(NamedTuple):
-    """A feature, split: its plan and indices as the kernel is to have them, what is fetched, and where to.
+    """A split feature: its plan and indices for the kernel, the reads, and their destination.
 
-    `items` is the table of the rows fetched, None where they go straight to the output. Features with one `output`
-    share what is fetched, and the first of them asks for it. It is None if the rows are here already.
+    `items` is the table of the fetched rows, None if they go straight to the output. Features with one `output` share
+    their reads; the first of them makes the reads, the others have None, as do features whose rows are here already.
     """
 
     plan: FeaturePlan
@@ -60,12 +60,12 @@ class _Feature(NamedTuple):
 
 
 class ShardedLookups(Lookups):
-    """Carries out lookups in the tables of a shard map."""
+    """Runs lookups in the tables of a shard map."""
 
     resources: ShardResources
 
     def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
-        """The same. Raises not_implemented for rows by position of a table with keys."""
+        """Run a lookup. Raises not_implemented for rows by position of a table with keys."""
         prepared = super().prepare(call, on_device=on_device)
         for feature, resident in zip(call.features, prepared.residents, strict=True):
             check_keyed(resident, feature.by_key, feature.tensor, feature.indices)
@@ -74,7 +74,7 @@ class ShardedLookups(Lookups):
         return prepared
 
     async def start(self, prepared: PreparedLookup, request: ServedRequest) -> Answer:
-        """The same; the rows of keys are fetched first. Raises shard_unavailable besides."""
+        """Run a lookup; the rows of keys are fetched first. Raises also shard_unavailable."""
         if not prepared.is_by_key:
             return await super().start(prepared, request)
         answer = await super().start(await self._with_tables(prepared, request), request)
@@ -108,7 +108,7 @@ class ShardedLookups(Lookups):
         return prepared._replace(residents=residents, plan=replace(prepared.plan, features=tuple(plans)))
 
     def _keyed_read(self, prepared: PreparedLookup, numbers: Sequence[int], memory: Memory) -> KeyedRead:
-        """The keys of the features of one table: first those of all entries, then those that stand for others."""
+        """The keys of the features of one table: those of all entries, then those that name padding or default rows."""
         features, resident = prepared.call.features, prepared.residents[numbers[0]]
         assert isinstance(resident, ShardedResident)
         assert resident.keys is not None
@@ -161,7 +161,7 @@ class ShardedLookups(Lookups):
         return run, self._as_read(residents, wanted), tables, left
 
     def _as_read(self, residents: Sequence[Resident], wanted: Sequence[TableReads]) -> Sequence[Resident]:
-        """The tables with the ETags of what was read of them."""
+        """The tables with the ETags of the contents that were read."""
         read = {id(one.resident): one.read for one in wanted}
         found: dict[int, Resident] = {}
         for one in residents:
@@ -187,7 +187,7 @@ class ShardedLookups(Lookups):
     def _split_together(
         self, run: LookupRun, numbers: Sequence[int], resident: ShardedResident, memory: Memory
     ) -> dict[int, _Feature]:
-        """What is fetched for features that read one table, each distinct row once."""
+        """The reads of features of one table, with each distinct row once."""
         marks = {number: run.indices[number] < run.plan.features[number].rows for number in numbers}
         every = np.concatenate([run.indices[number][valid].astype(np.int64) for number, valid in marks.items()])
         wanted, inverse = np.unique(every, return_inverse=True)
@@ -203,7 +203,7 @@ class ShardedLookups(Lookups):
         return found
 
     def _split_feature(self, run: LookupRun, number: int, resident: ShardedResident, memory: Memory) -> _Feature:
-        """What is fetched for a feature, whose indices are valid; one that equals the number of rows is filled."""
+        """The read of a feature with valid indices; an index equal to the number of rows is filled."""
         plan, indices = run.plan.features[number], run.indices[number]
         version, dtype = resident.version_in_map, resident.tensor.dtype
         most = self.resources.limits.output_bytes
@@ -226,7 +226,7 @@ class ShardedLookups(Lookups):
         return self._fetching(plan, resident, wanted, memory)._replace(indices=local)
 
     def _fetching(self, plan: FeaturePlan, resident: ShardedResident, wanted: NDArray[Any], memory: Memory) -> _Feature:
-        """A feature whose rows `wanted` become a table of their own; its indices are still to be set."""
+        """A feature whose rows `wanted` become a separate table; its indices are still to be set."""
         dtype, rows = resident.tensor.dtype, len(wanted)
         is_string = dtype.kind == "string"
         if not is_string:
@@ -240,7 +240,7 @@ class ShardedLookups(Lookups):
         return _Feature(replace(plan, rows=rows), wanted, requests, output, items, rows)
 
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
-        """The same, and which shards would be asked for how many rows of each table in row ranges."""
+        """Explain a lookup, including the shards and rows of each table in row ranges."""
         assert isinstance(found.call, LookupCall)
         rows = [one.indices.array if one.by_key is None else one.indices for one in found.call.features]
         return await with_ranges(found, rows, self.resources, request)
@@ -261,7 +261,7 @@ def _needing_keys(
 
 
 def _read_together(residents: Sequence[Resident]) -> Iterable[Sequence[int]]:
-    """The numbers of the features, those together that read one table whose rows change: they read it at one time."""
+    """The numbers of the features, grouped: those that read one changing table read it together."""
     found: dict[int, list[int]] = {}
     for number, one in enumerate(residents):
         is_open = isinstance(one, ShardedResident) and one.version_in_map.is_open
@@ -283,12 +283,12 @@ def _tables(features: Sequence[_Feature], residents: Sequence[Resident]) -> list
 
 
 def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Mapping[int, RangeRequest]:
-    """What each range is asked for, of valid numbers of rows."""
+    """The requests to each range, for valid numbers of rows."""
     return row_requests(version, rows.astype(np.int64, copy=False), (version.rows,), output, version.shape[1:])
 
 
 def _fetched(feature: _Feature, resident: Resident) -> Resident:
-    """The rows that were fetched, as a table of their own."""
+    """The fetched rows, as a separate table."""
     dtype, tail = resident.tensor.dtype, resident.tensor.shape[1:]
     shape = (feature.rows, *tail)
     assert feature.output is not None

@@ -1,9 +1,9 @@
-"""Scatters, upserts and removals of the tables of a cluster: judged here, each range is asked at its primary.
+"""Scatters, upserts and removals in the tables of a cluster: validated here, sent to the primary of each range.
 
-A change by key is a scatter whose rows the shards find. Each range is changed at once, and the ranges one by one. Each
-range is sent the key of the request, or one that is drawn for it, so that it may be asked again until it says that it
-has made its part: after a lost connection, or at another primary. What a caller's key is bound to (`key_bindings`) is
-the content that its retries go to.
+A change by key is a scatter whose rows the shards find. Each range changes atomically, one after the other. Each range
+gets the Idempotency-Key of the request, or one that is drawn for it, so that the request can be repeated until the
+range reports that it made its part: after a lost connection, or at another primary. Retries with a caller's key go to
+the content that the key is bound to (`key_bindings`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.scatter_call import KeyedCall, ScatterCall
 
 _ATTEMPTS: Final = 8
-"""So often a scatter without a key begins anew where its version goes meanwhile."""
+"""How often a scatter without a key begins anew if its version is removed meanwhile."""
 _NO_SEQUENCE: Final = 1 << 62
-"""The sequence of no range: a primary makes no scatter at it, and says whether it knows its key."""
+"""A sequence that no range has: at it a primary makes no scatter, and only says whether it knows the key."""
 _UNCONDITIONAL: Final = (ALWAYS, Conditions(match=("*",)))
 
 
 class ContentGone(Exception):
-    """The version that a scatter was judged by is not there any more."""
+    """The version that a scatter was validated against no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class ShardedScatters:
         """By content id."""
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
-        """Read, judge and make a scatter. Raises shard_unavailable besides the errors of one machine."""
+        """Read, check and make a scatter. Raises also shard_unavailable."""
         call, digest = await self._threads.change(sent.name, sent.read)
-        # A task of its own: what is begun on some ranges is made on all, also when the request is cancelled.
+        # A separate task: a change that has begun on some ranges is made on all, even if the request is cancelled.
         task = asyncio.get_running_loop().create_task(self._carry_out(sent, call, digest, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -91,10 +91,10 @@ class ShardedScatters:
                     _refuse_gone(one.version.content_id)
         raise GatherError("overloaded", f"{sent.name!r} is replaced repeatedly", retry_after=1)
 
-    # What it is judged by
+    # The content that it is validated against
 
     async def _begin(self, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _Judged:
-        """The scatter, judged by the content that the name, or its key, stands for."""
+        """The scatter, validated against the content that the name, or its key, stands for."""
         try:
             found = self._tables.shard_map.find(sent.name)
             if found is None:
@@ -114,7 +114,7 @@ class ShardedScatters:
         return await self._bound(binding, sent, call, digest)
 
     async def _bound(self, binding: Binding, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _Judged:
-        """The scatter, judged by the content that its key is bound to."""
+        """The scatter, validated against the content that its key is bound to."""
         if binding.digest != digest:
             raise GatherError(
                 "invalid_field",
@@ -150,17 +150,17 @@ class ShardedScatters:
     # Making it
 
     async def _make(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
-        """Have all ranges make their parts. Raises ContentGone."""
+        """Let all ranges make their parts. Raises ContentGone."""
         if conditions not in _UNCONDITIONAL:
             return await self._make_if(one, conditions, request)
         parts = await self._threads.change(one.table, lambda: one.whole.cut(one.version.ranges))
         return await self._outcome(one, await self._all(one, parts, request))
 
     async def _make_if(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
-        """The same if `conditions` hold for the table, which has one range at most."""
+        """Make the scatter if `conditions` hold for the table, which has at most one range."""
         version = self._newest(one)
         resident = ShardedResident(self._tables.shard_map, one.table, version)
-        if one.whole.is_empty:  # no primary is asked for a part that would judge it
+        if one.whole.is_empty:  # no primary is sent a part that could check it
             conditions.check(await self._tables.etags.committed(resident, request))
             return await self._outcome(one, [])
         if isinstance(one.call, KeyedCall):
@@ -184,7 +184,7 @@ class ShardedScatters:
     async def _all(
         self, one: _Judged, parts: Sequence[Part], request: ServedRequest, if_sequence: int | None = None
     ) -> list[tuple[str, RangeScattered]]:
-        """What the primaries of all parts answer, with the names of their tensors.
+        """The answers of the primaries of all parts, with the names of their tensors.
 
         Raises one of their errors: one that leaves the outcome unknown, if there is one.
         """
@@ -198,9 +198,9 @@ class ShardedScatters:
     async def _part(
         self, one: _Judged, part: Part, request: ServedRequest, if_sequence: int | None
     ) -> list[tuple[str, RangeScattered]]:
-        """Have a range make its part, by whichever primary it has, until the deadline of the request.
+        """Let a range make its part, at whichever primary it has, until the deadline of the request.
 
-        A range that has been cut meanwhile has its part made by its pieces.
+        If the range has been split meanwhile, its pieces make the part.
         """
         pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
         while True:
@@ -226,7 +226,7 @@ class ShardedScatters:
                 raise _unavailable(one, part, failure)
 
     async def _opened(self, one: _Judged, version: ShardedVersion, deadline: float) -> RangeFailed | None:
-        """As `_open`, once for all parts and scatters that wait for it, and until a deadline at most."""
+        """Like `_open`, once for all parts and scatters that wait for it, until a deadline."""
         content = version.content_id
         task = self._opening.get(content)
         if task is None:
@@ -238,10 +238,10 @@ class ShardedScatters:
     def _no_longer_opening(self, content: str, task: asyncio.Task[RangeFailed | None]) -> None:
         del self._opening[content]
         if not task.cancelled():
-            task.exception()  # there may be nobody left who waits for it
+            task.exception()  # nobody may be left waiting for it
 
     async def _open(self, one: _Judged, version: ShardedVersion) -> RangeFailed | None:
-        """Have the ranges of a version take scatters; why they do not."""
+        """Open the ranges of a version. Returns why they could not be opened."""
         try:
             await asyncio.to_thread(self._tables.open_ranges, one.table, version.number)
         except GatherError as problem:
@@ -251,14 +251,14 @@ class ShardedScatters:
         return None
 
     def _newest(self, one: _Judged) -> ShardedVersion:
-        """The version as the newest map has it. Raises ContentGone."""
+        """The version in the newest map. Raises ContentGone."""
         found = self._tables.shard_map.find_content(one.version.content_id)
         if found is None:
             raise ContentGone
         return found
 
     def _is_led_anew(self, one: _Judged, part: Part, epoch: int) -> bool:
-        """Whether the newest map says something else of a part than that its primary is at `epoch`."""
+        """Whether the newest map differs for a part, in more than its primary at `epoch`."""
         found = self._tables.shard_map.find_content(one.version.content_id)
         ranges = () if found is None else found.ranges
         own = next((each for each in ranges if (each.start, each.stop) == (part.start, part.stop)), None)
@@ -297,7 +297,7 @@ def _order(one: _Judged, part: Part, epoch: int, if_sequence: int | None) -> Ran
 
 
 def _problem(conditions: Conditions, etag: str) -> GatherError | None:
-    """What conditions that do not hold for this ETag are refused with."""
+    """The error for conditions that do not hold for this ETag."""
     try:
         conditions.check(etag)
     except GatherError as problem:
@@ -330,9 +330,9 @@ def _refuse_conditions(name: str, count: int) -> NoReturn:
 
 
 def _weightiest(errors: Sequence[BaseException], parts: int, one: _Judged) -> BaseException:
-    """What a scatter of several parts is refused with: first what is no refusal, then what leaves the outcome unknown.
+    """The error for a scatter of several parts: first refusals, then errors that leave the outcome unknown.
 
-    If other parts are made, it says so.
+    It says whether other parts were made.
     """
     first = min(errors, key=lambda error: (isinstance(error, GatherError), _code(error) != "shard_unavailable"))
     made = parts - len(errors)
@@ -366,7 +366,7 @@ def _unavailable(one: _Judged, part: Part, failure: RangeFailed) -> GatherError:
 
 
 def _rows_of(version: ShardedVersion, part: Part) -> tuple[int, int]:
-    """The first row of a part and the one behind its last, as errors name them: of a table with keys, as uploaded."""
+    """The first row of a part and the one after its last, as in errors: for a table with keys, as uploaded."""
     bounds = [
         row_bounds
         for one, row_bounds in zip(version.ranges, version.row_bounds, strict=True)

@@ -1,4 +1,4 @@
-"""The parts that only a routing service has: the map, here from a file, and the shards."""
+"""The parts that only a routing service has: the map (here from a file) and the shards."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LABEL_DIGITS: Final = 16
 
 
 def address_label(address: str) -> str:
-    """How metrics name a shard: by its address; where that is too long for a counter, by its beginning and digits of
-    its SHA-256, which tell apart those that begin alike.
+    """The name of a shard in metrics: its address. If that is too long for a counter, its beginning and digits of its
+    SHA-256, which distinguish addresses with the same beginning.
     """
     if len(address) <= _MAX_LABEL:
         return address
@@ -33,7 +33,7 @@ def address_label(address: str) -> str:
 
 
 class RoutedTables(ABC):
-    """The tables of the newest map and the shards that have them, and what is counted of these."""
+    """The tables of the newest map, their shards, and counters of these."""
 
     def __init__(
         self, tables: ShardedTensors, late_after: float, key: str | None, tls: SSLContext | None = None
@@ -49,16 +49,16 @@ class RoutedTables(ABC):
 
     @abstractmethod
     async def watch(self) -> None:
-        """Take newer maps, and changes of files, into use. Runs until it is cancelled."""
+        """Switch to newer maps and changed files. Runs until it is cancelled."""
 
     def use_map(self, shard_map: ShardMap, addresses: frozenset[str]) -> None:
-        """Serve `shard_map` from now on; `addresses` are those of its shards, and perhaps of more."""
+        """Use `shard_map` from now on; `addresses` are those of its shards, and perhaps of more."""
         self.fetcher.use_map(shard_map)
         self.tables.use_map(shard_map)
         self.shards.keep_only(addresses)
 
     async def count(self, add: Callable[[str, float], None]) -> None:
-        """Tell `add` at intervals what was counted of each shard. Runs until it is cancelled."""
+        """Report the counts of each shard to `add` at intervals. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(COUNT_INTERVAL_S)
             for shard in self.shards.known():
@@ -78,21 +78,21 @@ class RoutedTables(ABC):
 
 
 class ShardedService(RoutedTables):
-    """The tables of a static map and the shards that have them; `late_after` is in seconds."""
+    """The tables of a static map and their shards; `late_after` is in seconds."""
 
     def __init__(self, shard_map: ShardMap, late_after: float, files: RouterFiles) -> None:
-        """`shard_map` is what the file of `files` says."""
+        """`shard_map` is the content of the file of `files`."""
         super().__init__(ShardedTensors(shard_map), late_after, files.key, files.tls)
         self._files = files
         self._newest = shard_map.generation
 
     def connect(self) -> None:
-        """There is nothing to wait for: the map has been read."""
+        """Nothing to wait for: the map has been read."""
 
     async def watch(self) -> None:
         await self._files.watch(self._use, self.fetcher.use_key, self.shards.use_tls)
 
     def _use(self, found: ShardMap) -> None:
-        # A file need not count its generations: what it says now is newer than what it said before.
+        # A file need not count its generations: each new content is newer than the last.
         self._newest = max(found.generation, self._newest + 1)
         self.use_map(replace(found, generation=self._newest), found.addresses)

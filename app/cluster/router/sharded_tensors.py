@@ -1,6 +1,6 @@
-"""The tables of a shard map as a store has tensors: found by reference, described and listed, and changed by no one.
+"""The tables of a shard map as the tensors of a store: resolved by reference, described and listed, but read-only.
 
-A static map changes when its file does. So does each method that would change it: it says `not_implemented`.
+A static map changes with its file. Methods that would change it raise `not_implemented`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _PlacedKeys:
 
 
 class ShardedResident(Resident):
-    """One version of a table in row ranges, as a map has it: `tensor` has its type and shape, and no items.
+    """One version of a table in row ranges, from a map: `tensor` has its type and shape, and no items.
 
-    Its `keys` have a type and a number alone.
+    Its `keys` have only a type and a number.
     """
 
     __slots__ = ("shard_map", "table", "version_in_map")
@@ -77,14 +77,14 @@ class _ServedMap(NamedTuple):
             return None
         table, version = found
         own = f"{table}@{version.number}"
-        # One object for all references to a version, by which lookups know that they read the same table.
+        # One object for all references to a version, by which lookups recognize that they read the same table.
         resident = self.residents.get(own) or ShardedResident(self.shard_map, table, version)
         self.residents[own] = self.residents[reference] = resident
         return resident
 
 
 class ShardedTensors(TensorStore):
-    """The tables of the newest map. `use_map` takes another one into use, whole and at once."""
+    """The tables of the newest map. `use_map` switches to another one atomically."""
 
     has_replicas = True
 
@@ -93,11 +93,11 @@ class ShardedTensors(TensorStore):
 
     @property
     def shard_map(self) -> ShardMap:
-        """The map that is served."""
+        """The current map."""
         return self._served.shard_map
 
     def use_map(self, shard_map: ShardMap) -> None:
-        """Serve the tables of `shard_map` from now on; requests under way keep what they have found."""
+        """Use the tables of `shard_map` from now on; running requests keep theirs."""
         self._served = _ServedMap(shard_map, {})
 
     # As `app.store.store_interface.Store`
@@ -132,7 +132,7 @@ class ShardedTensors(TensorStore):
         found = self.shard_map.find(reference)
         return None if found is None else found[1].dtype.name
 
-    # What the routes of tensors and aliases ask for
+    # For the routes of tensors and aliases
 
     def metadata(self, reference: str) -> Metadata:
         check_reference(reference)
@@ -160,7 +160,7 @@ class ShardedTensors(TensorStore):
         name, number = split_reference(shard_map.aliases[alias])
         version = shard_map.tables[name].version(number or 0)
         assert version is not None, "`ShardMap.check` has looked"
-        # As long as it names this content it is the same alias.
+        # While it names this content, it is the same alias.
         etag = f'"{version.content_id}-{alias}"'
         return Alias(alias, name, version.number, etag, version.created, version.created)
 
@@ -185,7 +185,7 @@ class ShardedTensors(TensorStore):
             capacity=None if version.keys is None else version.rows,
         )
 
-    # Changes, of which there is none
+    # Changes, which are not supported
 
     def lock_name(self, reference: str) -> str:
         return split_reference(reference)[0]
@@ -253,7 +253,7 @@ def without_positions(name: str, pointer: str | None, hint: str) -> GatherError:
 
 
 def immutable(what: str) -> NoReturn:
-    """Raise not_implemented for what reads or changes a table in row ranges as a whole."""
+    """Raise not_implemented for operations on a whole table in row ranges."""
     raise GatherError(
         "not_implemented",
         f"{what} is not there for tables in row ranges: they are immutable, and change by publishing a new version",

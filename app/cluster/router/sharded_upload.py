@@ -1,10 +1,10 @@
-"""Uploads a table in row ranges: checks and hashes it here, as one machine would, and sends the rows to the shards.
+"""Uploads a table in row ranges: checks and hashes it here, like one machine, and sends the rows to the shards.
 
-`StreamedUpload` sends rows on as they arrive, in bounded memory. So does `KeyedUpload`, once all keys have come: these
-are first written to files of the router's store, which checks that they are sound and distinct. `SpooledUpload` first
-writes the items to a file of the router's store, in row-major order, and sends them from there. It is for strings,
-since only the whole array says where each range ends, and for arrays in column-major order, whose rows are complete
-only at the very end.
+`StreamedUpload` sends rows on as they arrive, in bounded memory. So does `KeyedUpload`, after all keys have arrived:
+these are first written to files of the router's store, which checks that they are valid and distinct. `SpooledUpload`
+first writes the items to a file of the router's store, in row-major order, and sends them from there. It is for
+strings, because only the whole array shows where each range ends, and for arrays in column-major order, whose rows are
+complete only at the very end.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _CHUNK_BYTES: Final = 1 << 20
 Spool: TypeAlias = Callable[[UploadSpec], Upload]
 """Begins a file for an upload in the router's own store; see `LocalStore.upload`."""
 BeginWritingKeyed: TypeAlias = Callable[[KeyColumn, str], KeyedVersionWriter]
-"""Begins to write a version with these keys, whose digest is the text."""
+"""Begins to write a version with these keys; the text is their digest."""
 
 
 class ShardedUpload(Upload):
-    """One table on its way, which `writer` publishes once `finish` has returned. All methods block."""
+    """One table in progress, which `writer` publishes once `finish` has returned. All methods block."""
 
     def __init__(self, spec: UploadSpec, limits: Limits) -> None:
         super().__init__(Path(), spec, limits)
@@ -48,17 +48,17 @@ class ShardedUpload(Upload):
 
     @property
     def digest(self) -> str:
-        """That of type, shape and items, once all have come."""
+        """The digest of type, shape and items, once all have arrived."""
         return str(self._digest.hexdigest())
 
     def abandon(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         if self.writer is not None:
             self.writer.abandon()
 
 
 class StreamedUpload(ShardedUpload):
-    """Rows of a size that the shape says, which go on as they come."""
+    """Rows of a size known from the shape, which are sent on as they arrive."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting) -> None:
         """Raises limit_exceeded, and what `begin` raises."""
@@ -84,7 +84,7 @@ class StreamedUpload(ShardedUpload):
 
 
 class KeyedUpload(ShardedUpload):
-    """Keys, and then rows of a size that the shape says, which go on as they come."""
+    """Keys, and then rows of a size known from the shape, which are sent on as they arrive."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWritingKeyed, spool: Spool) -> None:
         """Raises limit_exceeded, element_count_mismatch and insufficient_storage."""
@@ -136,7 +136,7 @@ class KeyedUpload(ShardedUpload):
         self._file.abandon()
 
     def abandon(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         try:
             self._file.abandon()
         finally:
@@ -144,7 +144,7 @@ class KeyedUpload(ShardedUpload):
 
 
 class PulledUpload(StreamedUpload):
-    """Rows that the shards pull from where they are imported. They are read from the shards, to be hashed."""
+    """Rows that the shards pull from the source of an import. They are read from the shards to hash them."""
 
     is_pulled = True
 
@@ -154,7 +154,9 @@ class PulledUpload(StreamedUpload):
         self._pieces = self.writer.pulled_from(spec.origin)
 
     def take_pulled(self) -> Buffer:
-        """The next bytes that a shard has; none if no shard has them yet. Raises shard_unavailable if none will."""
+        """The next bytes that a shard has; none if no shard has them yet. Raises shard_unavailable
+        if none ever will.
+        """
         piece = next(self._pieces)
         self.write(piece)
         return piece
@@ -168,13 +170,13 @@ class PulledUpload(StreamedUpload):
         self._pieces.close()
 
     def abandon(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         self._pieces.close()
         super().abandon()
 
 
 class SpooledUpload(ShardedUpload):
-    """Items that are written to a file of the router's first, and sent to the shards when all have come."""
+    """Items that are first written to a file of the router, and sent to the shards when all have arrived."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting, spool: Spool) -> None:
         """Raises limit_exceeded and insufficient_storage."""
@@ -185,7 +187,7 @@ class SpooledUpload(ShardedUpload):
 
     @property
     def digest(self) -> str:
-        """That of type, shape and items in row-major order, once all have come."""
+        """The digest of type, shape and items in row-major order, once all have arrived."""
         assert self._described is not None
         return self._described.sha256
 
@@ -224,7 +226,7 @@ class SpooledUpload(ShardedUpload):
         self._file.abandon()
 
     def _starts(self, found: Description) -> NDArray[np.int64]:
-        """Where each string begins among the bytes."""
+        """The offset of each string among the bytes."""
         if self.dtype.kind != "string" or not found.item_count:
             return np.empty(0, np.int64)
         return np.memmap(self._file.path, np.int64, "r", found.offsets_at, (found.item_count,))

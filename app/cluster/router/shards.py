@@ -1,4 +1,4 @@
-"""The shards that a router asks: kept connections to each address, and what is counted of it.
+"""The shards that a router calls: persistent connections to each address, and counters.
 
 All of it belongs to one event loop.
 """
@@ -18,9 +18,9 @@ from app.cluster.router.shard_connection import ContentCheck, Failure, ShardConn
 from app.tensors.buffer_type import Buffer
 
 MAX_CONNECTIONS: Final = 64
-"""Connections to one shard; further requests to it wait for one of these."""
+"""Most connections to one shard; further requests wait for one of these."""
 CONNECT_S: Final = 3.0
-"""How long a connection may take to be opened. A lost machine answers nothing, and the kernel tries for two minutes."""
+"""Seconds for opening a connection. A lost machine answers nothing, and the kernel tries for two minutes."""
 
 AskDone = Callable[["Ask", Failure | None], None]
 AskBegun = Callable[["Ask"], None]
@@ -63,7 +63,7 @@ class Ask:
         self.seconds = 0.0
 
     def drop(self) -> None:
-        """Nobody waits for it any more."""
+        """Drop it: it is no longer needed."""
         self._dropped = True
         if self._connection is not None:
             self._connection.drop()
@@ -77,7 +77,7 @@ class Ask:
         if shard.idle:
             self._send(shard.idle.pop())
             return
-        # From now on until it is sent it waits, for at most as long as for an answer.
+        # Until it is sent it waits at most as long as for an answer.
         self._timer = asyncio.get_running_loop().call_later(self._patience, self._wait_no_more)
         self._is_waiting = True
         shard.waiting.append(self)
@@ -93,7 +93,7 @@ class Ask:
         self._send(connection)
 
     def refuse(self, failure: Failure) -> None:
-        """No connection can be had."""
+        """No connection is available."""
         self._is_waiting = False
         self._settle(failure)
 
@@ -120,7 +120,7 @@ class Ask:
             and not self._retried
             and not self._dropped
         ):
-            # The shard had closed a connection that it took for idle: that says nothing about the shard.
+            # The shard had closed a connection that it considered idle: that says nothing about the shard.
             self._retried = True
             shard.in_flight -= 1
             self.start()
@@ -145,10 +145,10 @@ class Ask:
 
 
 class Shard:
-    """A shard by its address, host:port, over TLS where `tls` is given; new connections are opened with it.
+    """A shard at an address, host:port, over TLS if `tls` is given, which new connections use.
 
-    `idle` are its connections that are free, `open` counts those that are open or being opened, `waiting` are asks that
-    wait for one. `outcomes` counts its answers by "ok" or the kind of failure, `seconds` how long they took.
+    `idle` are its free connections, `open` counts those that are open or being opened, `waiting` are asks that wait for
+    one. `outcomes` counts its answers by "ok" or the kind of failure, `seconds` how long they took.
     """
 
     def __init__(self, address: str, tls: SSLContext | None = None) -> None:
@@ -181,7 +181,7 @@ class Shard:
         self.seconds += seconds
 
     def open_connection(self) -> None:
-        """Open one more for those that wait."""
+        """Open one more connection for the waiting asks."""
         self.open += 1
         task = asyncio.get_running_loop().create_task(self._open())
         self._opening.add(task)
@@ -194,7 +194,7 @@ class Shard:
                 _, connection = await loop.create_connection(
                     lambda: ShardConnection(self._on_end), self._host, self._port, ssl=self.tls
                 )
-        except (OSError, ValueError) as error:  # ValueError for a host that is none
+        except (OSError, ValueError) as error:  # ValueError for an invalid host
             self._not_opened(getattr(error, "strerror", None) or str(error) or "nothing answers")
             return
         except asyncio.CancelledError:
@@ -204,7 +204,7 @@ class Shard:
 
     def _not_opened(self, why: str) -> None:
         self.open -= 1
-        if not self.open:  # with others open, those that wait get one of these
+        if not self.open:  # with others open, waiting asks get one of these
             failure = Failure("refused", f"no connection: {why}")
             while self.waiting:
                 self.waiting.popleft().refuse(failure)
@@ -217,7 +217,7 @@ class Shard:
             self.open_connection()
 
     def close(self) -> None:
-        """Close the connections that are idle, and the others once they are."""
+        """Close the idle connections, and the others once they are idle."""
         self._closing = True
         for task in self._opening:
             task.cancel()
@@ -226,7 +226,7 @@ class Shard:
 
 
 class Shards:
-    """All shards by address, asked over TLS where `tls` is given. `choice` says which replica is asked first."""
+    """All shards by address, over TLS if `tls` is given. `choice` decides which replica is asked first."""
 
     def __init__(self, tls: SSLContext | None = None) -> None:
         self.tls = tls
@@ -241,17 +241,17 @@ class Shards:
         return shard
 
     def use_tls(self, tls: SSLContext) -> None:
-        """Open new connections with `tls`; those that are open stay."""
+        """Open new connections with `tls`; open ones stay."""
         self.tls = tls
         for shard in self._shards.values():
             shard.tls = tls
 
     def known(self) -> list[Shard]:
-        """Those that have been asked."""
+        """The shards that have been called."""
         return list(self._shards.values())
 
     def keep_only(self, addresses: frozenset[str]) -> None:
-        """Forget shards that the map does not name any more."""
+        """Forget shards that the map no longer names."""
         for address in self._shards.keys() - addresses:
             self._shards.pop(address).close()
         self.choice.keep_only(addresses)

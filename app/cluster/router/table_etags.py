@@ -1,6 +1,6 @@
-"""The ETags of tables that take scatters, and the rows of those with keys: each range is asked how far it is.
+"""The current ETags of open tables, and the row counts of those with keys: each range is asked for its sequence.
 
-Any replica in sync answers for a reader. A condition on a change is judged by the primaries alone, since a replica
+Any in-sync replica answers for a reader. A condition on a change is checked by the primaries only, because a replica
 learns a moment later that a scatter is committed.
 """
 
@@ -24,9 +24,9 @@ from app.memory.budget import Budget, MemoryReservation
 from app.telemetry.served_request import ServedRequest
 
 SOON_S: Final = 2.0
-"""How long an answer that can do without waits for shards."""
+"""Seconds that an answer waits for shards if it can do without them."""
 BLOCKED_S: Final = 10.0
-"""How long a thread waits for the ETag that a change is judged by."""
+"""Seconds that a thread waits for the ETag that a change depends on."""
 _ROUNDS: Final = 3
 _PAUSE_S: Final = 0.1
 _NOWHERE: Final = NeedingPlaces((), 0)
@@ -40,7 +40,7 @@ class TableEtags:
         self._fetcher = fetcher
         self._asks = PrimaryAsks(fetcher)
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The loop that `now` has it done on; set before it is called."""
+        """The loop on which `now` runs it; set before it is called."""
 
     async def read(self, resident: ShardedResident, request: ServedRequest) -> str:
         """The ETag of a table. Raises shard_unavailable if a range does not answer, and deadline_exceeded."""
@@ -53,7 +53,7 @@ class TableEtags:
         return self._fetcher.etag_of(resident, reads.read)
 
     async def read_soon(self, residents: Sequence[ShardedResident]) -> list[str]:
-        """The ETags of tables; a range that does not answer soon counts with the sequence that is known."""
+        """The ETags of tables; a range that does not answer soon counts with the known sequence."""
         wanted = [one for one in map(_probing, residents) if one.requests]
         await self._fetch_soon(wanted)
         read = {id(one.resident): one.read for one in wanted}
@@ -62,9 +62,9 @@ class TableEtags:
     async def measure(
         self, resident: ShardedResident, request: ServedRequest | None, but: Collection[str] = ()
     ) -> tuple[str, list[int]]:
-        """The ETag of a table with keys, and the rows of each range; those with tensors in `but` are not asked.
+        """The ETag of a table with keys, and the rows of each range; ranges with tensors in `but` are not asked.
 
-        Without a request, ranges that do not answer soon count as they are known. Otherwise raises shard_unavailable.
+        Without a request, ranges that do not answer soon count as known. Otherwise raises shard_unavailable.
         """
         version, wanted = resident.version_in_map, request or _request_of(SOON_S)
         asked = [
@@ -84,7 +84,7 @@ class TableEtags:
         return self._fetcher.etag_of(resident, read), rows
 
     async def _extent(self, one: RowRange, request: ServedRequest) -> Extent | RangeFailed:
-        """How many rows a range has, by whichever replica tells it."""
+        """The number of rows of a range, from whichever replica answers."""
         failure = RangeFailed("no replica is in sync")
         for turn in range(_ROUNDS):
             if turn:
@@ -106,11 +106,11 @@ class TableEtags:
         return self._fetcher.etag_of(resident, {**(reads.read or {}), **changed})
 
     def known(self, resident: ShardedResident, changed: Mapping[str, int]) -> str:
-        """The ETag of a table whose ranges `changed` are at these sequences, the others as far as is known."""
+        """The ETag of a table whose ranges `changed` are at these sequences, and the others at the known ones."""
         return self._fetcher.etag_of(resident, changed)
 
     def now(self, resident: ShardedResident) -> str:
-        """The ETag that a change of the table is judged by: it counts each scatter that was acknowledged before.
+        """The ETag that a change of the table depends on: it counts each scatter that was acknowledged before.
 
         Blocks, and belongs on a thread. Raises shard_unavailable if a primary does not answer.
         """
@@ -123,7 +123,7 @@ class TableEtags:
         return asking.result()
 
     async def committed(self, resident: ShardedResident, request: ServedRequest) -> str:
-        """As `now`, on the event loop, until the deadline of a request."""
+        """Like `now`, on the event loop, until the deadline of a request."""
         version = resident.version_in_map
         numbers = [number for number, one in enumerate(version.ranges) if one.primary is not None]
         found = await asyncio.gather(*(self._sequence(resident, number, request) for number in numbers))
@@ -137,7 +137,7 @@ class TableEtags:
         return version.etag_at(sum(answer for answer in found if not isinstance(answer, RangeFailed)))
 
     async def _sequence(self, resident: ShardedResident, number: int, request: ServedRequest) -> int | RangeFailed:
-        """How many scatters a range has committed, by whichever primary it has until the deadline."""
+        """The number of committed scatters of a range, from whichever primary it has until the deadline."""
         pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
         tensor, asked = resident.version_in_map.ranges[number].tensor, 0
         while True:
@@ -167,7 +167,7 @@ class TableEtags:
 
 
 def _probing(resident: ShardedResident, but: Collection[str] = ()) -> TableReads:
-    """Reads that say how far each open range is, but for those whose tensors are in `but`."""
+    """Reads of the sequence of each open range, except those with tensors in `but`."""
     ranges = resident.version_in_map.ranges
     numbers = [number for number, one in enumerate(ranges) if one.primary is not None and one.tensor not in but]
     return TableReads(resident, probes(resident.version_in_map, numbers))

@@ -1,8 +1,8 @@
-"""Downloads of tables that take scatters, or that have keys: each range is read as one of its replicas sends it.
+"""Downloads of open tables, and of tables with keys: each range is read as one of its replicas sends it.
 
-All streams are opened before the first byte is sent on, so that the ETag is known and each range is of one sequence.
-The rows of one range come after those of another; the streams that wait their turn hold some memory each. A shard gives
-up an answer that nobody reads for an hour. So a little is read of each, now and then, however slow the client is.
+All streams are opened before the first byte is sent on, so that the ETag is known and each range has one sequence. The
+rows of the ranges follow one another; the streams that wait hold some memory each. A shard gives up an answer that is
+not read for an hour. So a little is read of each stream now and then, however slow the client is.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.keys_spec import KeysSpec
 
 _HELD: Final = 1 << 18
-"""A stream that waits holds at most twice as many bytes."""
+"""A waiting stream holds at most twice as many bytes."""
 _PIECE: Final = 1 << 20
 _RAW: Final = b"application/octet-stream"
 _LENGTH: Final = 8
-"""Bytes of the length that a safetensors header begins with."""
+"""Bytes of the length at the start of a safetensors body."""
 _MAX_HEADER: Final = 1 << 12
 TOUCH_S: Final = 1200.0
-"""Seconds after which something is read of a stream that waits; a client may take as long for one piece."""
+"""Seconds between reads of a waiting stream; a client may take as long for one piece."""
 _TOUCH: Final = 1 << 20
-"""Bytes that are read then: enough for the kernels of both machines to let some more through."""
+"""Bytes of such a read: enough for the kernels of both machines to let more through."""
 _TOUCH_WAIT_S: Final = 1.0
 _OPEN_S: Final = 10.0
 _SILENT_S: Final = 30.0
@@ -55,7 +55,7 @@ _PROBLEMS: Final = (OSError, ValueError, EOFError, BadAnswer, asyncio.LimitOverr
 
 
 class _Target(NamedTuple):
-    """What a shard is asked for of a range, below its tensor's path, and in which format."""
+    """The path below a range's tensor to request from a shard, and the format."""
 
     path: bytes
     accept: bytes = _RAW
@@ -63,10 +63,7 @@ class _Target(NamedTuple):
 
 @dataclass(slots=True)
 class _RangeStream:
-    """The rows of one range that come, of the content at `sequence`: `held`, and `left` bytes after that.
-
-    There are so many `rows`.
-    """
+    """The incoming rows of one range, of the content at `sequence`: `held`, and `left` bytes after that."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -75,15 +72,15 @@ class _RangeStream:
     rows: int
     held: deque[bytes] = field(default_factory=deque)
     keys: KeysSpec | None = None
-    """Those that come first."""
+    """The bytes that come first."""
 
     @property
     def is_over(self) -> bool:
-        """Whether all has been read."""
+        """Whether everything has been read."""
         return not self.left and not self.held
 
     async def read(self, most: int = _PIECE) -> bytes:
-        """The next bytes, at most so many. Raises OSError, EOFError and TimeoutError."""
+        """The next bytes, at most this many. Raises OSError, EOFError and TimeoutError."""
         if self.held:
             piece = self.held.popleft()
             if len(piece) > most:
@@ -93,7 +90,7 @@ class _RangeStream:
             return await self._take(min(most, _PIECE))
 
     async def read_keys(self) -> KeysSpec:
-        """The header of a safetensors file that begins with keys. Raises BadAnswer besides."""
+        """The header of a safetensors file that begins with keys. Raises also BadAnswer."""
         length = int.from_bytes(await self._whole(_LENGTH), "little")
         if length > _MAX_HEADER:
             raise BadAnswer(f"the header of a download has {length} bytes")
@@ -131,7 +128,7 @@ class _RangeStream:
 
 
 class TableSnapshots:
-    """Opens snapshots over connections of its own, asked for as `fetcher` asks."""
+    """Opens snapshots over its own connections, with the key and authorities of `fetcher`."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
@@ -160,7 +157,7 @@ class TableSnapshots:
     async def open_keyed(
         self, resident: ShardedResident, request: ServedRequest, *, with_rows: bool
     ) -> ContentSnapshot:
-        """All keys as an upload has them, and the rows behind them. Raises shard_unavailable and overloaded."""
+        """All keys in the form of an upload, and the rows after them. Raises shard_unavailable and overloaded."""
         target = _Target(b"content" if with_rows else b"keys", SAFETENSORS_FILE.media_type.encode())
         targets = dict.fromkeys(range(len(resident.version_in_map.ranges)), target)
         found, etag = await self._streams(resident, targets, request)
@@ -173,7 +170,7 @@ class TableSnapshots:
     async def _streams(
         self, resident: ShardedResident, targets: Mapping[int, _Target], request: ServedRequest
     ) -> tuple[list[_RangeStream], str]:
-        """The streams of these ranges, and the ETag that they are of. Raises shard_unavailable and overloaded."""
+        """The streams of these ranges, and their ETag. Raises shard_unavailable and overloaded."""
         version, read = resident.version_in_map, dict[str, int]()
         request.memory.charge(2 * _HELD * len(targets))
         wanted = {number: version.ranges[number] for number in targets}
@@ -194,7 +191,7 @@ class TableSnapshots:
         return found, self._fetcher.sequences.etag(version, read)
 
     async def _stream(self, one: RowRange, target: _Target, request: ServedRequest) -> _RangeStream | Sequence[Failure]:
-        """The stream of a range, by whichever replica gives it, or why none does."""
+        """The stream of a range, from whichever replica gives it, or why none does."""
         failures: list[Failure] = []
         for turn in range(_ROUNDS):
             if turn:
@@ -257,7 +254,7 @@ async def _pieces(streams: Sequence[_RangeStream], memory: Memory) -> AsyncItera
 async def _keyed_pieces(
     streams: Sequence[_RangeStream], specs: Sequence[KeysSpec], memory: Memory
 ) -> AsyncIterator[bytes]:
-    """The keys of all streams, and then what comes behind them: of strings all offsets first, from 0."""
+    """The keys of all streams, then the rest; for strings, all offsets first, from 0."""
     turns = _Turns(streams, memory)
     before = 0
     for number, (stream, spec) in enumerate(zip(streams, specs, strict=True)):
@@ -285,7 +282,7 @@ async def _keyed_pieces(
 
 
 class _Turns:
-    """Reads one stream after the other, and now and then a little of those that wait."""
+    """Reads one stream after the other, and now and then a little of the waiting ones."""
 
     def __init__(self, streams: Sequence[_RangeStream], memory: Memory) -> None:
         self._streams = streams

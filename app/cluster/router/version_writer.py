@@ -1,9 +1,9 @@
 """Writes one version: its rows to all replicas of a segment at once, segment after segment, and then publishes it.
 
-While the shards of one segment still make it durable, the next segment begins. A shard that is lost midway is left out:
-in its place another one pulls the segment from a replica that has it, once all rows have come.
+While the shards of one segment make it durable, the next segment begins. A shard that is lost midway is left out: once
+all rows have arrived, another one pulls the segment from a replica that has it.
 
-The rows of an import may be pulled by the shards themselves, see `pulled_from`.
+The shards themselves may pull the rows of an import, see `pulled_from`.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _PULLS: Final = 8
 """Segments that are pulled at the same time."""
 _LOOK_S: Final = 0.5
 _ATTEMPTS: Final = 3
-"""Shards that are tried in the place of one that was lost."""
+"""Shards that are tried in place of a lost one."""
 logger = logging.getLogger("gathernd")
 
 Found = TypeVar("Found")
 BytesBefore: TypeAlias = Callable[[int], int]
-"""How many bytes come before a row."""
+"""Number of bytes before a row."""
 
 
 class VersionWriter:
-    """One version on its way. All methods block, on shards and etcd, and raise shard_unavailable and
+    """One version in progress. All methods block, on shards and etcd, and raise shard_unavailable and
     insufficient_storage.
     """
 
     keys: KeyPlacement | None = None
-    """How its rows are placed by their keys, if they have keys."""
+    """The placement of its rows by key, if they have keys."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class VersionWriter:
         self._place = 0
         """Bytes that have been written."""
         self._writers: dict[int, list[SegmentWriter]] = {}
-        """By the start of their segment, of those that have begun."""
+        """By the start of their segment, the writers of those that have begun."""
         self._finishing: deque[Segment] = deque()
         self._lost: set[str] = set()
         """Shards that have failed: they get nothing more of this version."""
@@ -89,7 +89,7 @@ class VersionWriter:
             uploads.end(self.content_id)
             raise
         self._next = 0
-        """The number of the segment that is written, or comes next."""
+        """The number of the segment that is being written, or comes next."""
 
     def _begun(self, catalogue: Catalogue) -> Change | None:
         parts = self._parts(catalogue.options)
@@ -121,10 +121,11 @@ class VersionWriter:
                 self._end(segment)
 
     def pulled_from(self, origin: str) -> Generator[Buffer, None, None]:
-        """Have the shards pull all segments from where they are imported, in place of `write` and `finish`: the bytes.
+        """Make the shards pull all segments from the source of an import, in place of `write` and `finish`. Yields the
+        bytes.
 
-        Segments are pulled at the same time, each by one shard from `origin`, and by the others from that one. The
-        bytes are read from the shards, in order; an empty piece says that the next ones have not come yet.
+        Segments are pulled in parallel, each by one shard from `origin`, and by the others from that shard. The bytes
+        are read from the shards, in order; an empty piece says that the next ones have not arrived yet.
         """
         with ThreadPoolExecutor(_PULLS, "pull-segment") as threads:
             try:
@@ -140,14 +141,16 @@ class VersionWriter:
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def _waited(self, pulling: Future[Found]) -> Generator[Buffer, None, Found]:
-        """Wait until shards have pulled; meanwhile yield empty pieces, and leave shards that are not alive any more."""
+        """Wait until shards have pulled; meanwhile yield empty pieces, and give up shards that are no longer alive."""
         while not wait((pulling,), _LOOK_S).done:
             self._pulling.leave(self._client.catalogue.alive)
             yield b""
         return pulling.result()
 
     def _pull_everywhere(self, segment: Segment, origin: str) -> tuple[dict[str, str], dict[str, ShardFailed]]:
-        """Have all its shards pull a segment: the digest on those that have it, and the failures of the others."""
+        """Make all its shards pull a segment. Returns the digest on those that have it, and the
+        failures of the others.
+        """
         digests: dict[str, str] = {}
         failures: dict[str, ShardFailed] = {}
         for node in segment.nodes:
@@ -160,7 +163,7 @@ class VersionWriter:
         return digests, failures
 
     def _rows_of(self, segment: Segment) -> Iterator[Buffer]:
-        """The bytes of a segment, from one of its shards. If it fails midway, the next one goes on."""
+        """The bytes of a segment, from one of its shards. If it fails midway, the next one continues."""
         first, count = 0, segment.row_count
         row = segment.size // count
         failures = []
@@ -177,7 +180,7 @@ class VersionWriter:
         raise _error(failures)
 
     def finish(self) -> None:
-        """All bytes are written: wait until each segment is whole and durable on all its shards."""
+        """All bytes are written: wait until each segment is complete and durable on all its shards."""
         while self._next < len(self._segments):  # those without a byte
             self._end(self._current())
         while self._finishing:
@@ -186,7 +189,8 @@ class VersionWriter:
     def publish(
         self, conditions: Conditions, sha256: str, keep: int, origin: str, note: str
     ) -> tuple[Version, Catalogue]:
-        """Make it the current version: the version, and a catalogue that has it. `sha256` is that of all items.
+        """Make it the current version. Returns the version, and a catalogue that has it. `sha256` is the digest of all
+        items.
 
         Raises what `transitions.publish` raises.
         """
@@ -201,7 +205,7 @@ class VersionWriter:
 
         catalogue = self._client.transact(publish)
         found = self._published(catalogue)
-        if found is None:  # another one has been published and has taken its place
+        if found is None:  # another one has been published and has replaced it
             raise unavailable(f"the new version of {self._table!r} was superseded and removed at once")
         self._uploads.end(self.content_id)
         return found, catalogue
@@ -212,7 +216,7 @@ class VersionWriter:
         return next((one for one in versions if one.content_id == self.content_id), None)
 
     def abandon(self) -> None:
-        """Leave nothing, unless it is published: the reconciler drops what was written."""
+        """Remove everything, unless it is published: the reconciler drops the written rows."""
         for writers in self._writers.values():
             for writer in writers:
                 writer.give_up()
@@ -222,7 +226,7 @@ class VersionWriter:
     # One segment
 
     def _current(self) -> Segment:
-        """The segment that is written now; it begins, and so do those before it that have no byte."""
+        """The segment that is being written; it begins, and so do earlier ones without a byte."""
         while True:
             segment = self._segments[self._next]
             if segment.start not in self._writers:
@@ -232,7 +236,7 @@ class VersionWriter:
             self._end(segment)
 
     def _begin(self, segment: Segment) -> Segment:
-        """Connect to all shards that are to have a segment: others in the place of those that have failed before."""
+        """Connect to all shards of a segment, with others in place of those that failed before."""
         for node in self._lost & set(segment.nodes):
             with suppress(GatherError):  # if no other has room, it is tried
                 segment = self._moved(segment, node)
@@ -250,13 +254,13 @@ class VersionWriter:
         return segment
 
     def _body(self, segment: Segment) -> SegmentBody:
-        """What a shard is sent of a segment."""
+        """The segment as a shard gets it."""
         shape = ",".join(map(str, segment.shape(self._shape)))
         path = f"{path_of('putTensor', name=self._tensor(segment))}?dtype={self._dtype.name}&shape={shape}&keep=1"
         return SegmentBody(path, RAW, segment.size, segment.size)
 
     def _check(self, segment: Segment) -> None:
-        """Raises unless a shard still takes the rows of a segment."""
+        """Raise unless a shard still accepts the rows of a segment."""
         writers = self._writers[segment.start]
         if all(writer.failure is not None for writer in writers):
             raise _error([writer.failure for writer in writers if writer.failure is not None])
@@ -270,7 +274,7 @@ class VersionWriter:
             self._finish(self._finishing.popleft())
 
     def _finish(self, segment: Segment) -> None:
-        """Wait until a segment is whole on all its shards; others take the place of those that fail."""
+        """Wait until a segment is complete on all its shards; others replace those that fail."""
         writers = self._writers[segment.start]
         for writer in writers:
             writer.finish()
@@ -281,7 +285,7 @@ class VersionWriter:
     def _settle(
         self, segment: Segment, digests: Mapping[str, str], failures: Mapping[str, ShardFailed], origin: str = ""
     ) -> Segment:
-        """The segment, whole on all its shards: others take the place of those in `failures`."""
+        """The segment, complete on all its shards: others replace those in `failures`."""
         if len(set(digests.values())) > 1:
             raise GatherError("internal", "the replicas of a segment have different rows")
         segment = replace(segment, sha256=next(iter(digests.values()), ""))
@@ -295,7 +299,7 @@ class VersionWriter:
         return segment
 
     def _replaced(self, segment: Segment, lost: str, whole: list[str], failure: ShardFailed, origin: str) -> Segment:
-        """The segment with another shard in the place of `lost`, which has pulled it from a shard in `whole` or from
+        """The segment with another shard in place of `lost`, which has pulled it from a shard in `whole` or from
         `origin`, and is added to `whole`.
         """
         for _ in range(_ATTEMPTS):
@@ -313,7 +317,7 @@ class VersionWriter:
         raise _error([failure])
 
     def _pull(self, segment: Segment, node: str, whole: Sequence[str], origin: str) -> str:
-        """Have a shard pull a segment; its digest. Raises ShardFailed."""
+        """Make a shard pull a segment. Returns its digest. Raises ShardFailed."""
         tensor = self._tensor(segment)
         nodes = self._client.catalogue.nodes
         order = PullOrder(
@@ -333,7 +337,7 @@ class VersionWriter:
         return shard_tensor(self.content_id, segment.start, segment.stop)
 
     def _moved(self, segment: Segment, lost: str) -> Segment:
-        """The segment with a shard in the place of `lost` that has not failed; raises GatherError if there is none."""
+        """The segment with a shard in place of `lost` that has not failed; raises GatherError if there is none."""
 
         def move(catalogue: Catalogue) -> Change | None:
             return transitions.move_upload(catalogue, self.content_id, segment.start, lost, self._lost)
@@ -352,7 +356,7 @@ class VersionWriter:
 
 
 def ranges_for(size: int, options: Options) -> int:
-    """Into how many ranges a table of `size` bytes is cut."""
+    """The number of ranges for a table of `size` bytes."""
     largest = options.segment_bytes
     return max(options.ranges, -(-size // largest) if largest else 0)
 
