@@ -36,18 +36,18 @@ NOBODY: Final[frozenset[str]] = frozenset()
 
 
 def min_in_sync(replicas: int) -> int:
-    """How many replicas, the primary included, have a scatter before it is acknowledged, of a table with `replicas`."""
+    """How many replicas, including the primary, must have a scatter before it is acknowledged, for this `replicas`."""
     return 2 if replicas >= 3 else 1
 
 
 def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
-    """Have the ranges of a version take scatters: those that are closed and have a shard that runs.
+    """Open the ranges of a version for scatters: those that are closed and have a running shard.
 
-    The shards of a segment that run are in sync, if they have the rows that were uploaded. One of them is proposed as
-    primary, at epoch PROPOSED. It begins once it has found its rows, and raises the epoch. Until then nothing is
-    acknowledged, so that any shard of the segment that has its rows may join (`join_proposed`) and be proposed in its
-    place. It is judged by the table, so that no segment moves meanwhile. A range whose shards are all lost stays
-    closed. Raises tensor_not_found.
+    The running shards of a segment are in sync, if they have the uploaded rows. One of them is proposed as primary, at
+    epoch PROPOSED. It begins once it has found its rows, and raises the epoch. Until then nothing is acknowledged, so
+    any shard of the segment that has its rows may join (`join_proposed`) and be proposed in its place. The change
+    depends on the table's record, so that no segment moves meanwhile. A range whose shards are all lost stays closed.
+    Raises tensor_not_found.
     """
     own = catalogue.record_of(name)
     version = own.version(number)
@@ -79,10 +79,10 @@ def leave_in_sync(catalogue: Catalogue, tensor: str, epoch: int, gone: frozenset
 
 
 def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Change | None:
-    """Count a replica as in sync that has every record of the primary. For the primary at `epoch`.
+    """Add a replica that has every record of the primary to the in-sync set. For the primary at `epoch`.
 
     Returns None if it is in sync. Raises precondition_failed if the range is at another epoch, or closed, or if the
-    segment is not listed on `node`; it is judged by the table.
+    segment is not listed on `node`; the change depends on the table's record.
     """
     record = catalogue.ranges.get(tensor)
     if record is not None and node in record.in_sync:
@@ -96,10 +96,10 @@ def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Ch
 
 
 def join_proposed(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
-    """Count a shard as in sync that has the rows which were uploaded, if no primary has begun. For that shard.
+    """Add a shard that has the uploaded rows to the in-sync set, if no primary has begun. For that shard.
 
-    Returns None if it is in sync, if a primary has begun, or if the segment is not listed on `node`; it is judged by
-    the table.
+    Returns None if it is in sync, if a primary has begun, or if the segment is not listed on `node`; the change depends
+    on the table's record.
     """
     record, listed = catalogue.ranges.get(tensor), find_listed(catalogue, tensor)
     if record is None or listed is None or record.epoch > PROPOSED:
@@ -111,9 +111,9 @@ def join_proposed(catalogue: Catalogue, tensor: str, node: str) -> Change | None
 
 
 def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Change | None:
-    """Raise the epoch of a range to `epoch` at least. For its primary `node`, whose own epoch that is.
+    """Raise the epoch of a range to at least `epoch`. For its primary `node`, whose own epoch that is.
 
-    A primary raises its own epoch before it has a replica join. If the replica does not join, the record follows.
+    A primary raises its own epoch before it lets a replica join. If the replica does not join, the record follows.
     Returns None if the epoch is as high, or if another shard is the primary.
     """
     record = catalogue.ranges.get(tensor)
@@ -126,7 +126,7 @@ def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
     """Take a replica that has lost its rows out of the range, and make another one the primary if it was that.
 
     If no other replica is in sync, nothing changes, and the range waits: no replica that lacks acknowledged scatters
-    takes its place. Before a primary has begun, a shard that has its rows ends that by `join_proposed`.
+    replaces it. Before a primary has begun, a shard that has its rows ends the wait by `join_proposed`.
     """
     record = catalogue.ranges.get(tensor)
     if record is None or node not in record.in_sync or record.in_sync == (node,):
@@ -135,10 +135,10 @@ def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
 
 
 def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | None:
-    """Give ranges whose primary is lost another one: a replica in sync that runs.
+    """Give ranges with a lost primary a new one: a running in-sync replica.
 
-    Lost shards stay in sync: the new primary has them leave if it cannot reach them. A range without a replica in sync
-    that runs waits for one. `gone` are shards that count as lost before their lease says so.
+    Lost shards stay in sync: the new primary removes them if it cannot reach them. A range without a running in-sync
+    replica waits for one. `gone` are shards that count as lost before their lease ends.
     """
     moved = (
         (one.tensor, _led(catalogue, record, running, listed))
@@ -158,7 +158,7 @@ def close_ranges(catalogue: Catalogue) -> Change | None:
 
 
 def without(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord:
-    """The record once one of several replicas in sync has left; another one is the primary if it was that."""
+    """The record without one of several in-sync replicas; another one becomes the primary if it was that."""
     left = tuple(one for one in record.in_sync if one != node)
     return _led(catalogue, record, left, left)
 
@@ -174,7 +174,7 @@ def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeR
 
 
 def _led(catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync: tuple[str, ...]) -> RangeRecord:
-    """The record with the replicas `in_sync`: if the primary is not among `able`, one of those that runs becomes it.
+    """The record with the replicas `in_sync`; if the primary is not among `able`, one of those that run replaces it.
 
     A drained one comes last.
     """

@@ -34,10 +34,10 @@ EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How new versions are cut where their upload does not say: `ranges` segments, each on `replicas` shards.
+    """Defaults for new versions: `ranges` segments, each on `replicas` shards.
 
-    `key` is the API key that shards are asked with. A segment of more than `segment_bytes` is cut in two; None: never.
-    `cluster` is drawn when the options are written first: the store of a shard belongs to one cluster.
+    `key` is the API key for calls to shards. A segment of more than `segment_bytes` is split in two; None: never.
+    `cluster` is drawn when the options are first written: the store of a shard belongs to one cluster.
     """
 
     ranges: int = 4
@@ -49,11 +49,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows `start` to `stop` - 1 of one content, `size` bytes with the digest `sha256`, whole on each of `nodes`.
+    """Rows `start` to `stop` - 1 of one content, `size` bytes with the digest `sha256`, complete on each of `nodes`.
 
-    Of a table with keys it is the `rows` rows whose keys have a hash from `start` to `stop` - 1; their keys count in
+    For a table with keys, the `rows` rows whose keys have a hash from `start` to `stop` - 1; their keys count in
     `size`, and the digest is that of `shard_map.digest_of`. Before the rows are written the digest is "", and `nodes`
-    are the shards that are to get them.
+    are the shards that will get them.
     """
 
     start: int
@@ -69,17 +69,17 @@ class Segment:
         return self.stop - self.start if self.rows is None else self.rows
 
     def shape(self, of: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of its rows as shards hold them, of a table of the shape `of`."""
+        """The shape of its rows on shards, for a table of the shape `of`."""
         return (self.row_count, *of[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version: its segments cover the rows in order, without hole or overlap. A table without rows has none.
+    """One version: its segments cover the rows in order, without gap or overlap. A table without rows has none.
 
-    Those of a table with `keys` cover the hashes of keys instead. `created` is in nanoseconds since 1970, `sha256` and
-    `size` (bytes) are of all items, in the order in which they were sent. `origin` is the URL, or URL#TENSOR, that it
-    was imported from, "" where it was uploaded; `note` is the caller's.
+    The segments of a table with `keys` cover the hashes of keys instead. `created` is in nanoseconds since 1970,
+    `sha256` and `size` (bytes) are of all items, in the order sent. `origin` is the URL, or URL#TENSOR, of its import,
+    "" for an upload; `note` is the caller's.
     """
 
     number: int
@@ -101,7 +101,7 @@ class Version:
 
     @property
     def row_bounds(self) -> Sequence[tuple[int, int]]:
-        """The first row of each segment and the one behind its last, as a download has the rows."""
+        """The first row of each segment and the one after its last, as in a download."""
         return bounds_of(one.row_count for one in self.segments)
 
     def tensor(self, segment: Segment) -> str:
@@ -111,23 +111,23 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The versions that are kept, the oldest first; the last one is current.
+    """The kept versions, oldest first; the last one is current.
 
-    A table whose versions are all removed stays, so that `last_number` and lower numbers never come again.
+    A table whose versions are all removed stays, so that `last_number` and lower numbers are never reused.
     """
 
     versions: tuple[Version, ...]
     last_number: int
     created: int
     replicas: int | None = None
-    """On how many shards each segment is to be; None: as `Options` says."""
+    """On how many shards to keep each segment; None: as in `Options`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A shard: it answers at `address` (host:port) and may hold `capacity` bytes of rows.
 
-    `zone` is what fails together with it, "" where that is not known; `release` the version of the service there.
+    `zone` is its failure domain, "" if unknown; `release` the version of the service there.
     """
 
     address: str
@@ -138,7 +138,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class UploadRecord:
-    """A version of `table` on its way: the segments and the shards that the process `router` writes them to."""
+    """A version of `table` that is being uploaded: the segments and the shards that the process `router` writes them
+    to.
+    """
 
     table: str
     segments: tuple[Segment, ...]
@@ -147,10 +149,10 @@ class UploadRecord:
 
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
-    """A segment that takes scatters: `primary` takes them, and each of `in_sync` has all that were acknowledged.
+    """An open segment: `primary` orders its scatters, and each of `in_sync` has all acknowledged ones.
 
     `primary` is one of `in_sync`. Each change of the record raises `epoch`, so an epoch belongs to one primary. A
-    segment without such a record is closed: its rows are those that were uploaded.
+    segment without such a record is closed: it has the uploaded rows.
     """
 
     epoch: int
@@ -160,14 +162,14 @@ class RangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A record whose key alone says that something is so. `of` tells people who wrote it."""
+    """A record that has meaning by its key alone. `of` tells people who wrote it."""
 
     of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The highest number of a version of any table whose record is gone: a new table begins after it."""
+    """The highest version number of any table whose record is gone: a new table begins after it."""
 
     last_number: int = 0
 
@@ -186,12 +188,12 @@ KINDS: Final[Mapping[str, type[Record]]] = {
     "reconciler": Mark,
     "forgotten": Forgotten,
 }
-"""The records by the beginnings of their keys; one that does not end in a slash is the whole key."""
+"""The records by the prefix of their keys; one that does not end in a slash is the whole key."""
 _ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
 
 
 def kind_of(key: str) -> str | None:
-    """The beginning of a key, if it is in KINDS; else None: another release may have more kinds."""
+    """The prefix of a key, if it is in KINDS; else None: another release may have more kinds."""
     beginning = key[: key.find("/") + 1] or key
     return beginning if beginning in KINDS else None
 
@@ -203,7 +205,7 @@ def to_json(record: Record) -> bytes:
 
 
 def from_json(key: str, text: bytes) -> Record | None:
-    """Read the record of a key; None if its kind is not known. Members that are not known are ignored.
+    """Read the record of a key; None if its kind is unknown. Unknown members are ignored.
 
     Raises ValueError (pydantic's) if the text is not such a record.
     """
@@ -216,9 +218,9 @@ def from_json(key: str, text: bytes) -> Record | None:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All records as they stood at one moment, `revision`, which only rises.
+    """All records at one moment, `revision`, which only rises.
 
-    `revisions` has, for each key, the revision that wrote it last: a change says which of them it was judged by.
+    `revisions` has, for each key, the revision that last wrote it: a change names those it depends on.
     """
 
     revision: int = 0
@@ -230,14 +232,14 @@ class Catalogue:
     drained: frozenset[str] = frozenset()
     uploads: Mapping[str, UploadRecord] = field(default_factory=dict)
     ranges: Mapping[str, RangeRecord] = field(default_factory=dict)
-    """By the names under which shards hold the segments: those of open ranges alone."""
+    """The open ranges, by the names of their segments on shards."""
     reconciler: Mark | None = None
-    """Which reconciler is in office, None if none is. Its fence is the revision that wrote the record."""
+    """The leading reconciler, None if there is none. Its fence is the revision that wrote the record."""
     forgotten: Forgotten = Forgotten()
     revisions: Mapping[str, int] = field(default_factory=dict)
 
     def record_of(self, name: str) -> NameRecord[Version]:
-        """All that a name stands for."""
+        """The versions, or the alias, of a name."""
         table = self.tables.get(name)
         versions = () if table is None else table.versions
         return NameRecord(name, versions, self._aliases_by_name.get(name, ()), self.aliases.get(name))
@@ -255,9 +257,9 @@ class Catalogue:
 class Change:
     """A change of the catalogue that is made as a whole or not at all.
 
-    `puts` has new records by key, None where the key goes; those in `leased` go by themselves when the process that
-    made the change has been silent for long. It is made only if no key of `puts`, none in `unchanged`, and none that
-    begins with one of `no_newer`, has been written since the catalogue that it was judged by.
+    `puts` has new records by key, None to remove the key; etcd removes those in `leased` when the process that made the
+    change has been silent for long. The change is made only if no key of `puts`, none in `unchanged`, and none with a
+    prefix in `no_newer`, has been written since the catalogue that it was computed from.
     """
 
     puts: Mapping[str, Record | None] = field(default_factory=dict)
@@ -267,7 +269,7 @@ class Change:
 
 
 class TooLarge(Exception):
-    """A change has more bytes or records than the database is set to take at once; nothing of it is made."""
+    """A change has more bytes or records than the database accepts at once; nothing of it is made."""
 
 
 _FOLDERS: Final = {
@@ -281,9 +283,9 @@ _SETS: Final = {"alive/": "alive", "drained/": "drained"}
 
 
 def updated(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[bytes, int] | None]) -> Catalogue:
-    """The catalogue at `revision`, with what was written since by key: the record and its revision, None if it is gone.
+    """The catalogue at `revision`, with the records written since by key: the record and its revision, None if removed.
 
-    Raises OSError for a record that cannot be read: to leave it out would be to say that it is not there.
+    Raises OSError for an unreadable record: leaving it out would mean that it does not exist.
     """
     revisions = dict(catalogue.revisions)
     changed: dict[str, Any] = {}

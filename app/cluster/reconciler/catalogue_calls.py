@@ -1,4 +1,4 @@
-"""The catalogue as a reconciler asks for it: calls that an event loop waits for."""
+"""Calls to the catalogue from a reconciler's event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.cluster.catalogue.records import Catalogue
 
 
 class CatalogueCalls:
-    """A client of the catalogue whose calls an event loop waits for. `taken` is called, on the loop, for newer ones."""
+    """A client of the catalogue for an event loop. `taken` is called, on the loop, for newer catalogues."""
 
     def __init__(self, database: Database) -> None:
         self._loop = asyncio.get_running_loop()
@@ -28,7 +28,7 @@ class CatalogueCalls:
 
     @property
     def catalogue(self) -> Catalogue:
-        """The newest one known."""
+        """The newest known catalogue."""
         return self._client.catalogue
 
     async def refresh(self) -> Catalogue:
@@ -40,5 +40,5 @@ class CatalogueCalls:
         await asyncio.to_thread(self._client.transact, transition)
 
     def close(self) -> None:
-        """Take no newer catalogue any more."""
+        """Take no newer catalogues any more."""
         self._stop.set()

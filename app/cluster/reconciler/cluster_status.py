@@ -1,4 +1,4 @@
-"""How a cluster stands, for people: its shards, and which of them have which segments."""
+"""The status of a cluster, for people: its shards, and their segments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.cluster.reconciler.cluster_view import HeldSegment
 def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> dict[str, Any]:
     """The shards and tables of a cluster, as plain values.
 
-    `held` has what each shard that answered says that it has. A shard is `lost` if it does not run, and `draining` if
-    it gives its segments up. A replica is `whole` if its shard says so. A range that takes scatters has its `primary`,
-    the replicas `in_sync` and the `epoch`.
+    `held` has the segment list of each shard that answered. A shard is `lost` if it does not run, and `draining` if it
+    gives up its segments. A replica is `whole` if its shard lists it. An open range has its `primary`, the replicas
+    `in_sync` and the `epoch`.
     """
     used = used_bytes(catalogue)
     return {
@@ -81,9 +81,9 @@ def _opened(catalogue: Catalogue, tensor: str) -> dict[str, Any]:
 
 
 def living_replicas(one: Listed, catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> int:
-    """How many shards that run have a segment: of an open range those that are in sync.
+    """Number of running shards with a segment: for an open range, those in sync.
 
-    Of a shard that did not answer the catalogue is believed.
+    For a shard that did not answer, the catalogue counts.
     """
     nodes = one.segment.nodes if one.opened is None else one.opened.in_sync
     living = [node for node in nodes if node in catalogue.alive]

@@ -1,4 +1,4 @@
-"""What a reconciler knows of its cluster: the catalogue, and what each shard that it has listed holds."""
+"""What a reconciler knows of its cluster: the catalogue, and the segments of each listed shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.cluster.shard_map import shard_tensor
 
 @dataclass(frozen=True, slots=True)
 class HeldSegment:
-    """What a shard says of a segment that it has whole."""
+    """A shard's description of a complete segment."""
 
     size: int
     sha256: str
@@ -22,7 +22,7 @@ class HeldSegment:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The segments that a shard has whole, by name, from a list that showed it the fence `fence`.
+    """The complete segments of a shard, by name, from a list that showed it the fence `fence`.
 
     `revision` is that of a catalogue that was read before the list: a segment that was published later may be missing.
     """
@@ -34,19 +34,19 @@ class Holding:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The catalogue, and what the shards that were listed with the fence `fence` hold."""
+    """The catalogue, and the segments of the shards that were listed with the fence `fence`."""
 
     catalogue: Catalogue
     holdings: Mapping[str, Holding]
 
     @cached_property
     def fence(self) -> int:
-        """The fencing token of the reconciler that is in office, 0 if none is."""
+        """The fencing token of the leading reconciler, 0 if there is none."""
         return self.catalogue.revisions.get("reconciler", 0)
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, HeldSegment]]:
-        """The segments of each shard that runs and was listed with the fence."""
+        """The segments of each running shard that was listed with the fence."""
         return {
             node: holding.segments
             for node, holding in self.holdings.items()
@@ -65,7 +65,7 @@ class ClusterView:
 
     @cached_property
     def wanted(self) -> frozenset[tuple[str, str]]:
-        """Shards and the segments that tables or uploads list there."""
+        """Shards and the segments that tables or uploads list on them."""
         found = {(node, one.tensor) for one in self.segments for node in one.segment.nodes}
         for content_id, upload in self.catalogue.uploads.items():
             for segment in upload.segments:
@@ -74,7 +74,7 @@ class ClusterView:
 
     @cached_property
     def used(self) -> Mapping[str, int]:
-        """The bytes of rows on each shard, with those that it is to copy of open ranges."""
+        """The bytes of rows on each shard, including the open ranges that it will copy."""
         found = dict.fromkeys(self.catalogue.nodes, 0)
         for one in self.segments:
             for node in self.whole(one) if one.opened is None else one.segment.nodes:
@@ -82,16 +82,16 @@ class ClusterView:
         return found
 
     def room(self) -> dict[str, int]:
-        """The bytes that each shard may still be given: those that are known and not drained."""
+        """Free bytes of each shard that is known and not drained."""
         return {node: free for node, free in free_bytes(self.catalogue).items() if node in self.known}
 
     def has(self, node: str, tensor: str, sha256: str) -> bool:
-        """Whether a shard that is known has a segment whole, with this digest."""
+        """Whether a known shard has a complete segment with this digest."""
         found = self.known.get(node, {}).get(tensor)
         return found is not None and sha256 in ("", found.sha256)
 
     def whole(self, one: Listed) -> tuple[str, ...]:
-        """The shards of a segment that have it whole: of an open range those that are in sync."""
+        """The shards that have a segment complete: for an open range, those in sync."""
         if one.opened is not None:
             own = (node for node in one.segment.nodes if node in one.opened.in_sync)
             return tuple(node for node in own if self.has(node, one.tensor, ""))
@@ -108,5 +108,5 @@ class ClusterView:
         return node in self.catalogue.alive and node in self.catalogue.nodes
 
     def is_leaving(self, node: str) -> bool:
-        """Whether a shard is lost or drained: other shards are to have what it has."""
+        """Whether a shard is lost or drained, so that other shards must get its segments."""
         return not self.is_alive(node) or node in self.catalogue.drained

@@ -1,12 +1,12 @@
-"""Failover of ranges that take scatters: beside the rounds, which take seconds, since a range without primary refuses.
+"""Failover of open ranges. It runs beside the rounds, which take seconds, because a range without a primary refuses.
 
-A shard counts as lost when its lease has ended, 15 s after its last word, or sooner if its process is gone: its address
-has refused connections for GONE_AFTER_S without one that was let in. A refusal comes from a machine that runs, where
-nobody listens; a shard that is slow, stopped or cut off does not refuse, and keeps its ranges until its lease ends.
+A shard counts as lost when its lease has ended, 15 s after its last sign, or sooner if its process is gone: its address
+has refused every connection for GONE_AFTER_S. A refusal comes from a running machine without a listener; a shard that
+is slow, stopped or cut off does not refuse, and keeps its ranges until its lease ends.
 
-Nothing rests on this being right. A shard that was taken for lost by mistake is fenced like any other: the new primary
-has each record that was acknowledged, and refuses older epochs. A mistake costs one change of primary and one catch-up.
-The lease itself stays: no rows are copied for a shard that is only started again.
+Correctness does not depend on this. A shard that was wrongly taken for lost is fenced like any other: the new primary
+has every acknowledged record, and refuses older epochs. A mistake costs one change of primary and one catch-up. The
+lease itself stays: no rows are copied for a shard that is only restarted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from app.cluster.reconciler.shard_calls import ShardCalls
 from app.errors import GatherError
 
 PROBE_S: Final = 0.5
-"""Seconds between connections to the shards of ranges that take scatters."""
+"""Seconds between connections to the shards of open ranges."""
 GONE_AFTER_S: Final = 1.0
 logger = logging.getLogger("gathernd")
 
 
 class Failover:
-    """Gives ranges another primary while its reconciler is in office, which `is_in_office` tells of a catalogue."""
+    """Gives ranges a new primary while its reconciler is the leader, which `is_in_office` reads from a catalogue."""
 
     def __init__(
         self, catalogues: CatalogueCalls, shards: ShardCalls, is_in_office: Callable[[Catalogue], bool]
@@ -45,10 +45,10 @@ class Failover:
         """Since when a shard has refused each connection."""
         self._gone: frozenset[str] = frozenset()
         self.count = 0
-        """Ranges that were given another primary."""
+        """Ranges that were given a new primary."""
 
     def wake(self) -> None:
-        """Look at once: the catalogue has changed."""
+        """Check at once: the catalogue has changed."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -76,7 +76,7 @@ class Failover:
                     await self._wake.wait()
 
     async def _probe(self, catalogue: Catalogue, nodes: Collection[str]) -> None:
-        """Connect to these shards, and note which are gone."""
+        """Connect to these shards, and record which are gone."""
         now = asyncio.get_running_loop().time()
         refused = await asyncio.gather(*(self._shards.refuses(catalogue, node) for node in nodes))
         refusing = [node for node, is_so in zip(nodes, refused, strict=True) if is_so]
@@ -84,7 +84,7 @@ class Failover:
         self._gone = frozenset(node for node in refusing if now - self._refused_since[node] >= GONE_AFTER_S)
 
     async def _fail_over(self, catalogue: Catalogue) -> None:
-        """Give all ranges whose primary is lost another one, as far as there is one."""
+        """Give all ranges with a lost primary a new one, if possible."""
         lost = {one.primary for one in catalogue.ranges.values()} - self._running(catalogue)
         made = in_office(lambda catalogue: fail_over(catalogue, self._gone), self._is_in_office)
         moved = len(catalogue.ranges) if lost else 0
@@ -107,7 +107,7 @@ class Failover:
 
 
 def in_office(transition: Transition, is_in_office: Callable[[Catalogue], bool]) -> Transition:
-    """A transition that a reconciler makes while it is in office, and not after it has been replaced."""
+    """A transition of a reconciler, made only while it is the leader."""
 
     def judged(catalogue: Catalogue) -> Change | None:
         change = transition(catalogue) if is_in_office(catalogue) else None
@@ -117,5 +117,5 @@ def in_office(transition: Transition, is_in_office: Callable[[Catalogue], bool])
 
 
 def _watched(catalogue: Catalogue) -> set[str]:
-    """The shards whose replicas of ranges are in sync."""
+    """The shards that are in sync with an open range."""
     return {node for one in catalogue.ranges.values() for node in one.in_sync if node in catalogue.nodes}

@@ -1,4 +1,4 @@
-"""The metrics of a reconciler, at /metrics of a port of its own. They are read when Prometheus asks for them."""
+"""The metrics of a reconciler, at /metrics of a separate port. They are computed when Prometheus asks."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ SERIES: Final = frozenset(
 
 
 class ReconcilerMetrics(Collector):
-    """The metrics of one reconciler. Only the one in office says how the cluster stands."""
+    """The metrics of one reconciler. Only the leader reports the state of the cluster."""
 
     def __init__(self, reconciler: Reconciler, now: Callable[[], float] = monotonic) -> None:
         self._reconciler = reconciler
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
-        """The values of this moment."""
+        """The current values."""
         view, pulling = self._reconciler.view, list(self._reconciler.pulling.values())
         yield GaugeMetricFamily(*IN_OFFICE, value=float(view is not None))
         yield GaugeMetricFamily(*PULLS, value=len(pulling))
@@ -99,7 +99,7 @@ class ReconcilerMetrics(Collector):
 
 
 def serve_metrics(reconciler: Reconciler, host: str, port: int) -> Callable[[], None]:
-    """Serve the metrics from a thread of its own; what ends that is returned."""
+    """Serve the metrics from a separate thread; returns a function that ends it."""
     registry = CollectorRegistry()
     registry.register(ReconcilerMetrics(reconciler))
     server, thread = start_http_server(port, host, registry)

@@ -1,7 +1,7 @@
-"""Moves: a segment of the catalogue, the parts that are to take its place, and the copies that have to be whole first.
+"""Moves: a segment of the catalogue, the parts that will replace it, and the copies that must be complete first.
 
-A replica on another shard, one more or one fewer replica, a segment cut in two: each is a move. A move of an open range
-has no copies: the catalogue lists a shard before it has the rows, and the shard counts once it is in sync.
+A replica on another shard, one more or one fewer replica, a segment split in two: each is a move. A move of an open
+range has no copies: the catalogue lists a shard before it has the rows, and the shard counts once it is in sync.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from app.cluster.catalogue.ranges import without
 from app.cluster.catalogue.records import Catalogue, Change, Record, Segment, Table
 
 AT_ONCE: Final = 50
-"""Moves in one change of the catalogue: each compares a table and a range, and etcd takes 128 of them by default."""
+"""Moves per change of the catalogue: each compares a table and a range, and etcd takes 128 of them by default."""
 Reason: TypeAlias = Literal["restore", "replace", "add", "remove", "spread", "split", "even out"]
-"""Why a segment moves: its shard has lost it; its shard is lost or drained; replicas are too few, or too many; two
-are in one zone; it is too large; other shards hold less."""
+"""Why a segment moves: its shard has lost it; its shard is lost or drained; there are too few or too many replicas; two
+are in one zone; it is too large; other shards hold less.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A part that `node` is to have whole before the catalogue lists it there."""
+    """A part that `node` must have complete before the catalogue lists it there."""
 
     node: str
     part: Segment
@@ -31,7 +32,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`parts` take the place of a segment once all `copies` are whole. `leaving` gives it up, "" if no shard does."""
+    """`parts` replace a segment once all `copies` are complete. `leaving` gives it up, "" if no shard does."""
 
     of: Listed
     reason: Reason
@@ -41,7 +42,7 @@ class Move:
 
     @property
     def changes_catalogue(self) -> bool:
-        """Whether there is something to flip, which there is not if a shard only gets back what it has lost."""
+        """Whether there is something to flip; there is not if a shard only restores what it has lost."""
         return self.parts != (self.of.segment,)
 
 
@@ -59,18 +60,18 @@ def added(one: Listed, new: str, reason: Reason = "add") -> Move:
 
 
 def removed(one: Listed, old: str) -> Move:
-    """A move that takes a replica away."""
+    """A move that removes a replica."""
     part = replace(one.segment, nodes=tuple(node for node in one.segment.nodes if node != old))
     return Move(one, "remove", (part,), leaving=old)
 
 
 def restored(one: Listed, node: str) -> Move:
-    """A move that gives a shard back what the catalogue lists there."""
+    """A move that restores on a shard what the catalogue lists there."""
     return Move(one, "restore", (one.segment,), (Copy(node, one.segment),))
 
 
 def flip(catalogue: Catalogue, moves: Sequence[Move]) -> Change | None:
-    """Replace each segment by the parts of its move, where the catalogue still has it as the move was made for it.
+    """Replace each segment by the parts of its move, if the catalogue still has exactly the segment that was moved.
 
     A shard that leaves an open range is no longer in sync. Moves of a closed range are not made once it is open.
     Returns None if there is nothing to change.

@@ -56,13 +56,13 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done. Pulls under way that are not in `pulls` are to be cancelled."""
+    """The actions to take. Running pulls that are not in `pulls` are to be cancelled."""
 
     pulls: tuple[Pull, ...] = ()
     drops: tuple[Drop, ...] = ()
     flips: tuple[Move, ...] = ()
     lost_rows: Mapping[str, str] = field(default_factory=dict)
-    """By open range a shard that is to leave the replicas in sync, since it has lost its rows."""
+    """By open range, a shard that must leave the in-sync set because it has lost its rows."""
 
 
 @dataclass
@@ -76,10 +76,10 @@ class Planner:
     _joining: Joining = field(default_factory=Joining)
     _unwanted_since: dict[Drop, float] = field(default_factory=dict)
     _not_before: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When a copy that failed may be tried again, by shard and segment."""
+    """When a failed copy may be tried again, by shard and segment."""
 
     def plan(self, view: ClusterView, now: float) -> Plan:
-        """What is to be done now. `now` is in seconds and only rises."""
+        """The actions to take now. `now` is in seconds and only rises."""
         self._not_before = {copy: at for copy, at in self._not_before.items() if at > now}
         self._joining.note(view, now)
         self._choose_moves(view, now)
@@ -99,11 +99,11 @@ class Planner:
         )
 
     def is_ready(self, move: Move, view: ClusterView) -> bool:
-        """Whether all copies of a move are whole, so that the catalogue may list them."""
+        """Whether all copies of a move are complete, so that the catalogue may list them."""
         return all(is_whole(copy, move, view) for copy in move.copies)
 
     def pull_failed(self, node: str, tensor: str, now: float) -> None:
-        """A shard could not pull a segment: the move is planned anew, on another shard if there is one."""
+        """A shard could not pull a segment: plan the move again, on another shard if there is one."""
         self._not_before[node, tensor] = now + AGAIN_AFTER_S
         for name, move in list(self.moves.items()):
             if any((copy.node, _name(move, copy.part)) == (node, tensor) for copy in move.copies):
@@ -130,7 +130,7 @@ class Planner:
             self.moves[evening.of.tensor] = evening
 
     def _needed(self, one: Listed, view: ClusterView, free: Mapping[str, int], now: float) -> Move | None:
-        """The move that a segment needs first, None if it is well."""
+        """The move that a segment needs most, None if it needs none."""
         able = {node: room for node, room in free.items() if self._may_copy(node, one.tensor)}
         if one.opened is not None:
             if one.opened.epoch == PROPOSED and not view.whole(one) and (back := self._restore(one, view)) is not None:
@@ -157,7 +157,7 @@ class Planner:
         return self._spread(one, view, able)
 
     def _restore(self, one: Listed, view: ClusterView) -> Move | None:
-        """A move that gives a shard the rows back that were uploaded: as long as no primary has begun, none changed."""
+        """A move that restores the uploaded rows on a shard: as long as no primary has begun, none has changed."""
         lacking = (node for node in one.segment.nodes if view.lacks(node, one) and self._may_copy(node, one.tensor))
         return next((restored(one, node) for node in lacking), None)
 
@@ -173,7 +173,7 @@ class Planner:
         return None
 
     def _split(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
-        """A move that cuts a segment in two, on the shards that have it as far as they have room for both."""
+        """A move that splits a segment in two, on its shards as far as they have room for both."""
         middle = (one.segment.start + one.segment.stop) // 2
         left = dict(free)
         parts = []
@@ -242,7 +242,7 @@ class Planner:
 
 
 def _crowded_by(node: str, nodes: Collection[str], zones: Mapping[str, str]) -> int:
-    """How many replicas share a zone because of the one on `node`."""
+    """Number of replicas that share a zone with the one on `node`."""
     return crowding(nodes, zones) - crowding(_others(nodes, node), zones)
 
 
@@ -273,9 +273,9 @@ def _take_room_for_open(free: dict[str, int], move: Move) -> int:
 
 
 def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
-    """Whether a move that is under way still has its reason, and its shards may still take their copies."""
+    """Whether a running move still has its reason, and its shards may still take their copies."""
     if now_listed.segment != move.of.segment or now_listed.opened is not None:
-        return False  # moves of open ranges are chosen anew in each round
+        return False  # moves of open ranges are chosen again in each round
     if move.reason == "restore":
         return view.is_alive(move.copies[0].node)
     if any(view.is_leaving(copy.node) for copy in move.copies):
@@ -286,13 +286,13 @@ def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
         case "add":
             return len(move.of.segment.nodes) < now_listed.replicas
         case "remove":
-            return False  # it has no copies: where it is still needed, it is chosen again
+            return False  # it has no copies: if it is still needed, it is chosen again
         case _:
             return True
 
 
 def _pull(move: Move, copy: Copy, others: Collection[str], view: ClusterView) -> Pull:
-    """The order for a copy: from shards that have the segment whole, then from others, then from the origin."""
+    """The order for a copy: from shards that have the segment complete, then from others, then from the origin."""
     one, part = move.of, _with_digest(move, copy.part, view)
     whole = view.whole(one)
     nodes = [*whole, *(node for node in one.segment.nodes if node not in whole), *others]
@@ -327,7 +327,7 @@ def is_whole(copy: Copy, move: Move, view: ClusterView) -> bool:
 
 
 def _with_digest(move: Move, part: Segment, view: ClusterView) -> Segment:
-    """A part with size and digest. Those of a half are told by the first shard that has it whole."""
+    """A part with size and digest. Those of a half come from the first shard that has it complete."""
     if part.sha256:
         return part
     name = _name(move, part)

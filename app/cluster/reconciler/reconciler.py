@@ -1,9 +1,10 @@
-"""Run a reconciler: elections, rounds of lists, and the pulls, drops and flips that its planner decides on.
+"""Run a reconciler: elections, rounds of lists, and the pulls, drops and flips that its planner decides.
 
-Several may run, and one is in office: the one whose identity the record `reconciler` has, under its lease. The revision
-that wrote the record is its fence. A round lists what all shards hold, reads the catalogue after that, and carries out
-the plan. A round begins when the catalogue has changed, when a pull has ended, and every few seconds. It ends when all
-drops are answered. If a drop or a flip is not, the next round begins with a new fence. `Failover` runs beside them.
+Several may run, and one is the leader: the one whose identity is in the record `reconciler`, under its lease. The
+revision that wrote the record is its fence. A round lists the segments of all shards, then reads the catalogue, and
+carries out the plan. A round begins when the catalogue has changed, when a pull has ended, and every few seconds. It
+ends when all drops are answered. If a drop or a flip gets no answer, the next round begins with a new fence. `Failover`
+runs beside the rounds.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from app.cluster.reconciler.shard_calls import ShardCalls, ShardFailed
 from app.errors import GatherError
 
 ROUND_S: Final = 3.0
-"""Seconds after which a round begins by itself."""
+"""Seconds after which a round begins without a change."""
 REST: Final = 4.0
-"""The pause after a round, in times its duration, MOST_REST_S at most: lists of many segments are expensive."""
+"""The pause after a round as a multiple of its duration, at most MOST_REST_S: lists of many segments are expensive."""
 LEAST_REST_S: Final = 0.1
 MOST_REST_S: Final = 5.0
 logger = logging.getLogger("gathernd")
@@ -40,7 +41,7 @@ logger = logging.getLogger("gathernd")
 
 @dataclass
 class Counts:
-    """What a reconciler has done since it began, for its metrics."""
+    """Counts of a reconciler since it began, for its metrics."""
 
     pulls: int = 0
     pulls_failed: int = 0
@@ -52,7 +53,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class RunningPull:
-    """A pull that a shard was asked for at `begun`, by the clock of the event loop."""
+    """A pull that was ordered at `begun`, by the clock of the event loop."""
 
     pull: Pull
     begun: float
@@ -61,7 +62,7 @@ class RunningPull:
 
 @dataclass
 class Reconciler:
-    """One reconciler. Its public fields say how it stands, for metrics."""
+    """One reconciler. Its public fields are its state, for metrics."""
 
     catalogues: CatalogueCalls
     shards: ShardCalls
@@ -72,7 +73,7 @@ class Reconciler:
     pulling: dict[tuple[str, str], RunningPull] = field(default_factory=dict)
     """By shard and segment."""
     view: ClusterView | None = None
-    """What the last round of this reconciler has seen, None while it is not in office."""
+    """The view of this reconciler's last round, None while it is not the leader."""
 
     def __post_init__(self) -> None:
         self._planner = self.planner()
@@ -137,7 +138,9 @@ class Reconciler:
         return node, Holding(fence, catalogue.revision, held)
 
     async def _flip(self, moves: tuple[Move, ...], fence: int) -> None:
-        """Write the segments of these moves into the catalogue. Does nothing out of office: the next round notices."""
+        """Write the segments of these moves into the catalogue. Does nothing for a former leader: the next round
+        notices.
+        """
         try:
             await self.catalogues.transact(
                 lambda catalogue: flip(catalogue, moves) if self._is_mine(catalogue, fence) else None
@@ -148,7 +151,7 @@ class Reconciler:
         self.counts.flips += len(moves)
 
     async def _keep_ranges(self, lost: Mapping[str, str], fence: int) -> None:
-        """Take shards that have lost their rows out of open ranges, and close those of versions that are removed."""
+        """Take shards that have lost their rows out of open ranges, and close the ranges of removed versions."""
         for tensor, node in lost.items():
             leaving = partial(lose_rows, tensor=tensor, node=node)
             if leaving(self.catalogues.catalogue) is not None:
@@ -162,7 +165,7 @@ class Reconciler:
         await self.catalogues.transact(in_office(transition, lambda catalogue: self._is_mine(catalogue, fence)))
 
     def _start_pulls(self, pulls: tuple[Pull, ...]) -> None:
-        """Have these pulls under way and no others."""
+        """Run exactly these pulls."""
         wanted = {(one.node, one.tensor): one for one in pulls}
         for known, running in list(self.pulling.items()):
             if known not in wanted:
@@ -196,7 +199,9 @@ class Reconciler:
     # The office
 
     async def _take_office(self) -> bool:
-        """Take the office if it is free, or anew for a new fence. Returns whether this reconciler is in office."""
+        """Become the leader if there is none, or again for a new fence. Returns whether this
+        reconciler is the leader.
+        """
         if self.catalogues.catalogue.reconciler is None or self._renew:
             await self.catalogues.transact(self._election)
         catalogue = self.catalogues.catalogue
@@ -221,7 +226,7 @@ class Reconciler:
         return catalogue.reconciler == Mark(self.identity) and catalogue.revisions["reconciler"] == fence
 
     def _leave(self) -> None:
-        """Give up all that was begun in office."""
+        """Drop everything begun as the leader."""
         if self._fence:
             logger.info("out of office")
         for running in self.pulling.values():

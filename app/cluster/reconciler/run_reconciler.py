@@ -22,9 +22,9 @@ def reconcile(
     metrics: tuple[str, int] | None = None,
     planner: Callable[[], Planner] = Planner,
 ) -> None:
-    """Run a reconciler until SIGINT or SIGTERM, with its metrics at /metrics of a host and port of their own.
+    """Run a reconciler until SIGINT or SIGTERM, with its metrics at /metrics of a separate host and port.
 
-    Another reconciler takes over at once: the lease of `database` is given back.
+    Another reconciler then takes over at once, because the lease of `database` is given back.
     """
     try:
         asyncio.run(_until_signalled(database, tls, metrics, planner))

@@ -1,6 +1,6 @@
-"""What a reconciler asks of shards, over HTTP: list, pull and drop segments.
+"""A reconciler's calls to shards over HTTP: list, pull and drop segments.
 
-Each request names the shard that is meant: another one that has got its address refuses it.
+Each request names its shard: another shard at the address refuses it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from app.cluster.reconciler.plan import Drop, Pull
 
 CONNECT_S: Final = 2.0
 REFUSAL_S: Final = 1.0
-"""Seconds within which a machine that runs refuses a connection."""
+"""Seconds within which a running machine refuses a connection."""
 LIST_S: Final = 5.0
 DROP_S: Final = 5.0
 PULL_S: Final = 60.0
 SLOWEST: Final = 5 << 20
-"""Bytes a second: a pull may take PULL_S seconds, and the time for its size at this rate."""
+"""Bytes per second: a pull may take PULL_S seconds, and the time for its size at this rate."""
 UNKNOWN_SIZE: Final = 1 << 34
-"""Bytes that a pull counts as if its size is not known."""
+"""Bytes that a pull counts as if its size is unknown."""
 
 
 class ShardFailed(Exception):
-    """A shard did not do what it was asked to. `is_over` says that it will not do it later either."""
+    """A shard did not do what it was asked. `is_over` says that it will not do it later either."""
 
     def __init__(self, detail: str, *, is_over: bool) -> None:
         super().__init__(detail)
@@ -41,7 +41,7 @@ class ShardFailed(Exception):
 
 
 class ShardCalls:
-    """Connections to shards, which are asked over TLS if `tls` is given. Methods raise ShardFailed."""
+    """Connections to shards, over TLS if `tls` is given. Methods raise ShardFailed."""
 
     def __init__(self, tls: SSLContext | None = None) -> None:
         self._scheme = "http" if tls is None else "https"
@@ -60,7 +60,7 @@ class ShardCalls:
         await self._http.aclose()
 
     async def list(self, catalogue: Catalogue, node: str, fence: int | None = None) -> Mapping[str, HeldSegment]:
-        """List the segments that a shard has whole. With a fence it refuses orders with a lower one from then on."""
+        """List the complete segments of a shard. With a fence it refuses orders with a lower one from then on."""
         answer = await self._ask("GET", catalogue, node, "", LIST_S, fence)
         try:
             return {one["tensor"]: HeldSegment(one["size"], one["sha256"]) for one in answer.json()["segments"]}
@@ -68,17 +68,17 @@ class ShardCalls:
             raise ShardFailed(f"{node} does not answer with a list of segments: {error}", is_over=True) from None
 
     async def pull(self, catalogue: Catalogue, pull: Pull, fence: int) -> None:
-        """Have a shard pull a segment. Returns once it is whole and durable there."""
+        """Make a shard pull a segment. Returns once it is complete and durable there."""
         order = replace(pull.order, fence=fence)
         seconds = PULL_S + (order.size or UNKNOWN_SIZE) / SLOWEST
         await self._ask("POST", catalogue, pull.node, pull.tensor, seconds, body=order.to_json())
 
     async def drop(self, catalogue: Catalogue, drop: Drop, fence: int) -> None:
-        """Have a shard drop a segment."""
+        """Make a shard drop a segment."""
         await self._ask("DELETE", catalogue, drop.node, drop.tensor, DROP_S, fence)
 
     async def refuses(self, catalogue: Catalogue, node: str) -> bool:
-        """Whether the address of a shard refuses connections: nobody listens there."""
+        """Whether the address of a shard refuses connections: nothing listens there."""
         host, _, port = catalogue.nodes[node].address.rpartition(":")
         try:
             async with asyncio.timeout(REFUSAL_S):
@@ -116,13 +116,13 @@ class ShardCalls:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ShardFailed(f"{address}: {str(error) or type(error).__name__}", is_over=False) from None
         if not answer.is_success:
-            is_over = not answer.is_server_error  # what has failed there may be at work there
+            is_over = not answer.is_server_error  # what has failed there may still be running there
             raise ShardFailed(f"{address}: status {answer.status_code}: {answer.text[:300]}", is_over=is_over)
         return answer
 
 
 async def list_shards(catalogue: Catalogue, tls: SSLContext | None) -> dict[str, Mapping[str, HeldSegment]]:
-    """What the shards that run have whole; those that do not answer are left out."""
+    """The complete segments of the running shards; shards that do not answer are left out."""
     async with ShardCalls(tls) as shards:
 
         async def held(node: str) -> Mapping[str, HeldSegment] | None:

@@ -1,4 +1,6 @@
-"""What a primary may do, and when what it has shipped is committed. Every decision is made within the tensor's lock."""
+"""What a primary may do, and when its shipped records are committed. Every decision is made within
+the tensor's lock.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ SHIP_S: Final = 2.0
 FIRST_TERM: Final = 2
 """The epoch at which a range has its first primary. Before, the catalogue has only proposed one (see `ranges`)."""
 NOTICE_S: Final = 5.0
-"""Seconds that a replica has to apply what is committed before it leaves the range."""
+"""Seconds that a replica has to apply committed records before it leaves the range."""
 
 
 class Members(Protocol):
@@ -36,11 +38,11 @@ class Standing(StrEnum):
     NO_ROWS = "no_rows"
     """It is the primary and has lost its rows. It asks the catalogue for another primary (`lose_rows`)."""
     RAISE_RECORD = "raise_record"
-    """Its own epoch is ahead. It has the catalogue raise the record to it (`raise_epoch`), and looks again."""
+    """Its own epoch is ahead. It raises the record in the catalogue to it (`raise_epoch`), and checks again."""
     BEGIN = "begin"
-    """The range was opened and has had no primary yet. It makes epoch FIRST_TERM its own, durably, and looks again."""
+    """The range was opened and has had no primary yet. It makes epoch FIRST_TERM its own, durably, and checks again."""
     RAISE_OWN = "raise_own"
-    """The record is ahead: it makes that epoch its own, durably, and looks again."""
+    """The record is ahead: it makes that epoch its own, durably, and checks again."""
     RESOLVE = "resolve"
     """It ships its tail, or an empty message if it has none, before anything else."""
     READY = "ready"
@@ -48,9 +50,9 @@ class Standing(StrEnum):
 
 
 def standing(members: Members | None, node: str, state: ReplicaState | None, resolved: int) -> Standing:
-    """What `node` may do. `resolved` is the epoch at which it has last committed all of its tail, 0 since its start.
+    """What `node` may do. `resolved` is the epoch at which it last committed all of its tail, 0 since its start.
 
-    It need not be durable or shared by processes: to resolve once more does no harm.
+    It need not be durable or shared by processes: resolving again is harmless.
     """
     if members is None or members.primary != node:
         return Standing.NOT_PRIMARY
@@ -66,7 +68,7 @@ def standing(members: Members | None, node: str, state: ReplicaState | None, res
 def may_acknowledge(members: Members, min_in_sync: int) -> bool:
     """Whether a committed scatter may be acknowledged, also a repeated one.
 
-    Asked before a record is created, and again when it is committed, by the record of the range at that moment.
+    Checked before a record is created, and again when it is committed, by the record of the range at that moment.
     """
     return len(members.in_sync) >= min_in_sync
 
@@ -89,16 +91,16 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Go on when an answer comes, at `until` at the latest."""
+    """Continue when an answer arrives, at `until` at the latest."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Have the catalogue take these nodes out of `in_sync` (`leave_in_sync`), and hand the new record to `changed`.
+    """Take these nodes out of `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to `changed`.
 
-    Until that is done they count. If the outcome is not known, read the catalogue and hand over what it says.
+    Until that is done they count. If the outcome is unknown, read the catalogue and pass on its record.
     """
 
     nodes: frozenset[str]
@@ -106,15 +108,17 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """It is not the primary any more, or not at this epoch: the records stay a tail, and their callers do not know."""
+    """It is no longer the primary, or not at this epoch: the records stay a tail, with an unknown outcome for their
+    callers.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A replica has applied records that the primary does not have: the rows here are an older copy that was restored.
+    """A replica has applied records that the primary lacks: the primary's rows are an older copy that was restored.
 
-    They count as lost (`lose_rows`). Otherwise the primary would give new records the numbers of those, and replicas
-    would take them for what they have.
+    They count as lost (`lose_rows`). Otherwise the primary would give new records the same numbers, and replicas would
+    take them for theirs.
     """
 
 
@@ -125,9 +129,9 @@ Step: TypeAlias = Committed | Wait | Leave | Stop | Behind
 class Round:
     """All records up to `end` on their way from the primary `node` to the in-sync replicas. Begun with `begin_round`.
 
-    `first_epoch` is that at which it began, and `epoch` that of the newest record of the range that is known. The
-    primary makes `epoch` its own, durably, before it sends more. `matched` is the sequence up to which each replica has
-    answered to have the log of the primary.
+    `first_epoch` is the epoch at which it began, and `epoch` that of the newest known record of the range. The primary
+    makes `epoch` its own, durably, before it sends more. `matched` is the sequence up to which each replica has
+    reported the primary's log.
     """
 
     node: str
@@ -142,7 +146,7 @@ class Round:
     is_behind: bool = False
 
     def answered(self, replica: str, answer: AppendAnswer) -> Round:
-        """A replica has answered. After a refusal for a gap, send what follows its `applied`."""
+        """A replica has answered. After a refusal for a gap, send the records after its `applied`."""
         if isinstance(answer, Appended) and answer.epoch < self.first_epoch:
             return self  # to a message from before: it may not have been in sync
         if isinstance(answer, Appended) and answer.applied > self.end:
@@ -154,14 +158,14 @@ class Round:
         return self if answer.why is Why.GAP else self.lost(replica)
 
     def lost(self, replica: str) -> Round:
-        """A replica cannot be reached, or cannot be given what it lacks since the log no longer has it."""
+        """A replica cannot be reached, or cannot get the records that it lacks because the log no longer has them."""
         return replace(self, failed=self.failed | {replica})
 
     def changed(self, members: Members | None) -> Round:
         """The catalogue has this record of the range, None if it has none.
 
-        Replicas that have left do not count. If one has joined, which another process has had done, the round is over:
-        its records are not known to be with that one.
+        Replicas that have left do not count. If one has joined, by another process, the round is over: its records are
+        not known to be on that replica.
         """
         if members is not None and members.epoch <= self.epoch:
             return self
@@ -170,7 +174,7 @@ class Round:
         return replace(self, epoch=members.epoch, in_sync=members.in_sync)
 
     def step(self, now: float) -> Step:
-        """What the primary does next."""
+        """The primary's next action."""
         if self.is_over:
             return Stop()
         if self.is_behind:
@@ -196,9 +200,9 @@ def begin_round(members: Members, state: ReplicaState, now: float) -> Round:
 class Join:
     """The replica `node` wants to be in sync, or to know what is committed; `state` is None if it has no rows.
 
-    A replica in sync asks after its start, and if it has had a tail for a second: after a loss of power it may have
-    applied less than the primary has been told. The primary tells it first, and judges `state` only if records are
-    missing there: what it says of itself may be older than the last round.
+    An in-sync replica asks after its start, and if it has had a tail for a second: after a power failure it may have
+    applied less than it had told the primary. The primary answers first, and uses `state` only if records are missing:
+    it may be older than the last round.
     """
 
     node: str
@@ -213,7 +217,7 @@ class JoinAnswer(StrEnum):
     JOINED = "joined"
     """It is in sync."""
     LOST = "lost"
-    """It is listed in sync and cannot catch up: it has lost records, or the log does not have them.
+    """It is listed as in sync and cannot catch up: it has lost records, or the log no longer has them.
 
     It leaves (`leave_in_sync`), and asks again.
     """
@@ -222,11 +226,11 @@ class JoinAnswer(StrEnum):
     COPY = "copy"
     """It copies the rows, by a CopyOrder."""
     ADMIT = "admit"
-    """The primary raises its own epoch by one, durably, and then has the catalogue let it join (`join_in_sync`)."""
+    """The primary raises its own epoch by one, durably, and then lets it join in the catalogue (`join_in_sync`)."""
 
 
 def on_join(members: Members, stands: Standing, state: ReplicaState, join: Join, log_start: int) -> JoinAnswer:
-    """Judge a wish to join. The primary's log has all records after the sequence `log_start`."""
+    """Decide on a request to join. The primary's log has all records after the sequence `log_start`."""
     theirs = join.state
     is_ahead = theirs is not None and (theirs.epoch > state.epoch or theirs.applied > state.applied)
     if stands is not Standing.READY or is_ahead:

@@ -1,4 +1,4 @@
-"""Who may answer a read of a range that takes scatters."""
+"""Who may answer a read of an open range."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import StrEnum
 from typing import Final
 
 READ_LEASE_S: Final = 15.0
-"""Seconds that a replica serves after it began to read the newest catalogue, and after it got a record into its tail.
+"""Seconds that a replica serves after it began to read the newest catalogue, and after a record entered its tail.
 
 No read is stale by more.
 """
 WAIT_S: Final = 0.1
-"""Seconds that a replica waits until it has the sequence that a reader asks for."""
+"""Seconds that a replica waits for the sequence that a reader requires."""
 
 
 class Read(StrEnum):
-    """What a replica says to a read."""
+    """A replica's decision on a read."""
 
     SERVED = "served"
     BEHIND = "behind"
@@ -25,16 +25,17 @@ class Read(StrEnum):
     CUT_OFF = "cut_off"
     """It has not read the catalogue for READ_LEASE_S."""
     UNSETTLED = "unsettled"
-    """It has had records for READ_LEASE_S of which it does not know whether they are committed, or has not been told by
-    the primary since its start how far the range is."""
+    """It has had records for READ_LEASE_S without knowing whether they are committed, or the primary has not told it
+    since its start how far the range is.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """What a replica knows when a read comes. Times are in seconds, of a clock that only rises.
+    """The state of a replica when a read arrives. Times are in seconds, of a clock that only rises.
 
-    `confirmed` is when the read of the catalogue began that said that it is in sync. `tail_since` is when the oldest
-    record of its tail came; None if there is no tail, -inf while the primary has not been heard of since the start.
+    `confirmed` is when the read of the catalogue began that listed it as in sync. `tail_since` is when the oldest
+    record of its tail arrived; None if there is no tail, -inf while the primary has not been heard of since the start.
     """
 
     is_in_sync: bool
@@ -44,7 +45,7 @@ class Readable:
 
 
 def judge_read(replica: Readable, now: float, least: int = 0) -> Read:
-    """Judge a read by a client who has seen the sequence `least`."""
+    """Decide on a read by a client who has seen the sequence `least`."""
     if not replica.is_in_sync:
         return Read.NOT_IN_SYNC
     if now >= replica.confirmed + READ_LEASE_S:

@@ -1,4 +1,4 @@
-"""What a replica does with what its primary sends: a decision each time, which the shard carries out in order."""
+"""What a replica does with messages from its primary: decisions that the shard carries out in order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TypeAlias
 class ReplicaState:
     """The log of a replica. `epoch` is the highest one it has seen, durably.
 
-    `applied` is the sequence that its rows have, and `tail` has the epochs of the records after it, in order.
-    `applied_epoch` is that of the record `applied`, 0 if the log no longer has it.
+    `applied` is the sequence of its rows, and `tail` has the epochs of the records after it, in order. `applied_epoch`
+    is that of the record `applied`, 0 if the log no longer has it.
     """
 
     epoch: int = 0
@@ -26,7 +26,7 @@ class ReplicaState:
         return self.applied + len(self.tail)
 
     def epoch_of(self, sequence: int) -> int:
-        """The epoch of a record, 0 if it is not known."""
+        """The epoch of a record, 0 if unknown."""
         if sequence > self.applied:
             return self.tail[sequence - self.applied - 1]
         return self.applied_epoch if sequence == self.applied else 0
@@ -57,16 +57,16 @@ class Why(StrEnum):
     """Why a replica refuses records."""
 
     STALE = "stale"
-    """It has seen a higher epoch: the sender is not the primary any more, or knows an old catalogue."""
+    """It has seen a higher epoch: the sender is no longer the primary, or knows an old catalogue."""
     GAP = "gap"
-    """It does not have the record before. The primary sends from the replica's `applied` on."""
+    """It lacks the record before. The primary sends from the replica's `applied` on."""
     NO_ROWS = "no_rows"
-    """It does not have the rows at all, or they are damaged."""
+    """It lacks the rows, or they are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The answer of a replica that does not take records. Its `epoch` counts also here."""
+    """The answer of a replica that refuses records. Its `epoch` counts here, too."""
 
     why: Why
     epoch: int
@@ -84,7 +84,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """What a replica does, in this order, each step durable before the next one; None and 0 mean: nothing to do.
+    """The steps of a replica, in this order, each durable before the next one; None and 0 mean: skip the step.
 
     Raise the epoch; cut the tail after `truncate_after`; append the records of the message from number `skip` on; apply
     all records up to `commit_to`; answer.
@@ -108,18 +108,20 @@ AppendAnswer: TypeAlias = Appended | Refused
 
 
 def applied_to(state: ReplicaState, sequence: int) -> ReplicaState:
-    """The state when the tail is applied up to `sequence`."""
+    """The state after the tail is applied up to `sequence`."""
     rest = state.tail[sequence - state.applied :]
     return ReplicaState(state.epoch, sequence, rest, state.epoch_of(sequence))
 
 
 def is_stale(own_epoch: int, epoch: int) -> bool:
-    """Whether a sender at `epoch` is refused. It is judged before the tensor's lock is waited for, and within it."""
+    """Whether to refuse a sender at `epoch`. It is checked before the wait for the tensor's lock,
+    and within the lock.
+    """
     return epoch < own_epoch
 
 
 def on_append(state: ReplicaState | None, message: Append) -> AppendPlan:
-    """What to do with records from a primary; `state` is None where the rows are not there or damaged."""
+    """What to do with records from a primary; `state` is None if the rows are missing or damaged."""
     if state is None:
         return _refusal(None, Refused(Why.NO_ROWS, 0, 0))
     if is_stale(state.epoch, message.epoch):
@@ -157,10 +159,11 @@ def _has_record_before(state: ReplicaState, message: Append) -> bool:
 
 
 def _superseded(state: ReplicaState, message: Append) -> int | None:
-    """Where the tail ends that may still be the primary's: records of earlier primaries behind its log's end go.
+    """Where the part of the tail ends that may still be the primary's: earlier primaries' records after its log's end
+    go.
 
-    A primary has all records of earlier epochs that it will ever have when it begins. So this holds for messages that
-    come late, too. Records of its own epoch behind the end came with a later message.
+    When a primary begins, it has all records of earlier epochs that it will ever have. So this also holds for messages
+    that arrive late. Records of its own epoch after the end came with a later message.
     """
     end = max(message.last, state.applied)
     return end if end < state.last and state.epoch_of(end + 1) < message.epoch else None
@@ -172,9 +175,9 @@ def _refusal(epoch: int | None, answer: Refused) -> AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class CopyOrder:
-    """The answer of a primary at `epoch` whose log does not have what a replica lacks: copy the rows.
+    """The answer of a primary at `epoch` whose log lacks the records that a replica needs: copy the rows.
 
-    The replica makes the epoch its own, durably, before it begins to copy. `least` is what the primary has applied: a
+    The replica makes the epoch its own, durably, before it begins to copy. `least` is the primary's applied sequence: a
     copy of a replica that is behind is not enough.
     """
 
@@ -183,7 +186,7 @@ class CopyOrder:
 
 
 def may_adopt(state: ReplicaState | None, sequence: int, order: CopyOrder) -> bool:
-    """Whether a copy of the rows at `sequence` may take the place of what a replica has; judged within the lock."""
+    """Whether a copy of the rows at `sequence` may replace the replica's rows; decided within the lock."""
     if sequence < order.least:
         return False
     return state is None or (state.epoch == order.epoch and sequence > state.applied)

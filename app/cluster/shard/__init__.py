@@ -1,1 +1,1 @@
-"""A machine of a cluster: the service on it, and the ranges that it holds."""
+"""A shard of a cluster: the service's part for the ranges that it holds."""

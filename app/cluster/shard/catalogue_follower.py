@@ -1,6 +1,6 @@
 """The catalogue as one process of a shard knows it, and how long ago etcd confirmed it.
 
-Each process watches etcd. It also reads the catalogue every REFRESH_S seconds, and notes when the read began: the
+Each process watches etcd. It also reads the catalogue every REFRESH_S seconds, and stores when the read began: the
 catalogue was the newest one at that moment.
 """
 
@@ -28,18 +28,18 @@ class CatalogueFollower:
         self._changed = changed
         self.client = CatalogueClient(database, self._take)
         self.confirmed_at = float("-inf")
-        """When the last read of the catalogue began that has ended well, by `monotonic`."""
+        """When the last successful read of the catalogue began, by `monotonic`."""
         self._lock = Lock()
         self._ranges: tuple[Catalogue, Mapping[str, Listed]] = Catalogue(), {}
 
     def begin(self, stop: Event, each: Callable[[], None]) -> None:
-        """Follow it on threads, until `stop` is set; `each` is called after each read, before that counts."""
+        """Follow it on threads, until `stop` is set; `each` is called after each read, before the read counts."""
         Thread(target=self.client.watch, args=(stop,), name="catalogue", daemon=True).start()
         Thread(target=self._confirm, args=(stop, each), name="read-lease", daemon=True).start()
 
     @property
     def catalogue(self) -> Catalogue:
-        """The newest one known."""
+        """The newest known catalogue."""
         return self.client.catalogue
 
     def refresh(self) -> Catalogue:
@@ -52,7 +52,7 @@ class CatalogueFollower:
         return found
 
     def open_ranges(self) -> Mapping[str, Listed]:
-        """All ranges that take scatters, by the names of their tensors."""
+        """All open ranges, by the names of their tensors."""
         catalogue = self.catalogue
         known, found = self._ranges
         if catalogue is not known:
@@ -76,14 +76,14 @@ class CatalogueFollower:
                 with self._lock:
                     self.confirmed_at = max(self.confirmed_at, begun)
             except OSError:
-                pass  # `watch` tells of it
+                pass  # `watch` reports it
             except Exception:
                 logger.exception("the catalogue could not be read")
             stop.wait(REFRESH_S)
 
 
 def open_ranges(catalogue: Catalogue) -> dict[str, Listed]:
-    """The ranges that take scatters, by the names of their tensors."""
+    """The open ranges, by the names of their tensors."""
     if not catalogue.ranges:
         return {}
     return {one.tensor: one for one in listed_segments(catalogue) if one.opened is not None}

@@ -1,7 +1,7 @@
-"""The fence of a shard: it refuses orders of reconcilers that are no longer in office.
+"""The fence of a shard: it refuses orders of former leaders among the reconcilers.
 
-A reconciler's fencing token is the revision at which it took office: a later one has a higher token. The highest token
-that the shard was shown is in a file, which outlives the process and is the same for all workers.
+A reconciler's fencing token is the revision at which it became the leader: a later leader has a higher token. The
+highest token that the shard has seen is in a file, which outlives the process and is shared by all workers.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from app.store.files.whole_file import write_whole_file
 
 
 class Fence:
-    """The highest fencing token that a shard was shown, in the file `path`. Methods block and belong on a thread."""
+    """The highest fencing token that a shard has seen, in the file `path`. Methods block and belong on a thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock_path = path.with_suffix(".lock")
 
     def highest(self) -> int:
-        """The highest token that was shown, 0 before the first. Raises OSError."""
+        """The highest token seen, 0 before the first. Raises OSError."""
         try:
             return int(self._path.read_bytes())
         except FileNotFoundError:
             return 0
 
     def raise_to(self, token: int) -> None:
-        """Refuse lower tokens from now on, durably. It waits for what is done within `held`.
+        """Refuse lower tokens from now on, durably. Waits until contexts of `held` have ended.
 
-        Raises precondition_failed if a higher token was shown before, and OSError.
+        Raises precondition_failed if a higher token was seen before, and OSError.
         """
         with self._locked(fcntl.LOCK_EX):
             self._check(token)
@@ -42,7 +42,7 @@ class Fence:
 
     @contextmanager
     def held(self, token: int) -> Iterator[None]:
-        """A context in which no higher token is let in. Raises what `raise_to` raises."""
+        """A context during which no higher token is accepted. Raises what `raise_to` raises."""
         self.raise_to(token)
         with self._locked(fcntl.LOCK_SH):
             self._check(token)

@@ -1,4 +1,4 @@
-"""What one worker of a shard does for all: the one that has the lock on a file."""
+"""Elects the worker of a shard that acts for all: the one with the lock on a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOK_S: Final = 0.2
 def only_worker(lock: Path, is_ready: Callable[[], bool], stop: Event) -> Iterator[bool]:
     """Wait until the service is ready and this process has the lock, which it keeps within the context.
 
-    False if `stop` was set first.
+    Returns False if `stop` was set first.
     """
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,6 +1,6 @@
-"""What a shard asks of other shards: kept connections to each, one request at a time on each of them.
+"""Calls to other shards: persistent connections to each, one request at a time on each of them.
 
-Requests to several shards go out before the first answer is read, so that they cost one round trip on one thread.
+Requests to several shards are sent before the first answer is read, so that they cost one round trip on one thread.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from app.tensors.buffer_type import Buffer
 
 CONNECT_S: Final = 1.0
 _KEPT: Final = 32
-"""Idle connections to one shard that are kept."""
+"""Most idle connections to one shard."""
 
 
 class PeerFailed(Exception):
-    """A shard gave no answer that can be used."""
+    """A shard gave no usable answer."""
 
 
 class PeerAnswer(NamedTuple):
-    """A shard's answer, whole."""
+    """A complete answer of a shard."""
 
     status: int
     body: bytes
 
 
 class Peers:
-    """The other shards. `catalogue` says where each is; they are asked with `key`, over TLS if `tls` gives any.
+    """The other shards. `catalogue` has their addresses; they are called with `key`, over TLS if `tls` returns a
+    context.
 
     Methods block, and may be called by several threads.
     """
@@ -55,7 +56,7 @@ class Peers:
             return request.answer()
 
     def address_of(self, node: str) -> str:
-        """Where a shard answers. Raises PeerFailed."""
+        """The address of a shard. Raises PeerFailed."""
         found = self._catalogue().nodes.get(node)
         if found is None:
             raise PeerFailed(f"the catalogue has no shard {node!r}")
@@ -68,7 +69,7 @@ class Peers:
         return fields if key is None else fields | {"Authorization": f"Bearer {key}"}
 
     def take(self, address: str) -> HTTPConnection:
-        """A connection to an address: a kept one, or a new one that is opened when it is used."""
+        """A connection to an address: an idle one, or a new one that is opened on first use."""
         with self._lock:
             idle = self._idle.get(address)
             if idle:
@@ -85,7 +86,7 @@ class Peers:
         connection.close()
 
     def forget(self) -> None:
-        """Close idle connections to addresses that the catalogue does not have any more."""
+        """Close idle connections to addresses that the catalogue no longer has."""
         self._keep_only({node.address for node in self._catalogue().nodes.values()})
 
     def close(self) -> None:
@@ -100,7 +101,7 @@ class Peers:
 
 
 class PeerRequest:
-    """A request that has been sent; `answer` waits for what comes back. What fails is told by `answer`."""
+    """A request that has been sent; `answer` waits for the answer, and reports failures."""
 
     def __init__(self, peers: Peers, node: str, method: str, path: str, body: Sequence[Buffer], seconds: float) -> None:
         self._peers = peers
@@ -157,9 +158,9 @@ class PeerRequest:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """The request failed. On a kept connection, which the shard may have closed, it is sent once more.
+        """The request failed. On an idle connection, which the shard may have closed, it is sent once more.
 
-        All that shards ask of each other may be asked twice.
+        All requests between shards may be repeated.
         """
         self._drop()
         if self._was_kept and not isinstance(error, TimeoutError):

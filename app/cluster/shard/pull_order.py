@@ -1,4 +1,4 @@
-"""What a shard is asked to pull: the body of `POST /shard/segments/{tensor}`."""
+"""An order to pull a segment: the body of `POST /shard/segments/{tensor}`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 class PullSource:
     """A shard that has the rows: its resident tensor `tensor`, whole or its rows `rows[0]` to `rows[1]` - 1.
 
-    If `node` is not "", a shard of another name at `address` is not read from.
+    If `node` is not "", a shard with another name at `address` is not read from.
     """
 
     address: str
@@ -29,12 +29,12 @@ class PullSource:
 
 @dataclass(frozen=True, slots=True)
 class PullOrder:
-    """A segment of `shape`, `size` bytes (0: not known) with the digest `sha256` ("": any will do).
+    """A segment of `shape`, `size` bytes (0: unknown) with the digest `sha256` ("": any).
 
-    With `keys`, their type, each row has a key, which the sources give before the rows; `size` counts keys and their
-    index, too. The digest is that of `shard_map.digest_of`. The sources are tried in order; rows `origin_rows` of the
-    file at `origin`, URL or URL#TENSOR, come after them. `fence` is the reconciler's; None for a segment of a router's
-    own upload, whose record in the catalogue keeps reconcilers from dropping it.
+    With `keys`, their type, each row has a key, which the sources send before the rows; `size` includes keys and their
+    index. The digest is that of `shard_map.digest_of`. The sources are tried in order; rows `origin_rows` of the file
+    at `origin`, URL or URL#TENSOR, come after them. `fence` is the reconciler's; None for a segment of a router's own
+    upload, whose record in the catalogue keeps reconcilers from dropping it.
     """
 
     fence: Count | None
@@ -53,7 +53,7 @@ class PullOrder:
 
     @staticmethod
     def from_json(body: bytes) -> PullOrder:
-        """The order of a body; members that are not known are left out. Raises invalid_field."""
+        """Parse a body; unknown members are ignored. Raises invalid_field."""
         try:
             return _ADAPTER.validate_json(body, extra="ignore")
         except ValidationError as problem:

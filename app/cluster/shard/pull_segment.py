@@ -1,7 +1,7 @@
-"""Pulling a segment: its rows are read from another shard, or from where the table was imported, into the store here.
+"""Pulls a segment: reads its rows from another shard, or from the source of an import, into the store.
 
-Rows are hashed as they are written, and committed only if they have the digest that was ordered. Otherwise, and if the
-pull is cancelled, nothing stays.
+Rows are hashed as they are written, and committed only if they have the ordered digest. Otherwise, and if the pull is
+cancelled, nothing stays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONNECT_S: Final = 5.0
 SILENT_S: Final = 30.0
 """Seconds without a byte after which a source counts as lost."""
 _OF_THE_STORE: Final = ("insufficient_storage", "limit_exceeded")
-"""Errors that another source would not mend."""
+"""Errors that another source would not avoid."""
 
 Sink: TypeAlias = Callable[[Buffer], None]
 Taken = TypeVar("Taken")
@@ -49,7 +49,7 @@ Taken = TypeVar("Taken")
 class Pull:
     """One pull, for a thread to `run`; `cancel` ends it from another one.
 
-    Shards are asked with `key`, over TLS if `tls` is given. `allowed` says which origins may be read.
+    Shards are called with `key`, over TLS if `tls` is given. `allowed` says which origins may be read.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Pull:
         self._cancelled = Event()
         self._connection: HTTPConnection | None = None
         self._conditions = ALWAYS
-        """What the store has to have under this name when the pull ends: what it had when the pull began."""
+        """The content that the store must still have under this name when the pull ends."""
 
     def run(self) -> tuple[Metadata, bool]:
-        """The segment, whole and durable, and whether it was pulled now. Blocks.
+        """Return the segment, complete and durable, and whether it was pulled now. Blocks.
 
         Raises insufficient_storage, limit_exceeded, ClientGone once it is cancelled, and shard_unavailable if no source
-        gives the rows.
+        has the rows.
         """
         found, self._conditions = _present(self._store, self._tensor)
         if found is not None and self._order.sha256 in ("", segment_digest(found)):
@@ -130,7 +130,7 @@ class Pull:
         return self._store.put(upload, self._conditions)[0]
 
     def _start_of(self, head: bytearray, whole: bool) -> Start | None:
-        """What a source says of the rows: nothing but these comes if they have no keys."""
+        """A source's description of the rows; without keys, only the rows come."""
         order = self._order
         start = Start(order.dtype, order.shape, 0) if order.keys is None else read_start(head, UNCOUNTED)
         if start is None and whole:
@@ -153,7 +153,7 @@ class Pull:
             raise ClientGone
 
     def _read_shard(self, source: PullSource, sink: Sink) -> None:
-        """Raises SourceFailed."""
+        """Raise SourceFailed unless the source has the ordered rows."""
         connection = shard_connection(source.address, self._tls, CONNECT_S)
         try:
             connection.connect()
@@ -176,7 +176,7 @@ class Pull:
             connection.close()
 
     def _ask(self, connection: HTTPConnection, source: PullSource) -> HTTPResponse:
-        """The answer with the rows, which are of the type, shape and size that were ordered."""
+        """The answer with the rows, which have the ordered type, shape and size."""
         order = self._order
         rows = "" if source.rows is None else f"?rows={source.rows[0]}:{source.rows[1]}"
         fields = {"Accept": (RAW if order.keys is None else SAFETENSORS_FILE).media_type}
@@ -197,7 +197,7 @@ class Pull:
 
 
 def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HTTPConnection:
-    """A connection to a shard, over TLS if `tls` is given; it is made when it is used first."""
+    """A connection to a shard, over TLS if `tls` is given; it is opened on first use."""
     host, _, port = address.rpartition(":")
     if tls is not None:
         return HTTPSConnection(host.strip("[]"), int(port), timeout=timeout, context=tls)
@@ -205,16 +205,16 @@ def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HT
 
 
 def _present(store: LocalStore, tensor: str) -> tuple[Metadata | None, Conditions]:
-    """A segment as `stored`, and the conditions that hold until another content takes its place.
+    """A segment as `stored`, and the conditions that hold until another content replaces it.
 
-    Meanwhile its range may open, and its rows come from the primary: older ones do not replace them.
+    Meanwhile its range may open, and its rows come from the primary: older rows must not replace them.
     """
     etag = store.etag_to_replace(tensor)
     return stored(store, tensor), Conditions(none_match=("*",)) if etag is None else Conditions(match=(etag,))
 
 
 def stored(store: LocalStore, tensor: str) -> Metadata | None:
-    """A segment that is whole here; None if it is not there, or damaged."""
+    """A complete segment of this shard; None if it is missing or damaged."""
     try:
         return store.metadata(tensor)
     except GatherError as problem:
@@ -229,7 +229,7 @@ def segment_digest(segment: Metadata) -> str:
 
 
 def _taken(work: Callable[[], Taken]) -> Taken:
-    """Have the upload take bytes of a source. Raises SourceFailed if they are not such rows."""
+    """Pass bytes of a source to the upload. Raises SourceFailed if they are not valid rows."""
     try:
         with storage_errors():
             return work()

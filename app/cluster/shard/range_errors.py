@@ -1,4 +1,4 @@
-"""The errors of scatters to a range, as its primary gives them to routers."""
+"""The errors of scatters to a range, from its primary to routers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def not_primary(node: str, tensor: str) -> GatherError:
 
 
 def unavailable(detail: str, *, is_known: bool = True) -> GatherError:
-    """shard_unavailable; if not `is_known`, the scatter may have been made, or may be later."""
+    """shard_unavailable; if not `is_known`, the scatter may have been made, or may still be made later."""
     if is_known:
         return GatherError("shard_unavailable", detail, hint="Send the request again after 1 s.", retry_after=1)
     return GatherError(
@@ -27,7 +27,7 @@ def unavailable(detail: str, *, is_known: bool = True) -> GatherError:
 
 
 class SequenceDiffers(GatherError):
-    """A scatter asks for another sequence than the range is at."""
+    """A scatter requires another sequence than the range is at."""
 
     def __init__(self, sequence: int) -> None:
         super().__init__("precondition_failed", f"the range is at sequence {sequence}")

@@ -1,4 +1,4 @@
-"""Replicas that are listed and not in sync: they ask their primary to join, and get records or a copy of the rows."""
+"""Replicas that are assigned and not in sync: they ask their primary to join, and get records or a copy of the rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Joins:
     is_stopping: Callable[[], bool]
 
     def join(self, one: Listed) -> JoinAnswer:
-        """Take one step to be in sync with a range; what the primary has answered.
+        """Take one step towards being in sync with a range. Returns the primary's answer.
 
         Raises PeerFailed, GatherError, OSError and ValueError.
         """
@@ -99,7 +99,7 @@ class Joins:
             logger.info("%s: copied from %s at sequence %d", tensor, node, sequence)
 
     def _begin(self, one: Listed, node: str, start: Start) -> Upload:
-        """The upload of a copy, which is known by the hashes of what was first uploaded. Raises PeerFailed."""
+        """The upload of a copy, identified by the hashes of the original upload. Raises PeerFailed."""
         version = one.version
         found = start.dtype, start.shape[1:], None if start.keys is None else start.keys.dtype
         if version.keys is None:
@@ -126,7 +126,7 @@ class Joins:
             raise PeerFailed(f"{node}: the metadata of {tensor} cannot be read: {error}") from None
 
     def _read_rows(self, one: Listed, node: str, write: Callable[[memoryview], None]) -> int:
-        """Hand all rows of a shard's copy to `write`, keys first; the sequence that they are of.
+        """Pass all rows of a shard's copy to `write`, keys first. Returns their sequence.
 
         Raises PeerFailed, and the GatherErrors of `write`.
         """
@@ -135,7 +135,7 @@ class Joins:
         address = self.peers.address_of(node)
         connection = self.peers.take(address)
         try:
-            connection.close()  # a kept one may be stale, and this is asked only once
+            connection.close()  # an idle connection may be stale, and this is requested only once
             connection.connect()
             connection.sock.settimeout(SILENT_S)
             fields = self.peers.headers_for(node) | {"Accept": (SAFETENSORS_FILE if has_keys else RAW).media_type}
@@ -165,7 +165,7 @@ class Joins:
 
 
 def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
-    """What a copy begins with: nothing but rows comes of a table without keys."""
+    """The beginning of a copy; for a table without keys, only rows come."""
     version, segment = one.version, one.segment
     if version.keys is None:
         return Start(version.dtype, (segment.stop - segment.start, *version.shape[1:]) if version.shape else (), 0)
@@ -176,6 +176,6 @@ def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
 
 
 def _write(receiver: UploadReceiver, piece: memoryview) -> None:
-    """Raises insufficient_storage: an error of this disk is none of the shard that is read from."""
+    """Raise insufficient_storage: an error of this disk is not one of the shard that is read from."""
     with storage_errors():
         receiver.take(piece)

@@ -1,4 +1,4 @@
-"""What one process of a shard does for its ranges by itself: takeovers, joins, commit notices, rows that are lost."""
+"""The background work of one process of a shard for its ranges: takeovers, joins, commit notices, lost rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from app.errors import GatherError
 
 LOOK_S: Final = 1.0
 _JOINS: Final = 4
-"""Replicas that join at once."""
+"""Replicas that join at the same time."""
 _TAKEOVERS: Final = 16
 logger = logging.getLogger("gathernd")
 
 
 @dataclass
 class RangeKeeper:
-    """Looks after all ranges of the shard `node` in the process that has the lock `path`."""
+    """Maintains all ranges of the shard `node` in the process that has the lock `path`."""
 
     node: str
     path: Path
@@ -52,14 +52,14 @@ class RangeKeeper:
         self._waiting: dict[str, tuple[int, float]] = {}
         """The sequence that a replica with a tail has applied, and since when."""
         self._late: dict[tuple[str, str], float] = {}
-        """Since when a replica does not acknowledge a commit."""
+        """Since when a replica has not acknowledged a commit."""
         self._lost: set[str] = set()
-        """Ranges whose rows are lost here, as was logged."""
+        """Ranges whose rows are lost on this shard, as was logged."""
         self._no_room: dict[tuple[str, str], str] = {}
-        """What has last failed for want of room, and why."""
+        """The last failures for lack of room, with their reasons."""
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
-        """Look after the ranges until `stop` is set, once the service is ready and this process has the lock."""
+        """Maintain the ranges until `stop` is set, once the service is ready and this process has the lock."""
         with only_worker(self.path, is_ready, stop) as is_only:
             while is_only and not stop.is_set():
                 self.changed.clear()
@@ -70,7 +70,7 @@ class RangeKeeper:
                 self.changed.wait(LOOK_S)
 
     def lag(self) -> float:
-        """Seconds since which a replica has not said that it has applied what is committed, the longest of all."""
+        """Longest time, in seconds, since a replica last reported all committed records as applied."""
         now = time.monotonic()
         return max((now - since for since in self._late.copy().values()), default=0.0)
 
@@ -92,7 +92,7 @@ class RangeKeeper:
                 self._begin(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
 
     def _forget(self) -> None:
-        """Forget replicas that this shard has no notices for: of ranges that are closed, or have other members now."""
+        """Forget replicas that need no notices from this shard: of closed ranges, or ranges with other replicas now."""
         found = self.follower.open_ranges()
         for which in {*self._told.copy(), *self._late.copy()}:
             one = found.get(which[0])
@@ -107,7 +107,9 @@ class RangeKeeper:
                 self._lost.discard(tensor)
 
     def _is_waiting(self, tensor: str, words: Words) -> bool:
-        """Whether a replica in sync has to ask what is committed: after its start, or if it has waited since a look."""
+        """Whether an in-sync replica must ask what is committed: after its start, or if it has waited since the last
+        round.
+        """
         if not words.is_confirmed:
             return True
         if words.is_settled and words.logged <= words.applied:
@@ -120,16 +122,16 @@ class RangeKeeper:
         return time.monotonic() - since >= LOOK_S
 
     def _ask(self, one: Listed) -> None:
-        """Ask the primary. It may have been told, before a loss of power here, that all is applied."""
+        """Ask the primary. Before a power failure here, it may have been told that everything is applied."""
         self.joins.join(one)
 
     def _begin(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:
-        """Begin work in the background unless the same is being done for the range."""
+        """Start work in the background unless it is already running for the range."""
         if (what, tensor) not in self._running:
             self._running[what, tensor] = pool.submit(self._do, what, tensor, work)
 
     def _do(self, what: str, tensor: str, work: Callable[[], None]) -> None:
-        """Do work that the next look begins anew if it fails. That there is no room is told once."""
+        """Do work that the next round repeats if it fails. Lack of room is logged once."""
         no_room = ""
         try:
             work()
@@ -160,7 +162,7 @@ class RangeKeeper:
                 self._begin(self._pool, f"notice to {node}", one.tensor, lambda node=node: self._notice(one, node))  # type: ignore[misc]
 
     def _notice(self, one: Listed, node: str) -> None:
-        """Tell a replica what is committed; one that does not apply it for long leaves."""
+        """Tell a replica what is committed; one that does not apply it for long leaves the in-sync set."""
         record, state = one.opened, self.log.state(one.tensor)
         if record is None or state is None or state.epoch != record.epoch or state.tail:
             return
@@ -178,7 +180,7 @@ class RangeKeeper:
             self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}), "behind")
 
     def _join(self, one: Listed) -> None:
-        """Have a replica join that is listed and not in sync, until its primary has it wait.
+        """Make an assigned replica join the in-sync set, until its primary tells it to wait.
 
         If no primary has begun, a replica with its rows needs none.
         """
@@ -196,7 +198,7 @@ class RangeKeeper:
             now = self.follower.open_ranges().get(one.tensor)
 
     def _lose(self, one: Listed) -> None:
-        """Tell the catalogue that the rows are not here, though the newest one lists them as in sync."""
+        """Tell the catalogue that the rows are lost on this shard, although the newest one lists them as in sync."""
         is_known = one.tensor in self._lost
         if is_known and ranges.lose_rows(self.follower.catalogue, one.tensor, self.node) is None:
             return  # no other replica is in sync: the range waits

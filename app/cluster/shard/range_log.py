@@ -1,4 +1,4 @@
-"""The logs and rows of replicated ranges in the store of this shard, in the terms of `app.cluster.replication`."""
+"""The logs and rows of replicated ranges in this shard's store, in the terms of `app.cluster.replication`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 
 
 class Words(NamedTuple):
-    """The epoch that a log has seen, and the sequences that are applied and durable in it.
+    """The epoch that a log has seen, and its applied and durable sequences.
 
     It may be read if it `is_settled`, and `is_confirmed` by the primary since the start.
     """
@@ -52,11 +52,11 @@ class RangeLog:
         self._growths = BoundedSemaphore(GROWTHS)
 
     def exclusive(self, tensor: str) -> AbstractContextManager[None]:
-        """Be the only one that acts as the primary of a range. Raises tensor_not_found and tensor_damaged."""
+        """Lock a range against other primaries. Raises tensor_not_found and tensor_damaged."""
         return self._store.replicated.exclusive(tensor)
 
     def state(self, tensor: str) -> ReplicaState | None:
-        """How far a log is; None if the rows are not here, or damaged."""
+        """The state of a log; None if the rows are missing or damaged."""
         try:
             with self._store.replicated.open(tensor) as content:
                 return _state(content)
@@ -66,7 +66,7 @@ class RangeLog:
             return None
 
     def words(self, tensor: str) -> Words | None:
-        """What the head of the file says, without a look at the log; None if the rows are not here."""
+        """The state in the head of the file, without reading the log; None if the rows are missing."""
         try:
             words = self._store.ungated_content(tensor).words
         except GatherError as problem:
@@ -78,9 +78,9 @@ class RangeLog:
         return Words(epoch, applied, words[HeaderWord.LOGGED], is_settled(words), is_confirmed)
 
     def quick_state(self, tensor: str) -> ReplicaState | None:
-        """What `state` returns, without a look at the log if the head of the file says that there is no tail.
+        """Like `state`, without reading the log if the head of the file says that there is no tail.
 
-        A record of a process that died before it wrote that there is seen by the next one that opens the log.
+        If a process died before it wrote a record to the head, the next one to open the log finds it.
         """
         words = self.words(tensor)
         if words is None or words.logged > words.applied:
@@ -88,12 +88,12 @@ class RangeLog:
         return ReplicaState(words.epoch, words.applied)
 
     def is_replicated(self, tensor: str) -> bool:
-        """Whether its scatters are replicated, as they are from its first epoch on."""
+        """Whether its scatters are replicated, which they are from its first epoch on."""
         words = self.words(tensor)
         return words is not None and words.epoch > 0
 
     def content(self, tensor: str) -> MappedContent:
-        """The rows, also if they may not be read by others. Raises tensor_not_found and tensor_damaged."""
+        """The rows, even if others may not read them. Raises tensor_not_found and tensor_damaged."""
         return self._store.ungated_content(tensor)
 
     def raise_epoch(self, tensor: str, epoch: int) -> None:
@@ -103,7 +103,7 @@ class RangeLog:
                 content.set_epoch(epoch)
 
     def commit(self, tensor: str, epoch: int, end: int) -> ReplicaState | None:
-        """Apply the records up to `end`, and make `epoch` the log's own; how far the log is then.
+        """Apply the records up to `end`, and make `epoch` the log's own. Returns the log's state.
 
         None if it has seen a higher epoch. Raises tensor_not_found and tensor_damaged.
         """
@@ -120,7 +120,7 @@ class RangeLog:
             return found
 
     def records_after(self, tensor: str, sequence: int) -> tuple[bytes | None, tuple[int, ...]]:
-        """Frames with the records after a sequence, about MOST_BYTES of them at most, and the epochs of those.
+        """Frames with the records after a sequence, at most about MOST_BYTES, and their epochs.
 
         None if the log no longer has them. Raises tensor_not_found and tensor_damaged.
         """
@@ -131,13 +131,13 @@ class RangeLog:
         return frames, tuple(record.entry.epoch for frame in frames_in(frames) for record in decode(frame))
 
     def keys(self, tensor: str) -> list[CarriedKey]:
-        """The Idempotency-Keys of all records that are applied. Raises tensor_not_found and tensor_damaged."""
+        """The Idempotency-Keys of all applied records. Raises tensor_not_found and tensor_damaged."""
         return self._store.replicated.keys(tensor)
 
     def append(self, tensor: str, message: Append, frames: bytes) -> AppendAnswer:
-        """Do what a primary's message asks of a replica, durably; the answer to it.
+        """Carry out a primary's message to a replica, durably. Returns the answer.
 
-        Raises overloaded if the table has to grow first and GROWTHS others do: the primary asks again.
+        Raises overloaded if the table must grow first while GROWTHS others grow: the primary asks again.
         """
         words = self.words(tensor)
         if words is None:
@@ -152,7 +152,7 @@ class RangeLog:
             if plan.truncate_after is not None:
                 content.drop_tail(plan.truncate_after)
             if plan.commit_to is not None:
-                # First of all: after a loss of power a table may be too mixed to grow until its tail is applied.
+                # First: after a power failure a table may be too inconsistent to grow until its tail is applied.
                 content.commit_to(plan.commit_to)
             if plan.new:
                 content.append_frames(frames)
@@ -180,7 +180,9 @@ class RangeLog:
     def adopt(
         self, tensor: str, upload: Upload, sequence: int, order: CopyOrder, keys: Sequence[CarriedKey], sha256: str
     ) -> bool:
-        """Publish a copy of the rows at a sequence, with the keys of the records up to it; False if it is of no use."""
+        """Publish a copy of the rows at a sequence, with the keys of the records up to it. Returns False if it is not
+        needed.
+        """
         copied = CopiedContent(sequence, order.epoch, keys=keys, sha256=sha256)
 
         def judge(found: CopyState | None) -> bool:
@@ -194,5 +196,5 @@ def _state(content: ReplicatedCopy) -> ReplicaState:
 
 
 def _in_rules(found: CopyState) -> ReplicaState:
-    """The state that the store tells, as the rules of replication have it."""
+    """The state of the store, in the terms of the replication rules."""
     return ReplicaState(found.epoch, found.applied, found.tail, found.applied_epoch)

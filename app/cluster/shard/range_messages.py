@@ -1,4 +1,4 @@
-"""What shards say to each other of a range: a line of JSON, and behind it frames of a log as they stand in the file."""
+"""The messages between shards about a range: a line of JSON, followed by frames of a log as they are in the file."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def read_append_answer(body: bytes) -> AppendAnswer:
 
 
 def join_json(join: Join) -> bytes:
-    """The body of a wish to join."""
+    """The body of a request to join."""
     return orjson.dumps(asdict(join))
 
 
 def read_join(body: Buffer) -> Join:
-    """Read a wish to join. Raises invalid_field."""
+    """Read a request to join. Raises invalid_field."""
     try:
         found = orjson.loads(body)
         state = found["state"]
@@ -63,7 +63,7 @@ def read_join(body: Buffer) -> Join:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A primary's answer to a wish to join. Records come as an Append and its frames."""
+    """A primary's answer to a request to join. Records come as an Append and its frames."""
 
     answer: JoinAnswer
     copy: CopyOrder | None = None

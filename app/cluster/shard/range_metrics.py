@@ -1,4 +1,4 @@
-"""What a shard counts and measures of its ranges that take scatters; names and help are in `metric_definitions`."""
+"""Counters and gauges of a shard's open ranges; names and help are in `metric_definitions`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TAKEOVERS: Final = "gathernd_range_takeovers"
 
 
 class RangeCounts:
-    """Counts what this process does for the ranges of its shard. Any thread may call its methods."""
+    """Counts the work of this process for the ranges of its shard. Any thread may call its methods."""
 
     def __init__(self, counters: Counters | None = None) -> None:
-        """Name all cells: that is done on the event loop alone."""
+        """Create all counter cells; only allowed on the event loop."""
         counters = unshared_counters() if counters is None else counters
         labels = {
             _SCATTERS: ("ok", "repeated", "changed", *CODES),
@@ -41,19 +41,19 @@ class RangeCounts:
         self._add(f"{_SCATTERS}|{outcome}")
 
     def left(self, why: Left) -> None:
-        """Count a replica that has left the in-sync replicas of a range whose primary is here."""
+        """Count a replica that has left the in-sync set of a range whose primary is this shard."""
         self._add(f"{_LEFT}|{why}")
 
     def joined(self) -> None:
-        """Count a replica that has joined a range whose primary is here."""
+        """Count a replica that has joined a range whose primary is this shard."""
         self._add(_JOINED)
 
     def copied(self, outcome: Literal["done", "failed"]) -> None:
-        """Count a copy of a range that was made here."""
+        """Count a copy of a range that was made on this shard."""
         self._add(f"{_COPIES}|{outcome}")
 
     def took_over(self) -> None:
-        """Count a range whose primary is here from now on."""
+        """Count a range whose primary this shard has become."""
         self._add(_TAKEOVERS)
 
     def _add(self, name: str) -> None:
@@ -62,7 +62,7 @@ class RangeCounts:
 
 
 def range_gauges(node: str, ranges: Iterable[Listed]) -> dict[str, float]:
-    """The gauges of the shard `node`, of all ranges that take scatters in the newest catalogue it knows."""
+    """The gauges of the shard `node`, over all open ranges in the newest catalogue it knows."""
     found = dict.fromkeys(("primary", "in_sync", "out_of_sync", "refusing_scatters"), 0.0)
     for one in ranges:
         record = one.opened

@@ -1,6 +1,6 @@
 """The primary of ranges: it ships each record to the in-sync replicas before the store applies it.
 
-`app.cluster.replication.primary` says what may be done; here it is carried out. The store makes the records of the
+`app.cluster.replication.primary` has the rules; this module carries them out. The store makes the records of the
 scatters that wait for a range, in one frame of its log, and calls `replicate` (see `replicated_contents.Replication`).
 """
 
@@ -44,14 +44,14 @@ from app.store.scatters.replicated_contents import Batch, Replication
 
 logger = logging.getLogger("gathernd")
 _LOOKS: Final = 16
-"""How often a primary looks at where it stands before it gives up: each look does one thing."""
+"""How many steps a primary takes before it gives up; each step does one thing."""
 _PUSHED: Final = 1 << 20
-"""Bytes of records that a joining replica is given while scatters wait."""
+"""Bytes of records that a joining replica gets while scatters wait."""
 _NOTICES: Final = 8
 
 
 class Primaries(Replication):
-    """All ranges of which the shard `node` is the primary. Methods block.
+    """All ranges whose primary is the shard `node`. Methods block.
 
     They raise precondition_failed if it is not the primary, shard_unavailable, tensor_not_found, tensor_damaged and
     insufficient_storage.
@@ -66,15 +66,15 @@ class Primaries(Replication):
         self._follower = follower
         self._peers = peers
         self._resolved: dict[str, int] = {}
-        """The epoch at which each range's tail was committed last, by this process."""
+        """The epoch at which this process last committed each range's tail."""
         self._shipped: dict[str, int] = {}
-        """The sequence of the last record of each range that was shipped by this process."""
+        """The sequence of the last record of each range that this process has shipped."""
         self._notices = ThreadPoolExecutor(_NOTICES, "commit-notice")
 
     # For the store, within the range's lock
 
     def lead(self, tensor: str) -> int:
-        """See `Replication`. Raises shard_unavailable, too, if fewer replicas are in sync than a scatter needs."""
+        """See `Replication`. Raises also shard_unavailable if fewer replicas are in sync than a scatter needs."""
         one, state = self._ready(tensor)
         _check_acknowledges(one)
         return state.epoch
@@ -96,7 +96,7 @@ class Primaries(Replication):
         one = self._follower.open_ranges().get(tensor)
         return one is not None and not set(one.segment.nodes) <= set(_record(one).in_sync)
 
-    # Where it stands
+    # Its standing
 
     def _ready(self, tensor: str) -> tuple[Listed, ReplicaState]:
         """The range and its log, once records may be made. Within the range's lock."""
@@ -122,7 +122,7 @@ class Primaries(Replication):
         raise unavailable(f"the primary of {tensor} changes repeatedly")
 
     def _raise_record(self, tensor: str, epoch: int) -> None:
-        """Have the record in the catalogue at the epoch that this shard has seen."""
+        """Raise the record in the catalogue to the epoch that this shard has seen."""
         self._follower.client.transact(lambda at: ranges.raise_epoch(at, tensor, self._node, epoch))
 
     def _resolve(self, one: Listed, state: ReplicaState) -> None:
@@ -140,18 +140,18 @@ class Primaries(Replication):
         self._tell(one.tensor, going, found)
 
     def begin(self, tensor: str) -> None:
-        """Be ready for scatters: take over, and commit the tail, unless that is done."""
+        """Get ready for scatters: take over, and commit the tail, unless that is done."""
         with self._log.exclusive(tensor):
             self._ready(tensor)
 
     def confirm(self, tensor: str) -> None:
-        """Return if this shard is the primary, which all replicas confirm: what it has applied is the newest."""
+        """Return if this shard is the primary and all replicas confirm it: then its applied state is the newest."""
         with self._log.exclusive(tensor):
             one, state = self._ready(tensor)
             self._round(one, state, state.last, b"")
 
     def forget(self) -> None:
-        """Forget ranges that take no scatters any more, since their versions were removed."""
+        """Forget ranges that are closed because their versions were removed."""
         found = self._follower.open_ranges()
         for tensor in {*self._resolved.copy(), *self._shipped.copy()} - found.keys():
             self._resolved.pop(tensor, None)
@@ -164,9 +164,10 @@ class Primaries(Replication):
     # Rounds
 
     def _round(self, one: Listed, state: ReplicaState, after: int, frames: bytes) -> Round:
-        """Ship the records after the sequence `after`, which `frames` has; the round once they are committed.
+        """Ship the records after the sequence `after`, which are in `frames`. Returns the round once they are
+        committed.
 
-        `state` is that of the log here, which has them. Raises shard_unavailable if the outcome is not known.
+        `state` is that of this log, which has them. Raises shard_unavailable if the outcome is unknown.
         """
         tensor = one.tensor
         self._shipped[tensor] = state.last
@@ -187,7 +188,9 @@ class Primaries(Replication):
             going = self._leave(tensor, going, step.nodes) if isinstance(step, Leave) else shipping.ship(going)
 
     def _leave(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:
-        """Have replicas leave that do not answer, or find out that this shard is not the primary any more."""
+        """Remove replicas that do not answer from the in-sync set, or find out that this shard is no longer the
+        primary.
+        """
         logger.warning("%s: the replicas on %s fell behind and leave the in-sync set", tensor, ", ".join(sorted(nodes)))
         try:
             self.dismiss(tensor, going.epoch, nodes, "silent")
@@ -198,7 +201,7 @@ class Primaries(Replication):
         return going.changed(None if one is None else one.opened)
 
     def dismiss(self, tensor: str, epoch: int, nodes: frozenset[str], why: Left) -> None:
-        """Have replicas leave the range that this shard is the primary of."""
+        """Remove replicas from the in-sync set of a range whose primary is this shard."""
         self._follower.client.transact(lambda at: ranges.leave_in_sync(at, tensor, epoch, nodes))
         for _ in nodes:
             self._counts.left(why)
@@ -210,23 +213,23 @@ class Primaries(Replication):
                 self._notices.submit(self._notice_unless_shipped, tensor, node, state)
 
     def _notice_unless_shipped(self, tensor: str, node: str, state: ReplicaState) -> None:
-        """Tell a replica what is committed, unless later records have been shipped, which say so too."""
+        """Tell a replica what is committed, unless later records that say so have been shipped."""
         if self._shipped.get(tensor, 0) <= state.last:
             self.notice(tensor, node, state)
 
     def notice(self, tensor: str, node: str, state: ReplicaState) -> bool:
-        """Tell a replica that all of a log without a tail is committed; whether it has applied it."""
+        """Tell a replica that all of a log without a tail is committed. Returns whether it has applied it."""
         answer = send(self._peers, tensor, node, append_of(state, state.last, ()))
         return isinstance(answer, Appended) and answer.applied >= state.applied
 
     def close(self) -> None:
-        """Tell nobody anything more."""
+        """Send no more notices."""
         self._notices.shutdown(wait=False, cancel_futures=True)
 
     # Joins
 
     def join(self, tensor: str, join: Join) -> Admission:
-        """Judge a replica's wish to be in sync, and let it join if it has everything."""
+        """Decide on a replica's request to join, and let it join if it has everything."""
         try:
             with self._log.exclusive(tensor):
                 return self._judge(tensor, join)
@@ -237,7 +240,7 @@ class Primaries(Replication):
     def _judge(self, tensor: str, join: Join) -> Admission:
         one, state = self._ready(tensor)
         if join.node in _record(one).in_sync:
-            # What it has said of itself may be old by now, and it asks since it waits to be told what is committed.
+            # Its report may be outdated, and it asks because it waits to be told what is committed.
             told = send(self._peers, tensor, join.node, append_of(state, state.last, ()))
             if isinstance(told, Appended):
                 return Admission(JoinAnswer.JOINED if told.applied == state.applied else JoinAnswer.NOT_READY)
@@ -261,7 +264,7 @@ class Primaries(Replication):
         return Admission(verdict, copy)
 
     def _judged(self, one: Listed, state: ReplicaState, join: Join) -> tuple[JoinAnswer, tuple[Append, bytes] | None]:
-        """The answer to a wish to join, and what the log has after the replica's rows."""
+        """The answer to a request to join, and the log's frames after the replica's rows."""
         applied = 0 if join.state is None else join.state.applied
         frames, epochs = self._log.records_after(one.tensor, applied)
         log_start = applied + 1 if frames is None else applied
@@ -269,7 +272,7 @@ class Primaries(Replication):
         return verdict, None if frames is None else (append_of(state, applied, epochs), frames)
 
     def _admit(self, tensor: str, state: ReplicaState, node: str) -> None:
-        """Let a replica join that has everything. Raises GatherError if that does not come about, or is not known."""
+        """Let a replica join that has everything. Raises GatherError if that fails, or if the outcome is unknown."""
         epoch = state.epoch + 1
         self._log.raise_epoch(tensor, epoch)
         self._follower.client.transact(lambda at: ranges.join_in_sync(at, tensor, state.epoch, node))

@@ -1,7 +1,7 @@
-"""The internal routes of ranges that take scatters; `app.api.route_rows.shard_segments` has their rows.
+"""The internal routes of open ranges; `app.api.route_rows.shard_segments` has their rows.
 
-Scatters and joins wait for other shards, records from a primary never do. So these have threads of their own: shards
-that ship to each other make way for each other.
+Scatters and joins wait for other shards; records from a primary never do. So these have separate threads: shards that
+ship to each other do not block each other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RangeRoutes:
         most_bytes: int,
         counts: RangeCounts,
     ) -> None:
-        """`most_bytes` bounds the body of a scatter."""
+        """`most_bytes` limits the body of a scatter."""
         self._store = store
         self._primaries = primaries
         self._log = log
@@ -91,7 +91,7 @@ class RangeRoutes:
         self._counts.scattered(outcome)
 
     async def _scatter(self, context: RequestContext, tensor: str) -> str:
-        """Carry out a scatter and answer it; what came of it, as `RangeCounts` has it."""
+        """Carry out a scatter and answer it. Returns its outcome for `RangeCounts`."""
         body = await read_body(context, self._most_bytes)
         scatter = RangeScatter.from_body(body)
         context.memory.charge(64 * scatter.order.changed + 3 * (scatter.updates.nbytes + scatter.order.key_bytes))
@@ -121,7 +121,7 @@ class RangeRoutes:
                 raise unavailable(f"etcd does not answer: {error}") from None
 
     async def _carry_out(self, tensor: str, scatter: RangeScatter, memory: Memory) -> Scattered:
-        """What a scatter is answered; while others of the range are carried out it takes no thread.
+        """The answer to a scatter; while it waits for others to the range it takes no thread.
 
         `memory` is charged with the rows that a removal moves.
         """
@@ -146,7 +146,7 @@ class RangeRoutes:
                 return self._store.complete_scatter(tensor, pending)
             return await _run(self._scatters, lambda: self._store.complete_scatter(tensor, pending))
 
-        # A task of its own: others wait for this one to carry them out, also when its own request is cancelled.
+        # A separate task: others wait for this one to carry them out, even if its own request is cancelled.
         task = loop.create_task(finish())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -161,7 +161,7 @@ class RangeRoutes:
     async def append(self, context: RequestContext) -> None:
         """`POST /shard/ranges/{tensor}/records`, from the primary to a replica.
 
-        Memory alone bounds the records: the primary has accepted the scatters, by a limit of its own.
+        Only memory limits the records: the primary has accepted the scatters, by its own limit.
         """
         tensor = segment_of(context)
         message, frames = read_append(await read_body(context, sys.maxsize))
@@ -178,9 +178,9 @@ class RangeRoutes:
         await context.send(200, RAW.media_type.encode(), found.pieces())
 
     async def state(self, context: RequestContext) -> None:
-        """`GET /shard/ranges/{tensor}`: epoch, applied and last; `confirmed`: with all that was acknowledged before.
+        """`GET /shard/ranges/{tensor}`: epoch, applied and last; `confirmed`: with everything acknowledged before.
 
-        With `rows`, what a reader may read instead: the rows and the sequence that they are of.
+        With `rows`, the row count that a reader may see, and its sequence.
         """
         tensor = segment_of(context)
         fields = context.query_fields()
@@ -202,7 +202,7 @@ class RangeRoutes:
         await context.send(200, JSON, orjson.dumps(shown))
 
     async def keys(self, context: RequestContext) -> None:
-        """`GET /shard/ranges/{tensor}/keys`: the Idempotency-Keys of what is committed."""
+        """`GET /shard/ranges/{tensor}/keys`: the Idempotency-Keys of committed records."""
         tensor = segment_of(context)
         found = await _run(self._others, lambda: keys_json(self._log.keys(tensor)))
         context.memory.charge(len(found))

@@ -1,4 +1,4 @@
-"""A router's scatter to a range, judged against the rows here, as the change that the store carries out."""
+"""A router's scatter to a range, checked against this shard's rows, as a change for the store."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class AtSequence(Conditions):
     sequence: int = 0
 
     def check(self, etag: str | None, kind: str = "tensor") -> None:
-        """Raises SequenceDiffers."""
+        """Raise SequenceDiffers unless the range is at the sequence."""
         if etag != etag_of(self.content, self.sequence):
             raise SequenceDiffers(0 if etag is None else sequence_in(etag))
 
 
 def change_of(content: MappedContent, scatter: RangeScatter) -> tuple[ScatterChange | KeyedChange, Conditions]:
-    """The change that a router asks for, and its condition. Raises invalid_field for one that does not fit the rows."""
+    """The change that a router asks for, and its condition. Raises invalid_field if it does not fit the rows."""
     about, order = content.description, scatter.order
     if order.dtype is not DTYPES[about.dtype]:
         raise invalid_field("/dtype", f"the rows are of type {about.dtype}")

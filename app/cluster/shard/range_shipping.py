@@ -1,4 +1,4 @@
-"""Shipping records of a range from its primary to the replicas that are in sync, all of them at the same time."""
+"""Ships records of a range from its primary to all in-sync replicas at the same time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.cluster.shard.range_log import RangeLog
 from app.cluster.shard.range_messages import append_pieces, read_append_answer
 
 SLOWEST: Final = 1 << 25
-"""Bytes a second that a replica takes at least."""
+"""Bytes per second that a replica accepts at least."""
 _LEAST_S: Final = 0.05
 _PAUSE_S: Final = 0.05
 
 
 class Shipping:
-    """Records of the range `tensor` on their way. `state` is that of the primary's log, which has them all.
+    """Records of the range `tensor` to ship. `state` is that of the primary's log, which has them all.
 
     `frames` has the records after the sequence `after`.
     """
@@ -35,10 +35,10 @@ class Shipping:
         self._records = {after: (append_of(state, after, state.tail[after - state.applied :]), frames)}
         self._first = after
         self._after: dict[str, int] = {}
-        """The sequence after which a replica lacks records that has said so."""
+        """The sequence after which a replica has reported missing records."""
 
     def ship(self, going: Round) -> Round:
-        """Send each replica what it lacks, wait for all answers, and return the round with them."""
+        """Send each replica the records that it lacks, wait for all answers, and return the round with them."""
         missing = [
             node
             for node in going.in_sync
@@ -78,7 +78,7 @@ class Shipping:
 
 
 def send(peers: Peers, tensor: str, node: str, message: Append, frames: bytes = b"") -> AppendAnswer | None:
-    """Send records, or with none of them what is committed, to one replica; None if it gives no answer."""
+    """Send records, or only the commit, to one replica. Returns None if it does not answer."""
     with _request(peers, tensor, node, message, frames, SHIP_S + len(frames) / SLOWEST) as request:
         answer = _answer(request)
     return None if isinstance(answer, Busy) else answer

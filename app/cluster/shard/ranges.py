@@ -34,7 +34,7 @@ from app.cluster.shard_tls import trusting
 
 
 class Ranges:
-    """The ranges of the shard `node` in one process; `begin` has them looked after."""
+    """The open ranges of the shard `node` in one process; `begin` starts their maintenance."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Ranges:
         is_stopping: Callable[[], bool],
         counts: RangeCounts,
     ) -> None:
-        """`most_bytes` bounds the body of a scatter."""
+        """`most_bytes` limits the body of a scatter."""
         self._node = node
         self._changed = Event()
         self._follower = follower = CatalogueFollower(database, self._changed.set)
@@ -62,7 +62,7 @@ class Ranges:
 
     @property
     def client(self) -> CatalogueClient:
-        """The client that has the catalogue as it is followed here."""
+        """The client of the catalogue that is followed here."""
         return self._follower.client
 
     @property
@@ -75,7 +75,7 @@ class Ranges:
         return range_gauges(self._node, self._follower.open_ranges().values())
 
     def lag(self) -> float:
-        """See `RangeKeeper.lag`; 0 in the processes that do not look after the ranges."""
+        """See `RangeKeeper.lag`; 0 in the processes that do not maintain the ranges."""
         return self._keeper.lag()
 
     def catalogue_age(self) -> float:
@@ -83,19 +83,19 @@ class Ranges:
         return monotonic() - self._follower.confirmed_at
 
     def begin(self, is_ready: Callable[[], bool], stop: Event) -> None:
-        """Follow the catalogue, and look after the ranges once the service is ready, on threads until `stop` is set."""
+        """Follow the catalogue, and maintain the ranges once the service is ready, on threads until `stop` is set."""
         self._store.replicated.replication = self._primaries
         self._follower.begin(stop, self._look)
         Thread(target=self._keeper.run, args=(is_ready, stop), name="ranges", daemon=True).start()
 
     def _look(self) -> None:
-        """What each process does whenever it has read the catalogue."""
+        """Work of each process after it has read the catalogue."""
         self._gate.note_tails(self._store)
         self._primaries.forget()
         self._peers.forget()
 
     def close(self) -> None:
-        """End it, once `stop` is set and no request is being answered."""
+        """End, once `stop` is set and no request is being answered."""
         self._keeper.close()
         self._primaries.close()
         self._routes.close()

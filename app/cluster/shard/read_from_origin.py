@@ -1,6 +1,6 @@
-"""Rows of a table read again from the URL that it was imported from, where no other shard has them any more.
+"""Reads rows of a table again from the URL of its import, if no other shard has them any more.
 
-What is read is the file as it is now. The caller compares the digest.
+It reads the current file. The caller compares the digest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_origin(
     allowed: AllowedSources,
     sink: Callable[[Buffer], None],
 ) -> None:
-    """Hand the rows `rows[0]` to `rows[1]` - 1 of `origin` (URL or URL#TENSOR) to `sink`, little endian. Blocks.
+    """Pass the rows `rows[0]` to `rows[1]` - 1 of `origin` (URL or URL#TENSOR) to `sink`, little endian. Blocks.
 
     `dtype` and `shape` are those of the rows. Raises SourceFailed, also if no prefix in `allowed` covers the URL, and
     what `sink` raises.
@@ -72,6 +72,6 @@ async def _read(
 
 
 def _swapped(dtype: DType, piece: Buffer) -> bytes:
-    """Big-endian items, whole ones, as little-endian ones."""
+    """Convert whole big-endian items to little-endian ones."""
     size = dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size
     return np.frombuffer(piece, f"u{size}").byteswap().tobytes()

@@ -1,6 +1,6 @@
-"""Who may read a range that takes scatters: see `app.cluster.replication.reads`, whose rules are applied here.
+"""Decides who may read an open range, by the rules of `app.cluster.replication.reads`.
 
-Ranges that nobody scatters to are served whether or not etcd answers; a read of one costs two comparisons more.
+Closed ranges are served whether or not etcd answers; a read of one costs only two comparisons.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _WHY: Final = {
 
 
 class ReadGate:
-    """Judges reads on the shard `node`."""
+    """Decides on reads on the shard `node`."""
 
     def __init__(self, node: str, follower: CatalogueFollower) -> None:
         self._node = node
         self._follower = follower
         self._tails: dict[str, tuple[int, float]] = {}
-        """The sequence that is applied of ranges with a tail, and since when the tail may be there."""
+        """The applied sequence of ranges with a tail, and the earliest time at which the tail may have arrived."""
         self._looked = _BEFORE
 
     def is_open(self, tensor: str) -> bool:
-        """Whether a range takes scatters, by the catalogue that is known."""
+        """Whether a range is open, by the known catalogue."""
         return tensor in self._follower.catalogue.ranges
 
     def check(self, tensor: str, words: Sequence[int], *, is_confirmed: bool) -> None:
-        """Raises precondition_failed, which sends the reader to another replica, unless the range may be read here.
+        """Raise precondition_failed, which sends the reader to another replica, unless this shard may serve the range.
 
-        `words` are those at the head of its content; `is_confirmed` says whether its primary has spoken since the
-        start.
+        `words` are those at the head of its content; `is_confirmed` says whether its primary has been heard of since
+        the start.
         """
         record = self._follower.catalogue.ranges.get(tensor)
         applied = words[HeaderWord.VERSION] >> 1
@@ -68,7 +68,7 @@ class ReadGate:
             raise _refusal(f"this shard does not serve {tensor}: {_WHY[verdict]}")
 
     def note_tails(self, store: GatedStore) -> None:
-        """Note which ranges have a tail; to be called every few seconds. A tail counts from the look before."""
+        """Record which ranges have a tail; to be called every few seconds. A tail counts from the call before."""
         now, before = monotonic(), self._looked
         for tensor in self._follower.open_ranges():
             try:
@@ -109,7 +109,7 @@ class GatedStore(LocalStore):
         return found
 
     def ungated_content(self, reference: str) -> MappedContent:
-        """What `content` returns, also if it may not be read by others."""
+        """Like `content`, even if others may not read it."""
         return super().content(reference)
 
     def _check(self, reference: str, words: Sequence[int]) -> None:
@@ -119,9 +119,9 @@ class GatedStore(LocalStore):
 
 
 def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:
-    """`handler` for requests that take no older content than the sequence in `field`.
+    """Wrap `handler` for requests that accept no content older than the sequence in `field`.
 
-    It is of the tensor in the path, or of the one that the query begins with. Raises invalid_field.
+    The content is of the tensor in the path, or of the one that the query begins with. Raises invalid_field.
     """
     if not field.isdigit() or len(field) > _DIGITS:
         raise GatherError("invalid_field", "X-Gathernd-Sequence must be a number", pointer="/x-gathernd-sequence")

@@ -1,7 +1,7 @@
-"""A shard's place in the catalogue: where it answers, how much it may hold, and, under a lease, that it runs.
+"""A shard's records in the catalogue: its address, its capacity, and, under a lease, that it is running.
 
-Of several workers one registers the shard: the one that has the lock in the shard's folder. When a shard stops, its
-lease runs out by itself, so that one that is started again within that time has not been missed.
+Of several workers, the one with the lock in the shard's folder registers the shard. When a shard stops, its lease
+expires by itself, so that a restart within that time goes unnoticed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from app.cluster.shard.only_worker import only_worker
 from app.errors import GatherError
 
 _LOOK_S: Final = 1.0
-"""Seconds between looks at the catalogue and the lease."""
+"""Seconds between checks of the catalogue and the lease."""
 logger = logging.getLogger("gathernd")
 
 
 class Registration:
-    """Registers the shard `name` as `node` says. Methods block.
+    """Registers the shard `name` as described by `node`. Methods block.
 
-    The catalogue is that of `client`, which others keep new. `take` is given it once a second. It raises GatherError if
-    the shard is not to be registered there. `tell` is called with the reason when the shard cannot be registered, and
-    with "" once it is.
+    The catalogue is that of `client`, which others keep up to date. `take` is called with it once a second. It raises
+    GatherError if the shard must not be registered there. `tell` is called with the reason when the shard cannot be
+    registered, and with "" once it is.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Registration:
         self._take = take
         self._tell = tell
         self._lease: str | None = None
-        """The lease under which the shard was registered last."""
+        """The lease of the last registration."""
         self.problem = ""
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
@@ -63,7 +63,7 @@ class Registration:
                 stop.wait(_LOOK_S)
 
     def _look(self, node: Node) -> None:
-        """Register the shard, unless it is under a lease that is held."""
+        """Register the shard, unless it has a held lease."""
         catalogue, lease = self._client.catalogue, self._client.database.lease
         is_held = lease is not None and lease.is_held and lease.number == self._lease
         try:
@@ -95,5 +95,5 @@ class Registration:
 
 
 def capacity_of(max_bytes: int) -> int:
-    """Bytes of rows that fit in a store of `max_bytes`, beside a page and the checksums of each file."""
+    """Bytes of rows that fit in a store of `max_bytes`, besides a page and the checksums of each file."""
     return max(0, max_bytes - max_bytes // 64 - (1 << 16))

@@ -1,6 +1,6 @@
 """The internal routes of a shard: list, pull and drop segments. `app.api.route_rows.shard_segments` has their rows.
 
-An order carries the fencing token of its reconciler, and is refused if a later reconciler has been here, see `fence`.
+An order carries the fencing token of its reconciler, and is refused after the order of a later leader, see `fence`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9]{1,20}-[0-9
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _MOST_BODY: Final = 1 << 20
 _PULLS: Final = 8
-"""Pulls that a process carries out at once; further ones wait."""
+"""Pulls that a process runs at once; further ones wait."""
 _LOOK_S: Final = 1.0
-"""Seconds between a pull's looks at whether the service is stopping."""
+"""Seconds between a pull's checks whether the service is stopping."""
 _PAGE: Final = 1000
 
 
 class SegmentRoutes:
-    """List, pull and drop segments of `store`. `key` says with which key other shards are asked."""
+    """List, pull and drop segments of `store`. `key` is the API key for other shards."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class SegmentRoutes:
         }
 
     async def check_room(self, context: RequestContext) -> None:
-        """`GET /shard/room`: 204 if a segment of so many bytes has room now, otherwise insufficient_storage.
+        """`GET /shard/room`: 204 if there is room for a segment of this size now, otherwise insufficient_storage.
 
-        A router asks before it sends rows: what the catalogue has no more may still be there for some seconds.
+        A router asks before it sends rows: segments that the catalogue no longer lists may be there for some seconds.
         """
         size = _number(context.query_fields(), "bytes")
 
@@ -91,7 +91,7 @@ class SegmentRoutes:
         await context.send_empty(204)
 
     async def list(self, context: RequestContext) -> None:
-        """`GET /shard/segments`: what is whole, and the fence, which a token in the query raises before."""
+        """`GET /shard/segments`: the complete segments, and the fence, which a token in the query raises first."""
         fields = context.query_fields()
         token = _token(fields) if "fence" in fields else None
 
@@ -106,9 +106,9 @@ class SegmentRoutes:
         await context.send(200, JSON, orjson.dumps(found))
 
     async def pull(self, context: RequestContext) -> None:
-        """`POST /shard/segments/{tensor}`: answers once the segment is whole and durable.
+        """`POST /shard/segments/{tensor}`: answers once the segment is complete and durable.
 
-        If the caller goes, or the service stops, the pull ends and leaves nothing.
+        If the caller disconnects, or the service stops, the pull ends and leaves nothing.
         """
         tensor = segment_of(context)
         order = PullOrder.from_json(bytes(await read_body(context, _MOST_BODY, name="small_body_bytes")))
@@ -145,7 +145,7 @@ class SegmentRoutes:
         await context.send(200, JSON, orjson.dumps(described(metadata)))
 
     async def drop(self, context: RequestContext) -> None:
-        """`DELETE /shard/segments/{tensor}`: 204 also if it is not there."""
+        """`DELETE /shard/segments/{tensor}`: 204 also if it does not exist."""
         tensor = segment_of(context)
         token = _token(context.query_fields())
 
@@ -165,7 +165,7 @@ class SegmentRoutes:
 
 
 def segments_of(store: LocalStore) -> list[dict[str, Any]]:
-    """The segments that are whole, as the routes tell them."""
+    """The complete segments, as the routes return them."""
     store.sweep()
     found: list[dict[str, Any]] = []
     after = None
@@ -177,7 +177,7 @@ def segments_of(store: LocalStore) -> list[dict[str, Any]]:
 
 
 def described(segment: Metadata) -> dict[str, Any]:
-    """A segment as the routes tell it."""
+    """A segment, as the routes return it."""
     return {"tensor": segment.name, "size": segment.size, "sha256": segment_digest(segment)}
 
 

@@ -27,15 +27,15 @@ class ShardFolder:
         self.registration = self.path / "registration"
 
     def read_key(self) -> str | None:
-        """What callers of this shard and of others need as their key; None if the cluster has none."""
+        """The API key that callers of this shard and of others need; None if the cluster has none."""
         return self.key.read_text().strip() or None
 
     def read_problem(self) -> str:
-        """Why the shard is not registered, "" if nothing is known."""
+        """Why the shard is not registered, "" if unknown."""
         return self.problem.read_text() if self.problem.exists() else ""
 
     def tell(self, problem: str) -> None:
-        """Say why the shard is not registered, "" once it is."""
+        """Record why the shard is not registered, "" once it is."""
         if problem:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole_file(self.problem, problem.encode())
@@ -47,7 +47,7 @@ class ShardFolder:
         return not self.cluster.exists() or self.cluster.read_text() == cluster
 
     def keep(self, options: Options) -> None:
-        """Keep the cluster's identity, and its key for workers and for a start that does not reach the catalogue."""
+        """Store the cluster's identity, and its key for workers and for a start that does not reach the catalogue."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if options.cluster and not self.cluster.exists():
             write_whole_file(self.cluster, options.cluster.encode())
