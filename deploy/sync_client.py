@@ -1,7 +1,7 @@
 """Writes clients/python/gathernd/_sync, the blocking client, from the asynchronous one in _async: `make sync-client`.
 
-A word of the source becomes its blocking form: `async` and `await` go, `AsyncClient` becomes `Client`. SENTENCES are
-are those of docstrings that hold for one client alone.
+Words of the source become their blocking form: `async` and `await` are removed, `AsyncClient` becomes `Client`.
+SENTENCES are the sentences of docstrings that differ between the two clients.
 
     python -m deploy.sync_client            write it
     python -m deploy.sync_client --check    say whether it is current: exit code 1 if not
@@ -29,7 +29,7 @@ WORDS: Final[Mapping[str, str]] = {
 """Names whose blocking form is another word. Any other `AsyncName` becomes `Name`."""
 SENTENCES: Final[Mapping[str, str]] = {
     "A client of the service at `url` for asyncio, within one event loop at a time.\n\n"
-    "    A thread packs large arrays and files and reads large answers, so that the event loop goes on.\n": (
+    "    A thread packs large arrays and files and reads large answers, so that the event loop is not blocked.\n": (
         "A client of the service at `url`. Any number of threads may use it at once.\n"
     ),
     '`client["items"]`: `await` its `[5:7]`, `[-1]`, `[[3, 8]]` and `[rows, columns]`: arrays, as from a NumPy': (
@@ -37,7 +37,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     ),
     '`await client["items"][...]` is the whole tensor.': "numpy.asarray() of it is the whole tensor.",
 }
-"""What docstrings say of the asynchronous client alone, and what they say of the blocking one in its place."""
+"""Sentences in docstrings of the asynchronous client, and their form in the blocking one."""
 _WORD: Final = re.compile(r"\b(?:async|await) |\b(?:__a\w+__|_?[Aa]sync\w+)\b")
 
 

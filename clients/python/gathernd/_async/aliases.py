@@ -1,4 +1,4 @@
-"""Aliases: names that stand for a version of a resident tensor."""
+"""Aliases: names that point to a version of a resident tensor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class AsyncAliases(AsyncRequests):
     async def alias(
         self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> Alias:
-        """The alias `name`, and the version that it names. Raises TensorNotFound."""
+        """The alias `name`, and the version that it points to. Raises TensorNotFound."""
         return await self._run(_endpoints.alias(name), timeout, headers)
 
     async def aliases(
         self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[Alias]:
-        """Every alias by name, asked for in pages of `page` aliases; `timeout` is for each page."""
+        """Every alias by name, in pages of `page` aliases; `timeout` is for each page."""
         after = None
         while True:
             found = await self._run(_endpoints.aliases(after, page), timeout, headers)
@@ -43,8 +43,9 @@ class AsyncAliases(AsyncRequests):
     ) -> Alias:
         """Make the alias `name`, or move it, to the version `tensor`, written `NAME@7`: one step for every reader.
 
-        `if_match` is the ETag that the alias itself must have; `if_none_match="*"` asks that there is none
-        (PreconditionFailed). Raises TensorNotFound for a version that is not kept, NameConflict for a tensor's name.
+        `if_match` is the ETag that the alias must have; `if_none_match="*"` requires that the alias does not exist
+        (PreconditionFailed). Raises TensorNotFound for a version that is not kept, NameConflict if the name is a
+        tensor's.
         """
         return await self._run(_endpoints.put_alias(name, tensor, if_match, if_none_match), timeout, headers)
 
@@ -57,12 +58,12 @@ class AsyncAliases(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> list[Alias]:
-        """Make or move all aliases of `targets`, each to a version written `NAME@7`, or none.
+        """Make or move all aliases of `targets`, each to a version written `NAME@7`, or none of them.
 
         It is one step for every reader: a lookup of several tables reads all of them before it, or all after it.
-        `if_match` and `if_none_match` have the conditions of some aliases, as `put_alias` has them. Returns the aliases
-        in the order of their names. Raises TensorNotFound, NameConflict and PreconditionFailed, whose `errors` name the
-        alias, and ValueError for a condition of an alias that is not to be moved.
+        `if_match` and `if_none_match` have the conditions of some aliases, as in `put_alias`. Returns the aliases in
+        the order of their names. Raises TensorNotFound, NameConflict and PreconditionFailed, whose `errors` name the
+        alias, and ValueError for a condition on an alias that is not in `targets`.
         """
         return await self._run(_endpoints.move_aliases(targets, if_match, if_none_match), timeout, headers)
 

@@ -1,4 +1,4 @@
-"""The client: the calls of all modules beside this one, and resident tensors that are indexed as arrays are."""
+"""The client: the calls of all modules in this folder, and resident tensors that are indexed like arrays."""
 
 from __future__ import annotations
 
@@ -21,37 +21,35 @@ from .tensors import AsyncTensors
 class AsyncClient(AsyncGathers, AsyncGradients, AsyncScatters, AsyncTensors, AsyncAliases, AsyncImports):
     """A client of the service at `url` for asyncio, within one event loop at a time.
 
-    A thread packs large arrays and files and reads large answers, so that the event loop goes on.
+    A thread packs large arrays and files and reads large answers, so that the event loop is not blocked.
 
-    url        where the service listens, by default GATHERND_URL, else http://127.0.0.1:8080; unix:/path for a Unix
-               socket
-    key        API key, where the service asks for one; by default GATHERND_API_KEY
-    timeout    seconds that connecting, and each pause in sending or receiving, may take; or an httpx.Timeout
-    retries    how often a request may be sent again where that is safe; `Retries` limits the time it may take, too
+    url        address of the service (default: GATHERND_URL, else http://127.0.0.1:8080); unix:/path for a Unix socket
+    key        API key, if the service requires one (default: GATHERND_API_KEY)
+    timeout    seconds for connecting, and for each pause in sending or receiving; or an httpx.Timeout
+    retries    how often a request may be sent again if that is safe; `Retries` also limits the time
     headers    further header fields of every request
-    verify     whom HTTPS trusts: True (public authorities), a file or folder of authorities, an ssl.SSLContext, or
-               False (anybody: for tests); by default GATHERND_CA, a file or folder, else True
+    verify     trust of HTTPS: True (public authorities), a file or folder of authorities, an ssl.SSLContext, or False
+               (no check, for tests); default: GATHERND_CA, a file or folder, else True
     cert       the client's own certificate: a file, or (certificate, key) or (certificate, key, password)
     transport  an httpx transport to use instead of the network, for tests and for HTTP/2
 
-    Arrays may be NumPy arrays, PyTorch's, JAX's and CuPy's, anything with `__array__` or DLPack, or lists. They travel
-    in the binary format; types that it lacks (complex128 and string) go as JSON with base64.
+    Arrays may be NumPy, PyTorch, JAX or CuPy arrays, anything with `__array__` or DLPack, or lists. They are sent in a
+    binary format; types that it lacks (complex128 and string) are sent as JSON with base64.
 
-    Gathers raise IndexOutOfBounds for an index outside of its axis; `out_of_bounds` asks for clip (the nearest valid
-    index), wrap (modulo the size of the axis) or fill (the slice is filled with `fill_value`, 0 unless given) in its
-    place, and a Result says how many were `replaced`. `gather` in the dialect openvino-8 fills unless it is asked for
-    something else, such as error. `output_dtype`, the name of a float type or NumPy's type, asks gathers and lookups of
-    floats for an output of that type, each item rounded once.
+    Gathers raise IndexOutOfBounds for an index outside its axis. `out_of_bounds` picks clip (the nearest valid index),
+    wrap (modulo the size of the axis) or fill (a slice of `fill_value`, 0 unless given) instead; a Result counts the
+    `replaced` ones. The default of `gather` in the dialect openvino-8 is fill. `output_dtype`, the name of a float type
+    or NumPy's type, sets the type of a float output of gathers and lookups; each item is rounded once.
 
-    Calls take `timeout`, the seconds that the whole call may take, which the service is told too (X-Gathernd-Timeout),
-    and `headers`, further header fields. They raise `ServiceError`s (one class for each code, in `gathernd.errors`) and
-    `TransportError`s, and TypeError for an array of a type that the service does not have.
+    Calls take `timeout`, the seconds for the whole call, which the service also gets (X-Gathernd-Timeout), and
+    `headers`, further header fields. They raise `ServiceError`s (one class for each code, in `gathernd.errors`) and
+    `TransportError`s, and TypeError for an array of a type that the service does not support.
 
-    A proxy that the environment names (HTTPS_PROXY, NO_PROXY) is used. Raises ValueError for a URL without a scheme.
+    Proxies in the environment (HTTPS_PROXY, NO_PROXY) are used. Raises ValueError for a URL without a scheme.
     """
 
     def __getitem__(self, name: str) -> AsyncResidentTensor:
-        """The resident tensor `name`, to be indexed as a NumPy array: await client["items"][5:7]."""
+        """The resident tensor `name`, indexed like a NumPy array: await client["items"][5:7]."""
         return AsyncResidentTensor(self, name)
 
 
@@ -80,7 +78,7 @@ class AsyncResidentTensor(WholeAsArray, NamedTensor):
             assert found is not None
             try:
                 return await self._read(version_of(info), found)
-            except TensorNotFound:  # the tensor was replaced meanwhile, or removed
+            except TensorNotFound:  # the tensor was replaced or removed meanwhile
                 before, info = info, await self.info()
                 if info.version == before.version:
                     raise

@@ -1,4 +1,4 @@
-"""The gathers and the lookup of many tables."""
+"""The gathers, and the lookup of many tables."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class AsyncGathers(AsyncRequests):
         """GatherND: each tuple in the last dimension of `indices` picks an element or slice of `data`.
 
         `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has rank q >= 1 and
-        integer type; under an ONNX dialect narrower integers are sent as int64. Returns an array of data's type and of
-        shape indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1]:].
+        integer type; under an ONNX dialect narrower integers are sent as int64. Returns an array of data's type with
+        the shape indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1]:].
 
         [5, 3] is one tuple, an item: for rows 5 and 3 call `gather`.
 
         dialect is onnx-13, onnx-12, onnx-11 or openvino-8; device is auto, cpu or gpu. `with_info` returns a Result
-        with the array, `as_torch` PyTorch's tensor in its place.
+        that holds the array; `as_torch` returns a PyTorch tensor.
         """
         request = await packed(
             (data, indices),
@@ -127,19 +127,18 @@ class AsyncGathers(AsyncRequests):
     ) -> Any:
         """Gather: each entry of `indices`, of any rank, picks a slice of `data` along `axis`.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. Returns an array of data's type and
-        of shape data.shape[:axis] + indices.shape + data.shape[axis + 1:].
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. Returns an array of data's type with
+        the shape data.shape[:axis] + indices.shape + data.shape[axis + 1:].
 
-        dialect is onnx-13, onnx-11, onnx-1 or openvino-8; the last has `batch_dims`, leading dimensions that data and
-        indices share, so that the shape is data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis + 1:].
-        device is auto, cpu or gpu. `with_info` returns a Result with the array, `as_torch` PyTorch's tensor in its
-        place.
+        dialect is onnx-13, onnx-11, onnx-1 or openvino-8. openvino-8 has `batch_dims`, the number of leading dimensions
+        that data and indices share; the shape is then data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis
+        + 1:]. device is auto, cpu or gpu. `with_info` returns a Result that holds the array; `as_torch` returns a
+        PyTorch tensor.
 
-        `keys` are ids of rows in place of `indices`, for a table that was uploaded with keys: integers or strings, as
-        the table's are. For one that the table lacks, `missing` says what comes: error (KeyNotFound, the default); fill
-        (a row of `fill_value`, 0 unless given); or row, the one that `missing_row` names by its position, such as 0, or
-        by its key, such as {"key": 7}. A Result counts the `missing`; with `found=True` a Result comes, and has a bool
-        for each key.
+        `keys` name rows of a table with keys, in place of `indices`: integers or strings, like the table's. `missing`
+        says what to return for a key that the table lacks: error (KeyNotFound, the default); fill (a row of
+        `fill_value`, 0 unless given); or row (the row that `missing_row` names by its position, such as 0, or by its
+        key, such as {"key": 7}). A Result counts the `missing`. `found=True` returns a Result with a bool for each key.
         """
         make = partial(
             _keys.gather,
@@ -194,14 +193,15 @@ class AsyncGathers(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """GatherElements: each entry of `indices` picks the item of `data` at its own place, but for `axis`.
+        """GatherElements: each entry of `indices` picks an item of `data`, replacing the `axis` coordinate of its
+        position.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has the same rank, and on
-        every axis but `axis` at most data's size. Returns an array of data's type and of the shape of `indices`, as
-        NumPy's take_along_axis does.
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has the same rank, and at
+        most data's size on every axis except `axis`. Returns an array of data's type with the shape of `indices`, like
+        NumPy's take_along_axis.
 
-        dialect is onnx-13, onnx-11 or openvino-6; device is auto or cpu. `with_info` returns a Result with the array,
-        `as_torch` PyTorch's tensor in its place.
+        dialect is onnx-13, onnx-11 or openvino-6; device is auto or cpu. `with_info` returns a Result that holds the
+        array; `as_torch` returns a PyTorch tensor.
         """
         request = await packed(
             (data, indices),
@@ -256,12 +256,12 @@ class AsyncGathers(AsyncRequests):
     ) -> Any:
         """GatherBlockQuantized: rows of a table of 4-bit or 8-bit values, dequantized as they are gathered.
 
-        `data` is an array of uint8, each item a value, or with `bits` 4 two of them, the low half first. Each
-        `block_size` values along its last axis have an element of `scales` (float32, float16 or bfloat16), and one of
-        `zero_points`, which are packed as `data` is; without them it is 2^(bits - 1). All three may be a str, the name
-        of a resident tensor. Returns (value - zero point) * scale, of the type of `scales`.
+        `data` is an array of uint8: one value per item, or with `bits` 4 two values, the low half first. Each
+        `block_size` values along its last axis share an element of `scales` (float32, float16 or bfloat16) and one of
+        `zero_points`, which are packed like `data`; the default zero point is 2^(bits - 1). All three may be a str, the
+        name of a resident tensor. Returns (value - zero point) * scale, in the type of `scales`.
 
-        `with_info` returns a Result with the array, `as_torch` PyTorch's tensor in its place.
+        `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
         """
         parameters = {
             "gather_axis": gather_axis, "quantize_axis": quantize_axis, "block_size": block_size, "bits": bits,
@@ -295,17 +295,18 @@ class AsyncGathers(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Rows of many resident tensors in one request, single ones or bags of them, pooled to one.
+        """Rows of many resident tensors in one request, as single rows or pooled bags.
 
         Each feature is a `Feature`, or its fields in a tuple or dict: the name of a tensor, indices of rows along its
         first axis, and for bags `offsets` (where each begins) or `lengths`, `pooling` (sum, mean or max) and `weights`.
-        It may have `keys` in place of indices, with `missing`, `missing_row` and `found` as `gather` has them.
-        A list of weights takes the tensor's type, for which the service is asked. `features_of` makes features of a
-        KeyedJaggedTensor's values and lengths. Returns the features' outputs joined on axis 1, which takes equal types
-        and numbers of rows; without `concat` a list of an output for each.
-        `with_info`, and a feature with `found`, return a LookupResult, `as_torch` PyTorch's tensors. Sums go in index
-        order in float32 (float64 for float64) and are rounded once. Each tensor is read in one content, however many
-        features name it.
+        It may have `keys` in place of indices, with `missing`, `missing_row` and `found` as in `gather`. For a list of
+        weights, the client asks the service for the tensor's type. `features_of` makes features from a
+        KeyedJaggedTensor's values and lengths.
+
+        Returns the features' outputs joined on axis 1, which requires equal types and numbers of rows; without
+        `concat`, a list with one output per feature. `with_info`, or a feature with `found`, returns a LookupResult;
+        `as_torch` returns PyTorch tensors. Sums go in index order in float32 (float64 for float64) and are rounded
+        once. Each tensor is read in one content, however many features name it.
         """
         until = call_end(timeout)
         named = _lookups.as_features(features)

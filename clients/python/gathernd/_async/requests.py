@@ -1,4 +1,4 @@
-"""What every call of the client does: send a request, wait, send it again."""
+"""Shared by every call of the client: send a request, wait, send it again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class AsyncRequests:
-    """The connections of a client, and the sending of requests over them."""
+    """The connections of a client; sends requests over them."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class AsyncRequests:
         self._transport = AsyncioTransport(settings) if settings.direct else _httpx_transport(settings, transport)
 
     async def ready(self, wait: float = 0.0) -> bool:
-        """Whether the service answers and is ready to gather; asks again for `wait` seconds until it is.
+        """Whether the service answers and is ready to gather; retries for `wait` seconds until it is.
 
-        Raises at once what waiting does not change, such as UntrustedCertificate and Unauthorized.
+        Raises at once if waiting cannot help, such as UntrustedCertificate and Unauthorized.
         """
         end = monotonic() + wait
         while True:
@@ -91,7 +91,8 @@ class AsyncRequests:
     ) -> T:
         """Send the request that `make` makes of keys, in a call that must end at `until` (of `monotonic`).
 
-        A list of keys has no type of its own: if the keys of the table `name` are of another one, it takes that.
+        A list of keys has no type of its own: if the table `name` has keys of another type, the list is converted to
+        it.
         """
         try:
             return await self._run_until(await packed((keys,), make, keys), until, headers)
@@ -104,7 +105,7 @@ class AsyncRequests:
     async def _typed_keys(
         self, name: str, keys: Any, until: float | None, headers: Mapping[str, str] | None
     ) -> NDArray[Any] | None:
-        """A list of keys as keys of the type that the table's are of, None if they are of another one."""
+        """A list of keys, converted to the type of the table's keys; None if they have that type already."""
         info = await self._run_until(_endpoints.metadata(name), until, headers)
         return None if info.keys is None else as_key_type(keys, info.keys.dtype)
 
@@ -115,7 +116,7 @@ class AsyncRequests:
         headers: Mapping[str, str] | None,
         retries: Retries | None = None,
     ) -> T:
-        """Send `request`, again if `Attempts` says so, and return what its answer holds."""
+        """Send `request`, again if `Attempts` allows it, and return the parsed answer."""
         return await self._run_until(request, call_end(timeout), headers, retries)
 
     async def _run_until(
@@ -125,7 +126,7 @@ class AsyncRequests:
         headers: Mapping[str, str] | None,
         retries: Retries | None = None,
     ) -> T:
-        """As `_run`, in a call that must end at `until` (of `monotonic`): one call may send several requests."""
+        """Like `_run`, in a call that must end at `until` (of `monotonic`): one call may send several requests."""
         fields = callers_headers(headers) if headers else {}
         attempts = Attempts(request, retries or self._retries, until)
         while True:

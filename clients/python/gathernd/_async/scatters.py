@@ -1,4 +1,4 @@
-"""The scatters: into a copy, and into a resident tensor; and changes of a table's rows by key."""
+"""The scatters, into a copy and into a resident tensor; and changes of a table's rows by key."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class AsyncScatters(AsyncRequests):
     ) -> Any:
         """ScatterND: a copy of `data` with an update for each tuple in the last dimension of `indices`.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor, which stays as it is (`scatter`
-        changes one). `updates` is of data's type and of shape indices.shape[:-1] + data.shape[indices.shape[-1]:].
-        A list of updates takes data's type. Updates count in row-major order: with `reduction` none the last one of a
-        place wins, add, mul, min and max take one after the other. Returns an array of data's type and shape.
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor, which is not changed (`scatter`
+        changes one). `updates` has data's type and the shape indices.shape[:-1] + data.shape[indices.shape[-1]:]. A
+        list of updates takes data's type. Updates apply in row-major order: with `reduction` none the last one for a
+        place wins; add, mul, min and max take one after the other. Returns an array of data's type and shape.
 
-        dialect is onnx-18, onnx-16 (without min and max), onnx-13 or onnx-11 (none alone). `with_info` returns a Result
-        with the array, `as_torch` PyTorch's tensor in its place.
+        dialect is onnx-18, onnx-16 (without min and max), onnx-13 or onnx-11 (none only). `with_info` returns a Result
+        that holds the array; `as_torch` returns a PyTorch tensor.
         """
         until = call_end(timeout)
         name = resident_name(data)
@@ -114,11 +114,12 @@ class AsyncScatters(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """ScatterElements: a copy of `data` with each entry of `updates` at its own place, but for `axis`.
+        """ScatterElements: a copy of `data` with each entry of `updates` written at its position, with the index on
+        `axis`.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor, which stays as it is. `indices` has
-        the same rank, and on every axis but `axis` at most data's size; `updates` has the shape of `indices` and data's
-        type. For reduction, dialect and the result see `scatternd`.
+        `data` is an array of rank r >= 1, or a str, the name of a resident tensor, which is not changed. `indices` has
+        the same rank, and at most data's size on every axis except `axis`; `updates` has the shape of `indices` and
+        data's type. For reduction, dialect and the result see `scatternd`.
         """
         until = call_end(timeout)
         name = resident_name(data)
@@ -162,15 +163,16 @@ class AsyncScatters(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Change slices of the resident tensor `name` (ScatterND as ONNX 18 has it); returns its new ETag.
+        """Change slices of the resident tensor `name`, as in ONNX 18's ScatterND. Returns its new ETag.
 
-        `indices` has shape [..., k], `updates` shape indices.shape[:-1] + tensor.shape[k:] and the tensor's type; a
-        list is made one of that type, or ValueError is raised where that would change a value. `reduction` says how an
-        update meets the old value. Gathers see all of a scatter or nothing; of a table in row ranges on several
-        machines that holds for each range. It is sent with an Idempotency-Key, a new one unless given, under which the
-        service carries it out once however often it is sent. `with_info` returns a ScatterInfo with the ETag, the
-        number of ranges that changed, and the key. ShardUnavailable, Disconnected and Timeout do not say whether it was
-        made: their note has the key to repeat it under.
+        `indices` has shape [..., k]; `updates` has the shape indices.shape[:-1] + tensor.shape[k:] and the tensor's
+        type. A list is converted to that type; ValueError is raised if that would change a value. `reduction` says how
+        to combine an update with the old value. Gathers see all of a scatter or nothing of it; in a cluster, per row
+        range.
+
+        The request has an Idempotency-Key, a new one unless given: the service makes the change once, however often it
+        is sent. `with_info` returns a ScatterInfo with the ETag, the number of ranges that changed, and the key. After
+        ShardUnavailable, Disconnected and Timeout the outcome is unknown: their note has the key for a retry.
         """
         until = call_end(timeout)
         if has_no_type(updates):
@@ -200,12 +202,12 @@ class AsyncScatters(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RowsChanged:
-        """Change and add rows of the table `name` by key; says its ETag, its rows, and how many keys were new.
+        """Change and add rows of the table `name` by key. Returns its ETag, its rows, and how many keys were new.
 
-        `keys` are integers or strings, as the table's are, in one dimension; `updates` has a row of the table's type
-        for each, and a list is made one of that type. `reduction` says how an update meets the old row; a new row
-        starts from zeros, and a key that comes several times takes its updates one after the other. Requests see all of
-        it or nothing. Conditions and the Idempotency-Key are as `scatter` has them.
+        `keys` are integers or strings, like the table's, in one dimension; `updates` has a row of the table's type for
+        each, and a list is converted to that type. `reduction` says how to combine an update with the old row. A new
+        row starts from zeros. If a key is repeated, its updates apply in order. Requests see all of it or nothing.
+        Conditions and the Idempotency-Key are as in `scatter`.
         """
         until = call_end(timeout)
         if has_no_type(updates):
@@ -223,10 +225,11 @@ class AsyncScatters(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RowsChanged:
-        """Remove rows of the table `name` by key; says its ETag, its rows, and how many keys were removed and missing.
+        """Remove rows of the table `name` by key. Returns its ETag, its rows, and how many keys were removed and
+        missing.
 
-        The last rows move into the gaps, so that positions change. Requests see all of it or nothing. Conditions and
-        the Idempotency-Key are as `scatter` has them.
+        The last rows move into the gaps, so positions change. Requests see all of it or nothing. Conditions and the
+        Idempotency-Key are as in `scatter`.
         """
         make = partial(_scatters.remove, name, if_match, idempotency_key)
         return await self._run_by_key(make, name, keys, call_end(timeout), headers)

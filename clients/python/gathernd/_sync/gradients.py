@@ -51,12 +51,12 @@ class Gradients(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The gradient of GatherND: zeros of the data's shape, each slice of `grad_output` added at its index.
+        """The gradient of GatherND: each slice of `grad_output` is added to zeros of the data's shape at its index.
 
-        `grad_output` is of a float type and of the shape of the gather's output. `data_shape` is the shape of the
-        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type, which a list takes. The
-        sum is multiplied by `lda_coeff`. Returns an array of that shape; with `sparse`, for batch_dims 0, a
-        SparseGradient of the slices that were gathered alone, which `scatter` takes. `as_torch` returns PyTorch's
+        `grad_output` has a float type and the shape of the gather's output. `data_shape` is the shape of the gather's
+        data; or `tensor` names a resident tensor with that shape and grad_output's type (a list takes that type). The
+        sum is multiplied by `lda_coeff`. Returns an array of that shape. `sparse`, for batch_dims 0, returns a
+        SparseGradient with only the slices that were gathered, which `scatter` accepts. `as_torch` returns PyTorch
         tensors.
         """
         until = call_end(timeout)
@@ -110,13 +110,13 @@ class Gradients(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The gradient of Gather: zeros of the data's shape, each slice of `grad_output` added at its index.
+        """The gradient of Gather: each slice of `grad_output` is added to zeros of the data's shape at its index.
 
-        `grad_output` is of a float type and of the shape of the gather's output. `data_shape` is the shape of the
-        gather's data, or `tensor` names a resident tensor that has it, and grad_output's type, which a list takes. The
-        sum is multiplied by `lda_coeff`. Returns an array of that shape; with `sparse`, for axis 0, a SparseGradient of
-        the slices that were gathered alone, which `scatter` takes. The dialect openvino-8 has `batch_dims`, as `gather`
-        has it. `as_torch` returns PyTorch's tensors.
+        `grad_output` has a float type and the shape of the gather's output. `data_shape` is the shape of the gather's
+        data; or `tensor` names a resident tensor with that shape and grad_output's type (a list takes that type). The
+        sum is multiplied by `lda_coeff`. Returns an array of that shape. `sparse`, for axis 0, returns a SparseGradient
+        with only the slices that were gathered, which `scatter` accepts. The dialect openvino-8 has `batch_dims`, as in
+        `gather`. `as_torch` returns PyTorch tensors.
         """
         until = call_end(timeout)
         name = resident_name(tensor)

@@ -34,12 +34,13 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Have the service make the npy or safetensors file at `url` the next version of the tensor `name`, and wait.
+        """Let the service read the npy or safetensors file at `url` as the next version of the tensor `name`, and wait.
 
-        `tensor` names one of the tensors of a safetensors file, `keys` the one with the keys of its rows; `progress` is
-        called with the bytes of items read so far, True shows a bar on stderr; the rest is as for `put`. `timeout` is
-        for each request. Raises Forbidden for a URL that the operator does not allow, ImportFailed for one that cannot
-        be read, PreconditionFailed. Whoever stops waiting does not end the import: see `begin_import` and `end_import`.
+        `tensor` names a tensor of a safetensors file, `keys` the one with the keys of its rows. `progress` is called
+        with the bytes of items read so far; True shows a bar on stderr. The other arguments are as in `put`. `timeout`
+        is for each request. If you stop waiting, the import continues: see `begin_import` and `end_import`. Raises
+        Forbidden for a URL that the operator does not allow, ImportFailed for one that cannot be read,
+        PreconditionFailed.
         """
         found = self.begin_import(
             name, url, tensor=tensor, keys=keys, if_match=if_match, if_none_match=if_none_match, prefault=prefault,
@@ -55,7 +56,7 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Wait until an import that was begun has ended: what it made. Raises its error."""
+        """Wait until an import has ended. Returns the new version's metadata. Raises the import's error."""
         found = begun
         tell, pause = _imports.told(found.name, found, progress), _imports.FIRST_PAUSE_S
         while True:
@@ -84,7 +85,7 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
-        """As `import_tensor`, but does not wait: the import goes on in the service, see `find_import`."""
+        """Like `import_tensor`, but returns at once: the import continues in the service, see `find_import`."""
         request = _imports.begin(name, url, tensor, keys, if_match, if_none_match, prefault, lock, keep, note, replicas)
         return self._run(request, timeout, headers)
 
@@ -95,13 +96,13 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
-        """Progress of an import, or how it ended. Raises NotFound for one that the service does not know any more."""
+        """Progress of an import, or how it ended. Raises NotFound if the service has forgotten it."""
         return self._run(_imports.find(import_id), timeout, headers)
 
     def imports(
         self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[ImportInfo]:
-        """Every import that runs, and those of before, in the order in which they began; asked for in pages."""
+        """Running imports, and those that have ended, in the order in which they began; requested in pages."""
         after = None
         while True:
             found = self._run(_imports.page(after, page), timeout, headers)
@@ -118,5 +119,5 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """End an import that runs, which takes a second, or have the service forget one that has ended."""
+        """Cancel a running import, which takes a second, or let the service forget one that has ended."""
         self._run(_imports.end(import_id), timeout, headers)

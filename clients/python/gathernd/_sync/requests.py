@@ -1,5 +1,5 @@
 # `make sync-client` writes this file from _async/requests.py.
-"""What every call of the client does: send a request, wait, send it again."""
+"""Shared by every call of the client: send a request, wait, send it again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Requests:
-    """The connections of a client, and the sending of requests over them."""
+    """The connections of a client; sends requests over them."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Requests:
         self._transport = SocketTransport(settings) if settings.direct else _httpx_transport(settings, transport)
 
     def ready(self, wait: float = 0.0) -> bool:
-        """Whether the service answers and is ready to gather; asks again for `wait` seconds until it is.
+        """Whether the service answers and is ready to gather; retries for `wait` seconds until it is.
 
-        Raises at once what waiting does not change, such as UntrustedCertificate and Unauthorized.
+        Raises at once if waiting cannot help, such as UntrustedCertificate and Unauthorized.
         """
         end = monotonic() + wait
         while True:
@@ -92,7 +92,8 @@ class Requests:
     ) -> T:
         """Send the request that `make` makes of keys, in a call that must end at `until` (of `monotonic`).
 
-        A list of keys has no type of its own: if the keys of the table `name` are of another one, it takes that.
+        A list of keys has no type of its own: if the table `name` has keys of another type, the list is converted to
+        it.
         """
         try:
             return self._run_until(packed((keys,), make, keys), until, headers)
@@ -105,7 +106,7 @@ class Requests:
     def _typed_keys(
         self, name: str, keys: Any, until: float | None, headers: Mapping[str, str] | None
     ) -> NDArray[Any] | None:
-        """A list of keys as keys of the type that the table's are of, None if they are of another one."""
+        """A list of keys, converted to the type of the table's keys; None if they have that type already."""
         info = self._run_until(_endpoints.metadata(name), until, headers)
         return None if info.keys is None else as_key_type(keys, info.keys.dtype)
 
@@ -116,7 +117,7 @@ class Requests:
         headers: Mapping[str, str] | None,
         retries: Retries | None = None,
     ) -> T:
-        """Send `request`, again if `Attempts` says so, and return what its answer holds."""
+        """Send `request`, again if `Attempts` allows it, and return the parsed answer."""
         return self._run_until(request, call_end(timeout), headers, retries)
 
     def _run_until(
@@ -126,7 +127,7 @@ class Requests:
         headers: Mapping[str, str] | None,
         retries: Retries | None = None,
     ) -> T:
-        """As `_run`, in a call that must end at `until` (of `monotonic`): one call may send several requests."""
+        """Like `_run`, in a call that must end at `until` (of `monotonic`): one call may send several requests."""
         fields = callers_headers(headers) if headers else {}
         attempts = Attempts(request, retries or self._retries, until)
         while True:

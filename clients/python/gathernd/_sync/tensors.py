@@ -43,26 +43,26 @@ class Tensors(Requests):
     ) -> TensorInfo:
         """Make `source` the next version of the resident tensor `name`, whole or not at all.
 
-        `source` is an array; the path of an npy file, of a safetensors file, of which `tensor` names the tensor, or of
-        a Parquet or Arrow file, or such a file that is open and can seek; or an iterator of rows, which are kept in a
-        temporary file until all are there. A file and a memory-mapped array are read as they are sent.
+        `source` is an array; the path of an npy file, a safetensors file (`tensor` names its tensor), or a Parquet or
+        Arrow file; such a file, open and seekable; or an iterator of rows, which are collected in a temporary file.
+        Files and memory-mapped arrays are read while they are sent.
 
-        `keys` gives each row its key, by which `gather` and `lookup` find it: integers or strings, one for each row, no
-        two the same (KeysNotUnique), or the path of an npy file of them. A safetensors file has them if its tensors are
-        `keys` (or `keys.offsets` and `keys.bytes`, for strings) and `data`.
+        `keys` gives each row the key by which `gather` and `lookup` find it: integers or strings, one per row, all
+        distinct (KeysNotUnique), or the path of an npy file of them. A safetensors file contains them if its tensors
+        are `keys` (or `keys.offsets` and `keys.bytes`, for strings) and `data`.
 
-        Of a Parquet or Arrow file (Feather, IPC stream), which needs the extra `parquet`, `keys` may be the name of a
-        column, and `columns` are those of the rows, all others by default: columns of numbers of one type, or one
+        For a Parquet or Arrow file (Feather, IPC stream), which needs the extra `parquet`, `keys` may be the name of a
+        column, and `columns` are those of the rows, by default all others: columns of numbers of one type, or one
         column of lists of one length. The column of keys is read once more than the others.
 
-        `if_match` is the ETag that the tensor must have; `if_none_match="*"` asks that there is none of that name
-        (PreconditionFailed). `prefault` has the service read the content into memory ahead of requests, `lock` keeps it
-        there where the system allows that. `keep` is how many of the newest versions stay, this one among them; without
-        it what the service is set to. `note` is said of the version wherever it is described, such as its run, commit
-        and author: at most 1 KiB. `replicas` is on how many shards of a cluster each range of rows is to be, from now
-        on. `capacity` is for how many rows a table with keys has room before it grows. `progress` is called with the
-        bytes sent so far; True shows a bar on stderr. Raises ValueError for a file that is neither, and for rows that
-        differ in shape or type.
+        `if_match` is the ETag that the tensor must have; `if_none_match="*"` requires that the name is new
+        (PreconditionFailed). `prefault` makes the service read the content into memory ahead of requests; `lock` keeps
+        it there if the system allows it. `keep` is how many of the newest versions to keep, including this one; by
+        default the service's setting. `note` is shown with the version's metadata, such as its run, commit and author:
+        at most 1 KiB. `replicas` is on how many shards of a cluster to keep each row range, from now on. `capacity` is
+        the number of rows that a table with keys can hold before it grows. `progress` is called with the bytes sent so
+        far; True shows a bar on stderr. Raises ValueError for a file of another kind, and for rows that differ in shape
+        or type.
         """
         request = packed(
             (*(Path(one) if isinstance(one, str) else one for one in (source, keys)),),
@@ -95,9 +95,9 @@ class Tensors(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Give the rows of a table that has no keys their keys: its next version, with a copy of the rows.
+        """Give keys to the rows of a table without keys: its next version, with a copy of the rows.
 
-        `keys`, `keep` and `note` are as `put` has them; `if_match` is the ETag of the version whose rows they name.
+        `keys`, `keep` and `note` are as in `put`; `if_match` is the ETag of the version whose rows they name.
         """
         source = Path(keys) if isinstance(keys, str) else keys
         request = packed((source,), _keys.put_keys, name, keys, if_match, keep, note)
@@ -145,14 +145,14 @@ class Tensors(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The resident tensor `name` (or `NAME@7`, or an alias), or its rows a to b (b not included).
+        """The resident tensor `name` (or `NAME@7`, or an alias), or its rows a to b - 1.
 
-        `rows` is (a, b) or slice(a, b); `client[name][...]` takes negative numbers, steps and open ends, too.
+        `rows` is (a, b) or slice(a, b); `client[name][...]` also takes negative numbers, steps and open ends.
         `if_match` is the ETag that the tensor must have (PreconditionFailed), for rows that belong together. `out` is
-        an array of the tensor's type and of the shape that comes, into which it is received and which is returned; when
-        the call fails its items are undefined. `with_info` returns a Result with the array, `as_torch` PyTorch's tensor
-        in its place. `progress` is called with the bytes received so far; True shows a bar on stderr. Raises
-        TensorNotFound, RangeNotSatisfiable, and ValueError for an `out` that does not fit.
+        an array of the tensor's type and of the downloaded shape; it is filled and returned. If the call fails its
+        items are undefined. `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
+        `progress` is called with the bytes received so far; True shows a bar on stderr. Raises TensorNotFound,
+        RangeNotSatisfiable, and ValueError for an `out` that does not fit.
         """
         request = _endpoints.get(name, rows, if_match, out, with_info, as_torch, progress)
         return self._run(request, timeout, headers)
@@ -166,10 +166,10 @@ class Tensors(Requests):
     def set_replicas(
         self, name: str, replicas: int, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> TensorInfo:
-        """Say on how many shards of a cluster each range of the table `name` is to be, of all its versions.
+        """Set on how many shards of a cluster each range of the table `name` is kept, for all its versions.
 
-        The cluster copies ranges, or drops copies, after the answer. Raises TensorNotFound, and InvalidField for a
-        service that is one machine.
+        The cluster makes or drops copies after the answer. Raises TensorNotFound, and InvalidField if the service is a
+        single machine.
         """
         return self._run(_endpoints.set_replicas(name, replicas), timeout, headers)
 
@@ -184,7 +184,7 @@ class Tensors(Requests):
     def tensors(
         self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[TensorInfo]:
-        """Every resident tensor by name, asked for in pages of `page` tensors; `timeout` is for each page."""
+        """Every resident tensor by name, in pages of `page` tensors; `timeout` is for each page."""
         after = None
         while True:
             found = self._run(_endpoints.tensors(after, page), timeout, headers)
@@ -204,6 +204,6 @@ class Tensors(Requests):
     ) -> None:
         """Remove the resident tensor `name` with all its versions, or with `NAME@7` one of them.
 
-        Raises TensorNotFound, TensorInUse where an alias names it, and PreconditionFailed for another ETag.
+        Raises TensorNotFound, TensorInUse if an alias points to it, and PreconditionFailed for another ETag.
         """
         self._run(_endpoints.delete(name, if_match), timeout, headers)
