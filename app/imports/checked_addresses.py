@@ -1,6 +1,7 @@
-"""The addresses that an import may connect to: public ones, and those that a prefix allows.
+"""Resolve the host of an import's URL and check that every address may be connected to.
 
-A name is resolved once per connection; all its addresses are checked, and the connection goes to one of them.
+Public addresses are allowed, and so are the networks that a matching prefix names. Each name is resolved once per
+connection, and the connection uses one of the checked addresses.
 """
 
 from __future__ import annotations
@@ -23,25 +24,30 @@ _NOT_PUBLIC_4: Final = tuple(
         "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
     )
 )  # fmt: skip
-"""Addresses in the registry of special-purpose addresses (RFC 6890), including reachable ones; multicast; and the
-metadata address of Azure's machines, which is public elsewhere. Those of other clouds are in the registry.
+"""IPv4 networks that are not public: the registry of special-purpose addresses (RFC 6890), including its reachable
+entries; multicast; and Azure's metadata address, which lies outside the registry. The metadata addresses of other
+clouds are in the registry.
 """
 _GLOBAL_6: Final = ip_network("2000::/3")
 _NOT_PUBLIC_6: Final = tuple(
     ip_network(text)
     for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3ffe::/16", "3fff::/20")
 )
-"""Special addresses among the global ones: Teredo, ORCHID and other protocols, documentation, 6to4, AS112 and the
+"""Special-purpose networks inside `_GLOBAL_6`: Teredo, ORCHID and other protocols, documentation, 6to4, AS112 and the
 former 6bone. An IPv4 address embedded in Teredo or 6to4 is not examined, because no import needs one.
 """
 _ISATAP: Final = frozenset((b"\0\0\x5e\xfe", b"\2\0\x5e\xfe"))
-"""Prefix of an embedded IPv4 address, which such an address leads to from within a site (RFC 5214)."""
+"""Interface identifiers of ISATAP (RFC 5214): the address embeds an IPv4 address that is reachable from inside a site.
+"""
 _MAPPED: Final = ip_network("::ffff:0:0/96")
 _NAT64: Final = ip_network("64:ff9b::/96")
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is on the public internet. An embedded IPv4 address decides."""
+    """Return whether an address is on the public internet.
+
+    An IPv4-mapped or NAT64 address is judged by the IPv4 address that it embeds.
+    """
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     if address.scope_id is not None:
@@ -54,7 +60,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_allowed(address: Address, networks: Iterable[Network]) -> bool:
-    """Whether an import may connect to an address: a public one, or one in the networks."""
+    """Return whether an import may connect to an address: it is public, or it is in one of the networks."""
     if is_public(address):
         return True
     if isinstance(address, IPv6Address) and address in _MAPPED:
@@ -63,13 +69,14 @@ def is_allowed(address: Address, networks: Iterable[Network]) -> bool:
 
 
 async def checked_addresses(url: SourceUrl, prefixes: Iterable[Prefix]) -> list[Address]:
-    """The checked addresses of the URL's host; `prefixes` are those that cover the URL.
+    """Resolve the URL's host and return its addresses, all of them checked.
 
-    Raises SourceFailed for an address that is not allowed, Interrupted if the name cannot be resolved.
+    `prefixes` are the prefixes that cover the URL. Raises SourceFailed if any address is not allowed, and Interrupted
+    if the name cannot be resolved.
     """
     own = url.address
     if own is not None:
-        return [own]  # the prefix that covers the URL names the address
+        return [own]  # the prefix that covers the URL contains this same address
     try:
         found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     except OSError:

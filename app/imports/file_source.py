@@ -1,4 +1,4 @@
-"""Sources at file://: regular files below an allowed folder, links resolved."""
+"""Read sources at file://: regular files inside an allowed folder, after links are resolved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FileSource:
 
     @property
     def has_ranges(self) -> bool:
-        """A file is on this machine."""
+        """Always False: shards run on other machines and cannot read this file."""
         return False
 
     async def open(self) -> bytes:
@@ -35,13 +35,13 @@ class FileSource:
         return await asyncio.to_thread(self._open)
 
     def _open(self) -> bytes:
-        with self._lock:  # `close` is called after it, also if `open` was cancelled
+        with self._lock:  # `close` always follows, even if `open` was cancelled
             return self._opened()
 
     def _opened(self) -> bytes:
         try:
-            # First open it as a path (O_PATH), which reads nothing and never waits, whatever is there. The descriptor
-            # tells where it is, so a link that changes meanwhile has no effect.
+            # Open with O_PATH first: it reads nothing and never blocks, whatever kind of file this is. The descriptor
+            # gives the real path, so a link that changes in between has no effect.
             place = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
             try:
                 found = os.fstat(place)
@@ -102,6 +102,6 @@ def _read(file: FileIO, identity: tuple[int, ...], begin: int, end: int) -> byte
 
 
 def _is_below(real: str, folder: str) -> bool:
-    """Whether the path of a file, with links resolved, is below an allowed folder, with its links resolved."""
+    """Return whether a file's resolved path is inside an allowed folder, whose links are resolved first."""
     root = os.path.realpath(folder)
     return Path(real).is_relative_to(root)

@@ -1,8 +1,9 @@
-"""A file that is read over HTTP in ranges: resumed after a broken connection, of one content, and in bounded time.
+"""Read a file over HTTP in ranges.
 
-A server without ranges sends the whole file at the first request; it is then read once, in order.
+A broken connection is resumed, every range is checked to have the same content, and time is bounded. A server that does
+not support ranges sends the whole file in its first response; that response is then read once, in order.
 
-The subclasses `https_source` and `s3_source` decide how and where requests are sent.
+The subclasses in `https_source` and `s3_source` decide how and where requests are sent.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from app.imports.source import CHANGED, HEAD_BYTES, Checksum, Interrupted, Sourc
 from app.imports.whole_http_answer import WholeAnswer
 
 LATER: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
-"""Statuses after which a request is sent again."""
+"""Statuses after which a request is retried."""
 FIELDS: Final = "latin-1"
-"""Encoding of header fields: an ETag may have any octets, and is sent back unchanged."""
+"""Encoding of header fields. An ETag may contain any octets and is sent back unchanged."""
 _TIMEOUT: Final = httpx.Timeout(30, connect=10)
 _GRACE_S: Final = 60.0
-"""Seconds for the first bytes, and for each range in addition to its time at `_SLOWEST`."""
+"""Seconds allowed for the first bytes. Each range gets the same, plus its time at `_SLOWEST`."""
 _SLOWEST: Final = 1 << 14
-"""Bytes per second that a range must reach on average; the first minute does not count."""
+"""Lowest accepted average rate of a range in bytes per second, not counting its `_GRACE_S`."""
 _ATTEMPTS: Final = 6
-"""Failures in a row without a further byte after which the import fails."""
+"""The import fails after this many consecutive failures without a new byte."""
 _FIRST_ATTEMPTS: Final = 3
-"""Failures to get the first bytes, while the client waits for its answer, after which the import fails."""
+"""The import fails after this many failed attempts to get the first bytes: the client is waiting for its response."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 10.0
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
@@ -46,7 +47,7 @@ _SHA256: Final = re.compile(
 
 
 class HttpRanges(ABC):
-    """A file behind HTTP; see `Source`. `CONDITION` is the header field that requires one content by its ETag."""
+    """A file behind HTTP; see `Source`. `CONDITION` is the header field that makes a range conditional on the ETag."""
 
     CONDITION = "if-range"
 
@@ -58,9 +59,10 @@ class HttpRanges(ABC):
 
     @abstractmethod
     async def _ask(self, stack: AsyncExitStack, headers: dict[str, str]) -> httpx.Response:
-        """Send a GET with these fields and return the answer before its body is read: 200, 206, 412 or 416.
+        """Send a GET with these header fields. Returns the response with status 200, 206, 412 or 416, its body still
+        unread.
 
-        Fields of request and answer are bytes encoded as FIELDS. Raises Interrupted and SourceFailed.
+        Header fields in both directions are bytes encoded as FIELDS. Raises Interrupted and SourceFailed.
         """
 
     @property
@@ -158,7 +160,7 @@ class HttpRanges(ABC):
         return content
 
     async def _range(self, stack: AsyncExitStack, begin: int, end: int) -> httpx.Response:
-        """The answer to a request for a range. Raises what `_ask` raises."""
+        """Request a range and return the response. Raises Interrupted and SourceFailed."""
         headers = {"range": f"bytes={begin}-{end - 1}"}
         etag = (self._validators or {}).get("etag")
         if etag is not None:
@@ -169,7 +171,7 @@ class HttpRanges(ABC):
         return answer
 
     def _check(self, answer: httpx.Response, begin: int, end: int) -> None:
-        """Raise SourceFailed unless an answer has the requested range and content."""
+        """Raise SourceFailed unless a response has the requested range and the same content."""
         if answer.status_code in (200, 412, 416):
             raise SourceFailed(CHANGED)
         if _range_of(answer) != (begin, end, self.size) or validators_of(answer) != self._validators:
@@ -177,18 +179,18 @@ class HttpRanges(ABC):
 
 
 class _Attempts:
-    """The failures in a row of one range."""
+    """Counts the consecutive failures of one range."""
 
     def __init__(self, most: int = _ATTEMPTS) -> None:
         self._most = most
         self._failures = 0
 
     def progress(self) -> None:
-        """Reset after bytes arrived."""
+        """Reset the count, because bytes arrived."""
         self._failures = 0
 
     async def after(self, failure: Interrupted) -> None:
-        """Wait before the next attempt. Raises SourceFailed after too many attempts."""
+        """Wait before the next attempt. Raises SourceFailed if there have been too many."""
         self._failures += 1
         if self._failures >= self._most:
             raise SourceFailed(f"{failure.why}, {self._most} times in a row")
@@ -197,7 +199,10 @@ class _Attempts:
 
 
 def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
-    """Connections without redirects and cookies; `of_environment` uses the proxies that the environment names."""
+    """Create an HTTP client that follows no redirects and stores no cookies.
+
+    `of_environment` makes it use the proxies named by the environment.
+    """
     return httpx.AsyncClient(
         trust_env=of_environment,
         follow_redirects=False,
@@ -209,7 +214,7 @@ def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
 
 
 def cut() -> Interrupted:
-    """The exception for a connection that ended too early."""
+    """Return the exception for a connection that ended too early."""
     return Interrupted("the connection was cut")
 
 
@@ -222,7 +227,7 @@ def _too_slow() -> SourceFailed:
 
 
 def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
-    """Begin and end of an answer's range, and the size of the whole. Raises SourceFailed."""
+    """Return the begin and end of a response's range, and the size of the whole file. Raises SourceFailed."""
     match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
     if match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
         raise SourceFailed("the server answers a range without saying which")
@@ -230,7 +235,7 @@ def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
 
 
 def validators_of(answer: httpx.Response) -> dict[str, str]:
-    """An identifier of the content: a strong ETag, else the modification time and a weak ETag."""
+    """Return the fields that identify the content: a strong ETag, or else the modification time and a weak ETag."""
     etag = answer.headers.get("etag")
     if etag is not None and not etag.startswith("W/"):
         return {"etag": etag}
@@ -239,7 +244,7 @@ def validators_of(answer: httpx.Response) -> dict[str, str]:
 
 
 def _checksum_of(answer: httpx.Response) -> Checksum | None:
-    """The checksum of the whole file in an answer: RFC 9530, its predecessor Digest, or S3's."""
+    """Return the checksum of the whole file from a response: RFC 9530, its predecessor Digest, or S3's own field."""
     for name in ("repr-digest", "digest"):
         match = _SHA256.search(answer.headers.get(name, ""))
         if match is not None:
@@ -248,24 +253,24 @@ def _checksum_of(answer: httpx.Response) -> Checksum | None:
 
 
 def amazon_checksum(headers: httpx.Headers) -> Checksum | None:
-    """The checksum of a whole object in the header fields of S3."""
+    """Return the checksum of a whole object from S3's header fields, or None."""
     given = headers.get("x-amz-checksum-sha256", "")
     if headers.get("x-amz-checksum-type", "FULL_OBJECT") != "FULL_OBJECT" or "-" in given:
         return None
     try:
         digest = base64.b64decode(given, validate=True)
-    except ValueError:  # it is not base64, or not ASCII
+    except ValueError:  # not base64, or not ASCII
         return None
     return Checksum("sha256", digest) if len(digest) == 32 else None
 
 
 def _check_digest(answer: httpx.Response, content: bytearray) -> None:
-    """Compare the received bytes of one answer with its Content-Digest. Raises Interrupted."""
+    """Compare the received bytes of one response with its Content-Digest. Raises SourceFailed if they differ."""
     match = _SHA256.search(answer.headers.get("content-digest", ""))
     if match is not None and hashlib.sha256(content).digest() != base64.b64decode(match[1] or match[2]):
         raise SourceFailed("the received bytes do not match Content-Digest")
 
 
 def seconds(field: str | None) -> float:
-    """Seconds in the field Retry-After, 0 if it is missing or not understood."""
+    """Parse the field Retry-After in seconds. Returns 0 if it is missing or not understood."""
     return float(field) if field is not None and re.fullmatch(r"[0-9]{1,4}", field) else 0.0

@@ -1,8 +1,9 @@
-"""Sources at https:// and http://, from checked addresses.
+"""Read sources at https:// and http://, from checked addresses only.
 
-The host's name is resolved here, its addresses are checked, and the request goes to one of them, with the name in Host
-and in TLS: the name cannot resolve to another address between the check and the connection. Redirects are followed here
-as well, and each URL is checked like the first. Credentials, cookies and proxies of the environment are not used.
+This module resolves the host name, checks its addresses and sends the request to one of them, with the name in Host and
+in TLS. The name can therefore not resolve to another address between the check and the connection. Redirects are
+followed here too, and each target is checked like the first URL. Credentials, cookies and proxies of the environment
+are not used.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class HttpsSource(HttpRanges):
             raise Interrupted(f"the host {url.host} could not be reached") from None
         except httpx.TransportError:
             raise cut() from None
-        except (httpx.InvalidURL, ValueError):  # httpx reads the field Location, too
+        except (httpx.InvalidURL, ValueError):  # httpx parses the field Location as well
             raise SourceFailed("the server's answer could not be read") from None
         stack.push_async_callback(answer.aclose)
         answer.headers.encoding = FIELDS
@@ -91,10 +92,10 @@ class HttpsSource(HttpRanges):
 
 
 class _Host:
-    """Connections to each host, only to checked addresses.
+    """The connections to one host name, only to checked addresses.
 
-    Each host name has its own connections: a connection whose certificate was checked for another name at the same
-    address is not reused.
+    Host names do not share connections, so a connection whose certificate was checked for another name at the same
+    address is never reused.
     """
 
     def __init__(self, url: SourceUrl) -> None:
@@ -102,7 +103,7 @@ class _Host:
         self._addresses: list[str] = []
 
     async def request(self, url: SourceUrl, headers: dict[str, str], allowed: AllowedSources) -> httpx.Request:
-        """A request to a checked address, with the URL's host as its name."""
+        """Build a request that goes to a checked address and names the URL's host."""
         if not self._addresses:
             found = await checked_addresses(url, allowed.covering(url))
             self._addresses = [str(address) for address in found]
@@ -115,7 +116,9 @@ class _Host:
         )
 
     def forget_address(self) -> None:
-        """The first address could not be reached: try the next one, or resolve the name again."""
+        """Drop the current address, which could not be reached; the next request uses another or resolves the name
+        again.
+        """
         del self._addresses[:1]
 
 

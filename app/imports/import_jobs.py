@@ -1,9 +1,8 @@
-"""Imports: a request begins an import and learns at once of errors in its source; an event loop in a thread then runs
-it.
+"""Run imports on an event loop in a thread of their own.
 
-The steps: open the source and read its header; begin the upload in the store, which checks quota and disk; enter its
-record; then read, check, hash and write its bytes like those of an upload, and commit. Nothing is visible before the
-commit.
+`ImportJobs.begin` opens the source and reads its header, so that a client learns of errors in the source at once. It
+then begins the upload in the store, which checks quota and disk, and enters the record. In the background the import
+reads, checks, hashes and writes the bytes like those of an upload, and commits. Nothing is visible before the commit.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from app.telemetry.tensor_change_log import Caller, Change, write_change
 logger = logging.getLogger("gathernd")
 T = TypeVar("T")
 _LOOK_S: Final = 0.5
-"""Seconds between updates of a running import's progress, and checks whether it was cancelled."""
+"""Seconds between updates of a running import's progress, and between checks for its cancellation."""
 
 
 class ImportJobs:
-    """The imports of this process, at most `at_once`, into `tensors` (default: `store`).
+    """The imports of this process, at most `at_once` concurrently, into `tensors` (default: `store`).
 
-    Their records are in `store`. `count` is called with the outcome and bytes of each.
+    Their records are kept in `store`. `count` is called with the final state and the byte count of each import.
     """
 
     def __init__(
@@ -68,10 +67,11 @@ class ImportJobs:
         self._disk: Executor = ThreadPoolExecutor(at_once, "import")
 
     async def begin(self, request: ImportSpec, caller: Caller | None = None) -> ImportRecord:
-        """Begin an import and return its record; the import then continues. The log names its `caller` when it ends.
+        """Begin an import and return its record; the import continues in the background. `caller` is logged when it
+        ends.
 
-        Raises import_failed, invalid_field at /tensor, and what an upload raises: overloaded, payload_too_large,
-        limit_exceeded, insufficient_storage, name_conflict.
+        Raises import_failed, invalid_field at /tensor, overloaded, payload_too_large, limit_exceeded,
+        insufficient_storage and name_conflict.
         """
         if self._closing or not self._free.acquire(blocking=False):
             raise GatherError(
@@ -91,7 +91,7 @@ class ImportJobs:
         return self._loop
 
     def close(self) -> None:
-        """End the running imports and mark their records. Blocks until they have ended."""
+        """Stop all running imports and update their records. Blocks until they have ended."""
         self._closing = True
         if self._loop is not None and self._thread is not None:
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
@@ -101,13 +101,13 @@ class ImportJobs:
         self._disk.shutdown()
 
     async def _cancel_all(self) -> None:
-        # Imports that are beginning are tasks too, of `run_coroutine_threadsafe`.
+        # This includes imports that are just beginning: `run_coroutine_threadsafe` wraps each in a task.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    # On the loop of imports
+    # The rest runs on the event loop of the imports.
 
     async def _begin(self, request: ImportSpec, caller: Caller | None) -> ImportRecord:
         reservation = MemoryReservation(self._budget)
@@ -140,7 +140,7 @@ class ImportJobs:
         return steps.record
 
     async def _closed(self, source: Source) -> None:
-        """Close a source. Errors of its library are ignored here."""
+        """Close a source. Exceptions are logged and suppressed."""
         try:
             await source.close()
         except Exception:
@@ -154,7 +154,7 @@ class ImportJobs:
         )
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread. If this is cancelled, however often, it still waits for the thread."""
+        """Run `work` in a thread and wait until it ends, even if this coroutine is cancelled repeatedly."""
         working = asyncio.get_running_loop().run_in_executor(self._disk, work)
         cancelled: asyncio.CancelledError | None = None
         while not working.done():
@@ -168,7 +168,7 @@ class ImportJobs:
                 raise cancelled
             return working.result()
         finally:
-            del working, cancelled  # the traceback refers to this frame, and so to the work
+            del working, cancelled  # the traceback refers to this frame and would keep the work alive
 
     async def _carry_out(
         self, steps: ImportSteps, source: Source, reservation: MemoryReservation, caller: Caller | None
@@ -213,17 +213,19 @@ class ImportJobs:
             )
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:
-        """Read the items (here, or by the shards of a cluster), write them, and commit."""
+        """Read the items (here, or in the shards of a cluster), write them, and commit."""
         if not (steps.is_pulled and await self._have_pulled(steps, source)):
             await self._read_here(steps, source)
         await self._on_disk(lambda: steps.commit(self._tensors))
 
     async def _have_pulled(self, steps: ImportSteps, source: Source) -> bool:
-        """Have shards read the items. Returns False if they cannot; the import then begins again here."""
+        """Have the shards read the items. Returns False if they cannot; the upload is then started again, to be read
+        here.
+        """
         try:
             while await self._on_disk(steps.take_pulled):
                 pass
-            await source.read(steps.span[0], steps.span[0] + 1)  # raises if it has changed since it was opened
+            await source.read(steps.span[0], steps.span[0] + 1)  # raises if the source has changed since it was opened
         except GatherError as problem:
             if problem.code != "shard_unavailable":
                 raise
@@ -242,7 +244,7 @@ class ImportJobs:
                 await reading.aclose()
 
     async def _watch(self, steps: ImportSteps, task: asyncio.Task[Any] | None) -> None:
-        """Store the progress of an import, and cancel it if a request asks for that."""
+        """Store the progress of an import regularly, and cancel the import if a request asks for it."""
         told = -1
         while True:
             await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""The steps of one import in the store: its record and its upload, from first to last. They block."""
+"""The steps of one import: its record and its upload, from beginning to end. All methods do blocking I/O."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ImportSteps:
         self.done = 0
         self.span = found.begin, found.end
         self.key_spans = found.key_spans
-        """The spans of the keys, which come before the items."""
+        """The spans of the keys in the file; they precede the items."""
         self._has_ranges = has_ranges
         self._request = request
         self._start = found.start
@@ -72,7 +72,7 @@ class ImportSteps:
 
     @property
     def record(self) -> ImportRecord:
-        """Its record, once it is entered."""
+        """The import's record. Call it only after `enter`."""
         assert self._running is not None
         return self._running.record
 
@@ -112,11 +112,11 @@ class ImportSteps:
 
     @property
     def is_pulled(self) -> bool:
-        """Whether shards read the items; `take_pulled` then takes them."""
+        """Whether shards read the items. If they do, call `take_pulled` instead of `take`."""
         return self._upload is not None and self._upload.is_pulled
 
     def take_pulled(self) -> bool:
-        """Take the next bytes from shards. Returns whether more are to come. Raises what the upload raises."""
+        """Take the next bytes from the shards. Returns whether more are to come. May raise the upload's errors."""
         assert self._upload is not None
         with storage_errors():
             piece = self._upload.take_pulled()
@@ -126,7 +126,7 @@ class ImportSteps:
         return self.done < self.span[1] - self.span[0]
 
     def begin_anew(self, tensors: TensorStore) -> None:
-        """Drop what shards have read: `take` then gets all items. Raises what `enter` raises."""
+        """Discard what the shards have read and begin a new upload for `take`. May raise the errors of `enter`."""
         assert self._upload is not None
         spec = self._upload.spec
         self._upload.abandon()
@@ -135,7 +135,7 @@ class ImportSteps:
         self._upload = tensors.upload(replace(spec, has_ranges=False))
 
     def take(self, piece: Buffer) -> None:
-        """Take the next bytes of items. Raises what the upload raises."""
+        """Write the next bytes of items to the upload. May raise the upload's errors."""
         assert self._upload is not None
         if self._digest is not None:
             self._digest.update(piece)
@@ -149,11 +149,14 @@ class ImportSteps:
         return self._running.tell(done)
 
     def goes_on(self) -> bool:
-        """Whether no request has asked for its end."""
+        """Return whether the import should continue, because no request has cancelled it."""
         return self._running is None or self._running.goes_on()
 
     def commit(self, tensors: TensorStore) -> None:
-        """All items have arrived: publish the next version of the tensor. Raises SourceFailed and what `put` raises."""
+        """Publish the next version of the tensor, after all items have arrived.
+
+        Raises SourceFailed and the errors of `put`.
+        """
         assert self._upload is not None
         assert self._running is not None
         if self._checksum is not None and self._digest is not None and self._digest.digest() != self._checksum.digest:
@@ -165,11 +168,11 @@ class ImportSteps:
         self._running.end(state="done", done=self.done, metadata=metadata)
 
     def fail(self, error: GatherError) -> None:
-        """End as failed, and remove the upload."""
+        """End the import as failed and remove its upload."""
         self._end(state="failed", error=ImportFailure(error.code, error.detail, error.hint, dict(error.facts)))
 
     def stop(self, *, closing: bool) -> None:
-        """End because a request asks for it, or because the service stops; unless it is already committed."""
+        """End the import because a request or the service's shutdown asks for it. Does nothing after the commit."""
         if closing:
             url = self._request.url.shown
             self.fail(import_failed(url, "the service was stopped meanwhile", "Send the request again."))
@@ -188,8 +191,9 @@ class ImportSteps:
 
 
 def _origin(request: ImportSpec) -> str:
-    """A URL or URL#TENSOR from which the tensor can be read again; "" for a URL with a query, which may hold
-    credentials.
+    """Return a URL or URL#TENSOR from which the tensor can be read again.
+
+    Returns "" for a URL with a query, because the query may hold credentials.
     """
     if request.url.query:
         return ""

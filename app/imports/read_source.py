@@ -1,4 +1,4 @@
-"""Open the source that a URL names, and read a span of it in several ranges at once."""
+"""Open the source that a URL names, and read a span of it in several concurrent ranges."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from app.tensors.buffer_type import Buffer
 
 AT_ONCE: Final = 4
 MEMORY_BYTES: Final = (2 * AT_ONCE + 1) * PIECE_BYTES
-"""Memory that is charged for reading: the requested pieces, once in their library and once here, and the piece that is
-being written.
+"""Bytes charged for reading: each requested piece, once in its library and once here, and the piece that is being
+written.
 """
 
 
 def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
-    """A source that is not open yet."""
-    # Third-party libraries take time and memory that a service without imports does not need.
+    """Create the source for a URL, not opened yet."""
+    # Imported here, because third-party libraries cost time and memory that a service without imports does not need.
     if url.scheme == "file":
         return FileSource(url, allowed)
     if url.scheme == "s3":
@@ -34,7 +34,7 @@ def source_of(url: SourceUrl, allowed: AllowedSources) -> Source:
 
 
 async def pieces(source: Source, begin: int, end: int) -> AsyncGenerator[Buffer, None]:
-    """Yield the bytes from `begin` up to `end` in order, while the next pieces are being requested.
+    """Yield the bytes from `begin` up to `end` in order, with the next pieces already requested.
 
     Raises SourceFailed.
     """

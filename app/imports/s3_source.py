@@ -1,8 +1,8 @@
-"""Sources at s3://, from the operator's endpoint and with the operator's credentials.
+"""Read sources at s3://, from the operator's endpoint and with the operator's credentials.
 
-obstore (extra `cloud`) finds the credentials like AWS' own tools (AWS_ACCESS_KEY_ID and so on, a web identity or the
-machine's role), and signs a URL for each request. The request is sent from here: the library itself would follow
-redirects to any host, and would read an endless answer into memory.
+obstore (extra `cloud`) finds the credentials like AWS's own tools (AWS_ACCESS_KEY_ID and so on, a web identity or the
+machine's role), and signs a URL for each request. The request itself is sent here, because the library would follow
+redirects to any host and would read an endless response into memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from app.imports.source_urls import SourceUrl
 
 _MD5: Final = re.compile(r'"([0-9a-f]{32})"')
 _VALID: Final = timedelta(minutes=10)
-"""Seconds that a signed URL is valid: longer than a range may take."""
+"""How long a signed URL is valid: longer than a range may take."""
 
 _NO_KEYS: Final = {"access_key_id": "none", "secret_access_key": "none"}
 
@@ -44,7 +44,7 @@ class S3Source(HttpRanges):
             ) from None
         self._library: Any = obstore
         self._key = url.path[1:]
-        # The library signs even if nothing needs a signature, and wants keys for it.
+        # The library always signs and needs keys to do so, even when the signature is not used.
         self._is_signed = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("1", "true", "on", "yes", "y")
         is_http = endpoint is not None and endpoint.startswith("http://")
         options: dict[str, Any] = {
@@ -76,10 +76,10 @@ class S3Source(HttpRanges):
         return head
 
     async def _look(self) -> tuple[int, str | None, Checksum | None]:
-        """The size of the object, its ETag if it is strong, and its checksum if the service has one."""
+        """Return the object's size, its ETag if that is strong, and its checksum if the service has one."""
         async with AsyncExitStack() as stack:
             answer = await self._send(stack, "HEAD", {"x-amz-checksum-mode": "ENABLED"})
-            if answer.status_code in (400, 403):  # the field is not signed, which some services refuse
+            if answer.status_code in (400, 403):  # the checksum field is not signed, and some services refuse that
                 answer = await self._send(stack, "HEAD", {})
             _check_status(answer, (200,))
             size = answer.headers.get("content-length", "")
@@ -107,7 +107,7 @@ class S3Source(HttpRanges):
             raise Interrupted("the service that has it did not answer") from None
         except httpx.TransportError:
             raise cut() from None
-        except (httpx.InvalidURL, ValueError):  # httpx reads the field Location, too
+        except (httpx.InvalidURL, ValueError):  # httpx parses the field Location as well
             raise SourceFailed("the answer of the service that has it could not be read") from None
         stack.push_async_callback(answer.aclose)
         answer.headers.encoding = FIELDS
@@ -132,7 +132,7 @@ def _not_valid() -> SourceFailed:
 
 
 def _check_status(answer: httpx.Response, expected: tuple[int, ...]) -> None:
-    """Raise Interrupted or SourceFailed for an answer with another status."""
+    """Raise Interrupted or SourceFailed if a response's status is not expected."""
     status = answer.status_code
     if status in expected:
         return
@@ -151,7 +151,7 @@ def _check_status(answer: httpx.Response, expected: tuple[int, ...]) -> None:
 
 
 def _md5_of(etag: str | None, headers: httpx.Headers) -> Checksum | None:
-    """The MD5 in an ETag, if it is one: with SSE-KMS and SSE-C it looks like an MD5 and is not."""
+    """Return the MD5 in an ETag, or None. With SSE-KMS and SSE-C an ETag looks like an MD5 but is not one."""
     md5 = _MD5.fullmatch(etag or "")
     encryption = headers.get("x-amz-server-side-encryption", "AES256")
     if md5 is None or encryption != "AES256" or "x-amz-server-side-encryption-customer-algorithm" in headers:

@@ -1,6 +1,6 @@
-"""URLs of sources: parsed strictly, and compared with the prefixes that an operator allows.
+"""Parse the URLs of sources strictly, and compare them with the prefixes that an operator allows.
 
-A URL is either understood completely or refused; it is never repaired, so that no two parsers of it come to different
+A URL is either understood completely or refused. It is never repaired, so no two parsers can take it for different
 hosts or paths. A prefix matches whole segments of the path, and the same scheme, host and port.
 """
 
@@ -26,30 +26,32 @@ _HOST: Final = re.compile(
 )
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
-"""The last label of a host that some parsers take for an IPv4 address, or for a part of one."""
+"""A last label that makes some parsers take the host for an IPv4 address or a part of one."""
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]*)(?::([0-9]{1,5}))?")
 _ESCAPE: Final = re.compile(r"%(..)?", re.DOTALL)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{2}")
 _FORBIDDEN: Final = re.compile(r"%(25)*(2[ef]|5c|[01][0-9a-f]|7f|c[01]|e0%(25)*[89]|f0%(25)*8)", re.IGNORECASE)
-"""Escapes of a dot, a slash, a backslash or a control character, also escaped repeatedly; and octets that begin an
+"""Escapes of a dot, slash, backslash or control character, including repeated escapes; and octets that begin an
 overlong UTF-8 form of one, which some servers accept.
 """
 _UP: Final = re.compile(r"\.\.?(;|%(25)*(3b|20)|\Z)", re.IGNORECASE)
-"""A segment `.` or `..`, also with a space, or with parameters after a semicolon, which some servers cut off."""
+"""A segment `.` or `..`, or one that becomes so when a server cuts off a trailing space or parameters after a
+semicolon.
+"""
 _LOOK_ALIKE: Final = str.maketrans({"\u3002": ".", "\\": "/"})
-"""After NFKC: a full stop that host names may have in place of a dot, and a backslash in place of a slash."""
+"""Look-alikes that remain after NFKC: a full stop that host names may have in place of a dot, and the backslash."""
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~")
 
 
 class BadUrl(Exception):
-    """A text that is not a valid URL of a source; the message says why."""
+    """The text is not a valid URL of a source. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceUrl:
-    """A URL. `host` is a name or address in lower case (the bucket of s3, "" for file), `port` is 0 if there is none.
+    """A URL. `host` is a name or address in lower case (the bucket for s3, "" for file); `port` is 0 if there is none.
 
-    `path` begins with a slash; escapes are kept for http and https, and decoded for others. `query` includes the
+    `path` begins with a slash; its escapes are kept for http and https, and decoded for file. `query` includes the
     question mark.
     """
 
@@ -61,7 +63,7 @@ class SourceUrl:
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
-        """The host as an address, None if it is a name."""
+        """The host as an address, or None if it is a name."""
         for kind in (IPv4Address, IPv6Address):
             try:
                 return kind(self.host)
@@ -87,7 +89,7 @@ class SourceUrl:
 
 
 def parse(text: str) -> SourceUrl:
-    """Read a URL. Raises BadUrl."""
+    """Parse a URL. Raises BadUrl."""
     if len(text) > MAX_CHARACTERS:
         raise BadUrl(f"it has more than {MAX_CHARACTERS} characters")
     if not text.isprintable() or "\\" in text:
@@ -147,8 +149,9 @@ def _check_path(scheme: str, path: str) -> None:
 
 
 def _plain(path: str) -> str:
-    """A path with all escapes decoded, even repeated ones, and with look-alikes of dots and slashes replaced, as some
-    servers and file systems read it. Keys of s3 are signed as they are.
+    """Decode all escapes in a path, even repeated ones, and replace look-alikes of dots and slashes.
+
+    Some servers and file systems read a path this way. Keys of s3 are signed unchanged.
     """
     while (decoded := unquote(path)) != path:
         path = decoded
@@ -179,7 +182,7 @@ def _literal(path: str) -> str:
 
 
 def _normal(path: str) -> str:
-    """A path without unnecessary escapes; the others are in upper case."""
+    """Remove unnecessary escapes from a path and write the others in upper case."""
     _escapes(path)
 
     def normal(match: re.Match[str]) -> str:
@@ -191,13 +194,13 @@ def _normal(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A prefix of URLs that may be imported. `networks` are allowed for its host in addition to public addresses."""
+    """A prefix of URLs that may be imported. Its host may also have addresses in `networks`, not only public ones."""
 
     url: SourceUrl
     networks: tuple[Network, ...] = ()
 
     def covers(self, url: SourceUrl) -> bool:
-        """Whether a URL begins with it, by whole segments."""
+        """Return whether a URL begins with this prefix, compared by whole segments."""
         own = self.url
         if (own.scheme, own.host, own.port) != (url.scheme, url.host, url.port):
             return False
@@ -205,7 +208,7 @@ class Prefix:
 
 
 def parse_prefix(text: str) -> Prefix:
-    """Parse an entry of the setting: a URL, and after spaces networks such as 10.0.0.0/8. Raises BadUrl."""
+    """Parse one entry of the setting: a URL, then networks such as 10.0.0.0/8, separated by spaces. Raises BadUrl."""
     words = text.split()
     if not words:
         raise BadUrl("it is empty")
@@ -224,14 +227,14 @@ def parse_prefix(text: str) -> Prefix:
 
 
 class AllowedSources:
-    """The prefixes that an operator allows. `s3_endpoint` is the service for `s3://`, None for AWS."""
+    """The prefixes that an operator allows. `s3_endpoint` is the URL of the service for `s3://`, or None for AWS."""
 
     def __init__(self, prefixes: Sequence[Prefix], s3_endpoint: str | None = None) -> None:
         self.prefixes = tuple(prefixes)
         self.s3_endpoint = s3_endpoint
 
     def check(self, text: str) -> SourceUrl:
-        """The URL that a client names. Raises invalid_field and forbidden."""
+        """Parse and check the URL that a client sends. Raises invalid_field and forbidden."""
         try:
             url = parse(text)
         except BadUrl as problem:
@@ -252,5 +255,5 @@ class AllowedSources:
         return url
 
     def covering(self, url: SourceUrl) -> list[Prefix]:
-        """The prefixes that a URL begins with."""
+        """Return the prefixes that cover a URL."""
         return [prefix for prefix in self.prefixes if prefix.covers(url)]

@@ -1,4 +1,4 @@
-"""Find the tensor in a source: npy or safetensors, by the first bytes."""
+"""Find a tensor in a source. The first bytes tell whether the file is npy or safetensors."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _UNSOUND_HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tensor in a source: its type and shape, and the span of its items. `head` has the bytes before the items if the
-    source has nothing else: then a checksum of the whole can be compared.
+    """A tensor in a source: its type and shape, and the span of its items.
 
-    `start.keys` are the keys of its rows if they were requested; `key_spans` are their spans, before the items.
+    `head` has the bytes before the items if the source holds nothing else; a checksum of the whole file can then be
+    verified. If the rows' keys were requested, `start.keys` describes them and `key_spans` are their spans, which
+    precede the items.
     """
 
     start: Start
@@ -45,10 +46,10 @@ class Found:
 async def find_tensor(
     source: Source, head: bytes, tensor: str | None, memory: Memory, keys: str | None = None
 ) -> Found:
-    """The tensor of this name, or the only one. `head` are the first bytes, `keys` names the tensor with its keys.
+    """Find the tensor with this name, or the only tensor if `tensor` is None.
 
-    Raises SourceFailed for an invalid file, invalid_field at /tensor and /keys, limit_exceeded, and what charging
-    raises.
+    `head` has the first bytes of the source; `keys` names the tensor that holds the rows' keys. Raises SourceFailed for
+    an invalid file, invalid_field at /tensor and /keys, limit_exceeded, and the errors of charging `memory`.
     """
     if NPY.is_meant(head):
         if tensor is not None:
@@ -113,7 +114,7 @@ async def _find_in_safetensors(
 
 
 def _keys_named(entries: Sequence[Entry], keys: str) -> tuple[Entry, ...]:
-    """The tensors of the keys of this name: one, or `NAME.offsets` and `NAME.bytes` for strings."""
+    """Return the tensors that hold the keys: the one named `keys`, or `NAME.offsets` and `NAME.bytes` for strings."""
     named = {entry.name: entry for entry in entries}
     for names in ((keys,), (f"{keys}.offsets", f"{keys}.bytes")):
         if all(name in named for name in names):
@@ -150,13 +151,13 @@ def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:
 
 
 async def _longer(source: Source, head: bytes, size: int) -> bytes:
-    """The first `size` bytes, or all if there are fewer."""
+    """Return the first `size` bytes, or all bytes if there are fewer."""
     size = size if source.size is None else min(size, source.size)
     return head[:size] if len(head) >= size else head + bytes(await source.read(len(head), size))
 
 
 def _sound(read: Callable[[], T]) -> T:
-    """Call `read` on a header; its errors, which speak of the body of a request, become SourceFailed."""
+    """Call `read` on a header. Its errors describe a request body; turn them into SourceFailed."""
     try:
         return read()
     except GatherError as problem:

@@ -1,4 +1,4 @@
-"""A file that is read from one answer, from first byte to last, because its server does not support ranges."""
+"""Read a file from a single response, from first byte to last, because its server does not support ranges."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import httpx
 from app.imports.source import HEAD_BYTES, SourceFailed
 
 _KEPT: Final = (1 << 20) + (1 << 17)
-"""Bytes of the start that are kept: the header, of at most a mebibyte, is read before the items."""
+"""Bytes kept from the start of the file, so that the header (at most 1 MiB) can be read before the items."""
 
 
 class WholeAnswer:
-    """The body of an answer, read in ascending order. `size` is None while it is unknown.
+    """The body of a response, read in ascending order. `size` is None while it is unknown.
 
-    It cannot be resumed, because the server does not support ranges.
+    A broken connection cannot be resumed, because the server does not support ranges.
     """
 
     def __init__(self, answer: httpx.Response) -> None:
@@ -28,11 +28,11 @@ class WholeAnswer:
         self._rest = memoryview(b"")
         self._kept = bytearray()
         self._place = 0
-        self._lock = Lock()  # pieces are requested in order, several at once
+        self._lock = Lock()  # several pieces are requested concurrently, in order
         self._stack = AsyncExitStack()
 
     def keep_open(self, stack: AsyncExitStack) -> None:
-        """Hold the answer until `close`."""
+        """Keep the response open until `close`."""
         self._stack = stack.pop_all()
 
     async def close(self) -> None:
@@ -40,7 +40,7 @@ class WholeAnswer:
         await self._stack.aclose()
 
     async def head(self) -> bytes:
-        """The first HEAD_BYTES, or all if there are fewer. Raises httpx.TransportError."""
+        """Return the first HEAD_BYTES, or all bytes if there are fewer. Raises httpx.TransportError."""
         while len(self._kept) < HEAD_BYTES:
             piece = await self._next(HEAD_BYTES - len(self._kept))
             if not piece:
@@ -51,9 +51,9 @@ class WholeAnswer:
         return bytes(self._kept)
 
     async def read(self, begin: int, end: int, size: int | None, in_time: Callable[[int], Timeout]) -> bytearray:
-        """The bytes from `begin` up to `end` of a file of `size` bytes; `in_time` limits the time.
+        """Return the bytes from `begin` up to `end` of a file of `size` bytes; `in_time` limits the time.
 
-        Raises SourceFailed if the answer breaks off or has another size; TimeoutError.
+        Raises SourceFailed if the response breaks off or has another size, and TimeoutError.
         """
         async with self._lock, in_time(max(0, end - self._place)):
             content = self._kept[begin:end]
@@ -73,7 +73,7 @@ class WholeAnswer:
             return content
 
     async def _next(self, most: int) -> memoryview:
-        """The next bytes, at most this many; none at the end."""
+        """Return the next bytes, at most `most`; empty at the end."""
         while not self._rest:
             try:
                 self._rest = memoryview(await anext(self._pieces))

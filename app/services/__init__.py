@@ -1,1 +1,1 @@
-"""What requests ask for is carried out here: resolve the data, validate, choose a route, run."""
+"""Run the calls that requests ask for: resolve the data, validate, choose a route, run."""

@@ -1,6 +1,6 @@
-"""What a call's types, shapes and parameters lead to: its plan, and where it would run.
+"""Plan a call from its types, shapes and parameters, and choose where it runs.
 
-Both are remembered, since most calls are like one that came before.
+Plans and decisions are cached, since most calls resemble an earlier one.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ _MAX_REMEMBERED_PLANS: Final = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """What follows from a call's types, shapes and parameters: its plan, and what `chooser` has decided for it."""
+    """The plan of a call with these types, shapes and parameters, and the decisions of `chooser` for it."""
 
     plan: Plan
     shape: tuple[int, ...]
     first_axis: int
     dtype: DType
-    """The type of what the kernel writes."""
+    """The type that the kernel writes."""
     output_dtype: DType
-    """The type that the output is asked for in."""
+    """The type requested for the output."""
     size: int
-    """Bytes of the output, and of what the kernel needs beside it."""
+    """Bytes of the output and of the kernel's working memory."""
     chooser: BackendChooser
     cpu_only: str | None
-    """Why no GPU can run it; None where one could."""
+    """Why no GPU can run the call, or None if one could."""
     usual: Decision
-    """For data in memory that no GPU holds, under `auto`."""
+    """The decision under `auto` for data that is in memory and on no GPU."""
     decisions: dict[Facts, Decision]
-    """By the facts that have come."""
+    """The decisions made so far, by their facts."""
 
     def output(self, data: Tensor, carriers: NDArray[Any]) -> Tensor:
-        """The output, of items as kernels write them."""
+        """Return the output tensor for the items that a kernel wrote."""
         if self.dtype is data.dtype:
             return data.gathered(self.shape, carriers)
         return Tensor(self.dtype, self.shape, carriers.view(self.dtype.numpy))
 
 
 class CallPlanner:
-    """Plans calls within `limits`, and remembers the plans of those that came last."""
+    """Plans calls within `limits` and caches the most recent plans."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -67,10 +67,11 @@ class CallPlanner:
     def plan(
         self, call: Call, data: Tensor, chooser: BackendChooser, further: Mapping[str, Tensor] = NO_TENSORS
     ) -> Planned:
-        """Validate, plan and choose; calls of the same types, shapes and parameters share one plan.
+        """Validate and plan a call, and choose where it runs; calls of the same types, shapes and parameters share a
+        plan.
 
-        `further` has the inputs beside data and indices. Raises every error of the operator that does not depend on the
-        indices' values.
+        `further` has the inputs other than data and indices. May raise any error of the operator that does not depend
+        on the values of the indices.
         """
         indices = call.indices
         key: tuple[object, ...] = (
@@ -91,7 +92,7 @@ class CallPlanner:
         if planned is None or planned.chooser is not chooser:
             operator = OPERATORS[call.operator]
             dialect = operator.dialects[call.dialect]
-            if isinstance(call.data, str):  # what is wrong with a resident tensor is told where it is named
+            if isinstance(call.data, str):  # errors about a resident tensor point to its name in the request
                 data = replace(data, shape_pointer=call.data_pointer, dtype_pointer=call.data_pointer)
             inputs = {"data": data, "indices": indices, **further}
             check_dtypes(dialect, data, indices, further)
@@ -115,7 +116,7 @@ class CallPlanner:
 
 
 def offered(decision: Decision, call: Call | BackwardCall) -> Decision:
-    """The decision itself. Raises device_unavailable if it refuses the device that the call asks for."""
+    """Return the decision. Raises device_unavailable if it refuses the device that the call requests."""
     if decision.refused is not None:
         detail = f"{decision.refused}; use device auto or cpu"
         raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
@@ -123,9 +124,9 @@ def offered(decision: Decision, call: Call | BackwardCall) -> Decision:
 
 
 def fill_item(value: ItemOfRequest | None, dtype: DType, limits: Limits) -> tuple[Tensor, GatherError | None]:
-    """What slices are filled with, a tensor of one item: 0, false or an empty string where no value is given.
+    """Return the value for filling slices as a tensor of one item, and an error if it is a string that is too long.
 
-    Beside it the error where that is a string that is too long. Raises value_not_representable.
+    The default is 0, false or an empty string. Raises value_not_representable.
     """
     if value is None:
         return zero_item(dtype), None

@@ -1,6 +1,6 @@
-"""What calls run with: limits, store, kernels, threads, memory, and the choice of a route.
+"""The resources that all calls share: limits, store, kernels, threads, memory, and the choice of a route.
 
-There is one per process; everything it needs is handed to it.
+Each process has one instance, and it gets everything it needs as arguments.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.shape_limits import Limits
 
 _RETRY_PAUSES_S: Final = (0.0, 0.0002, 0.001, 0.003, 0.01, 0.03)
-"""Seconds before each attempt to read beside writers: a scatter takes some microseconds, several in a row a few ms."""
+"""Seconds to pause before each attempt to read while there are writers. A scatter takes some microseconds, several in a
+row a few milliseconds.
+"""
 _ABOUT_A_VERSION: Final[tuple[Code, ...]] = ("key_not_found", "index_out_of_bounds")
-"""Errors that hold for the version of a table alone that the request was judged by: its keys and rows change."""
+"""Errors that may be specific to the version of the table that was read, because keys and rows change."""
 Result = TypeVar("Result")
 
 
 class CallResources:
-    """What the runners of calls share.
+    """The resources that the runners of calls share.
 
-    `use_gpu` is called once a device was found and measured; without one `gpu` stays None.
+    `gpu` is None until `use_gpu` is called, which happens after a device has been found and measured.
     """
 
     def __init__(
@@ -57,11 +59,11 @@ class CallResources:
         self.budget = budget
         self.gpu: Gpu | None = None
         self.run_in_lock_thread: RunInLockThread = default_thread
-        """Runs the wait for a tensor's lock in a thread that other tensors do not need."""
+        """Waits for a tensor's lock in a thread that no other tensor depends on."""
         self.outputs = OutputBufferPool(min(budget.total // 8, MAX_KEPT_BYTES))
 
     def use_gpu(self, gpu: Gpu, *, always: bool = False) -> None:
-        """Gathers may run on `gpu` from now on, until it fails; with `always` all do that it can hold."""
+        """Allow gathers to run on `gpu` until it fails. `always` sends it every gather whose data it can hold."""
 
         def stop(why: str) -> None:
             self.chooser = replace(self.chooser, no_gpu=why)
@@ -73,16 +75,19 @@ class CallResources:
         )
 
     def resolve(self, reference: str, pointer: str) -> Resident:
-        """The resident tensor that a request names at `pointer`. Raises tensor_not_found and tensor_damaged."""
+        """Return the resident tensor that the request names at `pointer`.
+
+        Raises tensor_not_found and tensor_damaged.
+        """
         resident = self.store.get(reference)
         if resident is None:
             raise unknown_reference(reference, pointer, self.store)
         return resident
 
     def resolve_all(self, named: Sequence[tuple[str, str]]) -> list[Resident]:
-        """The resident tensors of references, each with the place where the request names it.
+        """Return the resident tensors of several references, each given with its pointer in the request.
 
-        All are resolved in one state of the store, so that a request never mixes what was before and after a change.
+        All are resolved in one state of the store, so a request never mixes the states before and after a change.
         Raises tensor_not_found and tensor_damaged.
         """
         found: list[Resident] = []
@@ -100,11 +105,11 @@ class CallResources:
         *,
         is_slow: bool = False,
     ) -> Result:
-        """Have `read` read `versions` again until none changes meanwhile, at last with writers kept out.
+        """Call `read` until none of `versions` changes during the read. The last attempts keep writers out.
 
-        Each has the name by which the request knows it, and is brought up to date before `read` is called; a new
-        content under the name is not read. `is_slow` says that a few attempts would take long. `read` raises
-        VersionChanged if one has changed; what else it raises is raised.
+        The keys of `versions` are the names that the request uses. Each version is refreshed before `read` is called,
+        but a new content published under the same name is not read. `is_slow` skips the attempts without a lock,
+        because each would take long. `read` raises VersionChanged if a version has changed; its other errors propagate.
         """
         for pause in () if is_slow else _RETRY_PAUSES_S:
             await asyncio.sleep(pause)
@@ -117,10 +122,11 @@ class CallResources:
                 _refresh(versions)
                 with suppress(VersionChanged):
                     return await read()
-            await asyncio.sleep(_RETRY_PAUSES_S[-1])  # another one changed, or the disk refuses to finish a change
+            # another version changed, or a change could not be finished on disk
+            await asyncio.sleep(_RETRY_PAUSES_S[-1])
 
     def start_kernel(self, request: ServedRequest) -> None:
-        """A kernel begins now. Raises deadline_exceeded where that is too late."""
+        """Record that a kernel begins now. Raises deadline_exceeded if the deadline has passed."""
         now = perf_counter()
         if now > request.deadline:
             raise GatherError("deadline_exceeded", "the request waited until its deadline passed", retry_after=1)
@@ -128,7 +134,7 @@ class CallResources:
 
 
 def may_be_outdated(error: GatherError, versions: Iterable[Resident]) -> bool:
-    """Whether an error says what one of the versions has, and that one has changed since."""
+    """Return whether an error depends on the contents of a version that has since changed."""
     return error.code in _ABOUT_A_VERSION and not all(one.is_consistent for one in versions)
 
 

@@ -1,4 +1,4 @@
-"""Bags as they are read: without the entries that are padding, and with the default row where one is empty."""
+"""Edit bags before they are read: remove padding entries, and add the default row to empty bags."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from app.tensors.string_frames import HEAD
 from app.tensors.string_tensor import PackedStrings
 
 EDITED_BYTES: Final = 64
-"""What `edit_bags` takes at most for each index and each bag."""
+"""Upper bound of the bytes that `edit_bags` uses per index and per bag."""
 
 _COMPARED_AT_ONCE: Final = 1 << 16
-"""Bytes of strings that are compared in one step, which takes nine times as many."""
+"""Bytes of strings compared in one step; the step uses nine times as much memory."""
 
 
 class Bags(NamedTuple):
-    """The arrays of a feature as a kernel reads them. `items` has the number of the index that each is, -1 for none."""
+    """The arrays of a feature, ready for a kernel.
+
+    `items` has for each index its number among the sent indices, or -1 if it was added here.
+    """
 
     indices: NDArray[Any]
     offsets: NDArray[Any]
@@ -33,9 +36,10 @@ class Bags(NamedTuple):
 
 
 def skipped_entries(feature: Feature, resident: Resident) -> NDArray[np.bool_] | None:
-    """Which entries of a feature are its padding, None if it has none. `feature` has keys, or positions.
+    """Return a mask of the entries that are padding, or None if the feature has no padding index.
 
-    Raises index_out_of_bounds for a padding that is no row, and value_not_representable.
+    The feature's indices are keys or positions. Raises index_out_of_bounds if the padding index is not a row, and
+    value_not_representable.
     """
     padding, indices = feature.padding_index, feature.indices
     if padding is None:
@@ -62,9 +66,9 @@ def edit_bags(
     weights: NDArray[Any] | None,
     skipped: NDArray[np.bool_] | None,
 ) -> Bags:
-    """The arrays of a feature without its padding, and with its default row in empty bags.
+    """Return the arrays of a feature without padding, and with the default row in empty bags.
 
-    Raises offsets_invalid, index_out_of_bounds and key_not_found (the default row), and value_not_representable.
+    Raises offsets_invalid, index_out_of_bounds and key_not_found (for the default row), and value_not_representable.
     """
     check_offsets(feature)
     items = np.arange(indices.size)
@@ -90,18 +94,18 @@ def edit_bags(
 
 
 def _one(feature: Feature) -> Any:
-    """The weight 1 as weights have it."""
+    """Return the weight 1 as an item of the weights' type."""
     assert feature.weights is not None
     dtype = feature.weights.dtype
     return np.ones(1, dtype.numpy).view(dtype.carrier)[0]
 
 
 def _equal_strings(strings: PackedStrings, frame: bytes) -> NDArray[np.bool_]:
-    """Which of the strings have this frame."""
+    """Return a mask of the strings that have this frame."""
     wanted = np.frombuffer(frame, np.uint8)
     found = np.zeros(strings.array.size, np.bool_)
     inside = np.flatnonzero(strings.array + wanted.size <= strings.octets.size)
-    at, width = 0, HEAD  # most differ in their length
+    at, width = 0, HEAD  # the first step compares the lengths, in which most strings differ
     while at < wanted.size and inside.size:
         part = wanted[at : at + width]
         places = (strings.array[inside] + at)[:, None] + np.arange(part.size)

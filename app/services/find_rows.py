@@ -1,7 +1,7 @@
-"""The rows of a table that the keys of a request name: a request by key becomes one by position.
+"""Find the rows of a table by their keys, which turns a request by key into one by position.
 
-Keys that the table lacks become the row that the request names for them, or a position behind the last row, which
-whoever gathers then fills.
+A key that the table lacks becomes the row that the request names for missing keys. If they are to be filled, it becomes
+the position after the last row, and the gather fills its slice.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
 _INTEGER_BYTES: Final = 18
-"""What `find_rows` takes for each integer at most: a wider key, its row, and two marks."""
+"""Upper bound of the bytes that `find_rows` uses per integer key: a wider key, its row, and two marks."""
 _STRING_BYTES: Final = 72
-"""What `find_rows` takes for each string at most: its row, two marks, its bounds, and what these are read with."""
+"""Upper bound of the bytes that `find_rows` uses per string key: its row, two marks, its bounds, and memory to read
+them.
+"""
 _FEW_KEYS: Final = 1 << 11
-"""Keys that the event loop looks up itself: each may be anywhere in memory."""
+"""The event loop itself looks up at most this many keys, because each may be anywhere in memory."""
 _INT64: Final = DTYPES["int64"]
 
 
 class FoundRows(NamedTuple):
-    """The row of each key, and how many keys are `missing`.
+    """The row of each key, and the number of `missing` keys.
 
-    `known` says of each key whether the table has it. Where missing keys are filled, their row is the number of rows.
-    `skipped` are the keys that are padding of bags, None if there is none.
+    `known` tells for each key whether the table has it. If missing keys are filled, their row is the table's number of
+    rows. `skipped` marks the keys that are padding of bags; it is None if there are none.
     """
 
     rows: NDArray[np.int64]
@@ -44,17 +46,17 @@ class FoundRows(NamedTuple):
     skipped: NDArray[np.bool_] | None = None
 
     def found(self, shape: tuple[int, ...]) -> Tensor:
-        """The output that says which keys the table has."""
+        """Return the output that tells which keys the table has."""
         return Tensor(DTYPES["bool"], shape, self.known)
 
 
 def bytes_to_find(keys: Tensor) -> int:
-    """Bytes that `find_rows` takes for these keys."""
+    """Return an upper bound of the bytes that `find_rows` uses for these keys."""
     return (_STRING_BYTES if isinstance(keys, PackedStrings) else _INTEGER_BYTES) * keys.array.size
 
 
 def are_few(keys: Iterable[Tensor]) -> bool:
-    """Whether the event loop looks up these keys itself: few ones, and few bytes of strings."""
+    """Return whether the event loop looks up these keys itself: few keys, and few bytes of strings."""
     count = size = 0
     for one in keys:
         count += one.array.size
@@ -63,13 +65,15 @@ def are_few(keys: Iterable[Tensor]) -> bool:
 
 
 def positions_of(keys: Tensor) -> Tensor:
-    """Stands for the positions of keys until they are found: their type and shape, and where the request has these."""
+    """Return a placeholder for the positions of keys, with their type, shape and place in the request, but without
+    items.
+    """
     pointers = {name: getattr(keys, name) for name in ("pointer", "form", "shape_pointer", "dtype_pointer")}
     return Tensor(_INT64, keys.shape, np.empty(0, np.int64), **pointers)
 
 
 def check_keys(keys: Tensor, resident: Resident, name: str, pointer: str) -> None:
-    """Check that keys can be looked up in the table that a request names `name`, at `pointer`.
+    """Check that keys can be looked up in the table that the request calls `name`, at `pointer`.
 
     Raises no_keys and unsupported_dtype.
     """
@@ -90,11 +94,10 @@ def check_keys(keys: Tensor, resident: Resident, name: str, pointer: str) -> Non
 def find_rows(
     by_key: ByKey, keys: Tensor, column: TableKeys, name: str, skipped: NDArray[np.bool_] | None = None
 ) -> FoundRows | GatherError:
-    """Look up the keys. Returns key_not_found or index_out_of_bounds if a key, or the row in its place, is missing.
+    """Look up the keys. Returns key_not_found or index_out_of_bounds if a key, or the row that replaces it, is missing.
 
-    Those that are `skipped` are not missing; what their rows are does not matter.
-
-    What it returns holds for the version of the table that `column` is of, if no writer changed it meanwhile.
+    Keys marked in `skipped` never count as missing, and their rows are arbitrary valid ones. The result holds for the
+    version of the table to which `column` belongs, if no writer has changed it since.
     """
     rows = np.empty(keys.array.size, np.int64)
     column.find(_as_wanted(keys, column), rows)
@@ -122,7 +125,7 @@ def _as_wanted(keys: Tensor, column: TableKeys) -> Any:
 
 
 def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, name: str) -> int | GatherError:
-    """The row that the field of a request names, or the error if the table, which has so many rows, has none such.
+    """Return the row that a request's field names, or the error if the table, which has `rows` rows, does not have it.
 
     Raises value_not_representable.
     """
@@ -153,7 +156,7 @@ def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, 
 
 
 def _key_not_found(keys: Tensor, known: NDArray[np.bool_], missing: int, name: str) -> GatherError:
-    """The error for missing keys: the first ten, and how many there are."""
+    """Return the error for missing keys. It lists the first ten and their total number."""
     items = np.flatnonzero(~known)[:REPORTED_PLACES].tolist()
     places = [Place(keys.locate(item), coordinates(item, keys.shape), value_of(keys, item)) for item in items]
     first = places[0]
@@ -164,7 +167,7 @@ def _key_not_found(keys: Tensor, known: NDArray[np.bool_], missing: int, name: s
 
 
 def value_of(keys: Tensor, item: int) -> int | str:
-    """A key as an error tells it."""
+    """Return a key as shown in an error."""
     if isinstance(keys, PackedStrings):
         return shorten(bytes(keys.frame(item)[4:]).decode())
     return int(keys.array[item])

@@ -1,7 +1,4 @@
-"""Gathers and scatters: how the service carries them out, and so what is the same of both.
-
-Resolve the data, validate against the specification, choose a route, run.
-"""
+"""Run gathers and scatters: resolve the data, validate against the specification, choose a route, run."""
 
 from __future__ import annotations
 
@@ -45,10 +42,11 @@ NO_RESIDENTS: Final[Mapping[str, Resident]] = {}
 
 @dataclass(slots=True, eq=False)
 class Prepared:
-    """A gather or a scatter that is prepared; `fill` is the item for `out_of_bounds` fill.
+    """A gather or a scatter that is ready to run. `fill` is the item for `out_of_bounds` fill.
 
-    `further` has the inputs beside data and indices, `residents` those in place of inputs. A call by key is `asked`;
-    `call` is the one by position that it becomes: its indices have a shape alone, until the keys have been looked up.
+    `further` has the inputs other than data and indices; `residents` has the resident tensors among all inputs. `asked`
+    is the call as requested. For a call by key, `call` is the equivalent call by position; its indices have only a
+    shape until the keys have been looked up.
     """
 
     asked: Call
@@ -63,17 +61,17 @@ class Prepared:
 
     @property
     def resident(self) -> Resident | None:
-        """The resident tensor that is the data."""
+        """The resident tensor that is the data, if any."""
         return self.residents.get("data")
 
     @property
     def keys(self) -> Tensor | None:
-        """The keys of a call by key."""
+        """The keys of a call by key, or None."""
         return None if self.asked.by_key is None else self.asked.indices
 
     @property
     def explanation(self) -> Explanation:
-        """As in `AnyPrepared`."""
+        """See `AnyPrepared`."""
         outputs = {OUTPUT: (self.planned.output_dtype, self.planned.shape)}
         named = {"indices": self.call.indices} if self.keys is None else {KEYS: self.keys}
         if self.keys is not None and self.call.by_key is not None and self.call.by_key.found:
@@ -87,7 +85,7 @@ class Prepared:
 
 
 class Gathers(Runner):
-    """Carries out gathers and scatters."""
+    """Runs gathers and scatters."""
 
     def __init__(self, resources: CallResources) -> None:
         super().__init__(resources)
@@ -95,7 +93,7 @@ class Gathers(Runner):
         self.planner = CallPlanner(resources.limits)
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
-        """Resolve, validate and choose. `on_device` says that the data counts as resident on a GPU."""
+        """Resolve, validate and choose. `on_device` treats the data as resident on a GPU."""
         residents = NO_RESIDENTS
         if call.further:
             residents = self._resolve(call)
@@ -104,7 +102,7 @@ class Gathers(Runner):
         return self._prepare(call, residents, on_device)
 
     def _prepare(self, call: Call, residents: Mapping[str, Resident], on_device: bool = False) -> Prepared:
-        """Validate and choose for residents in place of inputs."""
+        """Validate and choose, with `residents` as the resident inputs."""
         resources, resident = self.resources, residents.get("data")
         data = call.data if resident is None else resident.tensor
         assert isinstance(data, Tensor), "a name has been resolved"
@@ -113,7 +111,7 @@ class Gathers(Runner):
         if call.out_of_bounds == "fill" or (by_key is not None and by_key.missing == "fill"):
             dtype = further.get(OPERATORS[call.operator].typed_by, data).dtype
             fill, over_limit = fill_item(call.fill_value, dtype, resources.limits)
-            call.over_limit = call.over_limit or over_limit  # raised once the operator's own rules have been checked
+            call.over_limit = call.over_limit or over_limit  # raised after the operator's own rules have been checked
         if by_key is not None:
             assert resident is not None, "the request names a table"
             call = self._by_position(call, resident)
@@ -127,7 +125,7 @@ class Gathers(Runner):
         return Prepared(asked, call, data, planned, decision, fill, planned.size, further, residents)
 
     def _by_position(self, call: Call, resident: Resident) -> Call:
-        """A gather by key as the one by position that it becomes once the keys are found.
+        """Convert a gather by key to the gather by position that runs once the keys are found.
 
         Raises no_keys and unsupported_dtype.
         """
@@ -138,14 +136,14 @@ class Gathers(Runner):
         return replace(call, indices=positions_of(call.indices))
 
     def start(self, prepared: Prepared, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
-        """Carry out what was prepared, once its size has been charged to the request's memory."""
+        """Run a prepared call. Its size must already be charged to the request's memory."""
         gather = self._gather_residents if prepared.residents else self._gather
         if prepared.call.output_dtype is None:
             return gather(prepared, request)
         return self._convert(gather(prepared, request), prepared, request)
 
     async def _gather_residents(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Gather or scatter from one version of each resident tensor, planned anew if one has changed."""
+        """Gather or scatter from one version of each resident tensor, and plan again if one has changed."""
         charged = request.memory.held
         gather = self._gather if prepared.keys is None else self._gather_by_key
         try:
@@ -174,7 +172,7 @@ class Gathers(Runner):
         return self._run(prepared, request)
 
     async def _gather_by_key(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Find the rows of the keys, and gather them. Raises key_not_found and VersionChanged."""
+        """Find the rows of the keys and gather them. Raises key_not_found and VersionChanged."""
         call, keys, resident = prepared.call, prepared.asked.indices, prepared.resident
         assert resident is not None
         by_key, column, name = call.by_key, resident.keys, name_of(call)
@@ -187,7 +185,7 @@ class Gathers(Runner):
             raise VersionChanged
         if isinstance(found, GatherError):
             raise found
-        # The call is this preparation's own, made by `_by_position`.
+        # `_by_position` created this call for this preparation alone, so it may be changed.
         call.indices.array = found.rows
         if found.missing and by_key.missing == "fill":
             call.out_of_bounds = "fill"
@@ -198,7 +196,7 @@ class Gathers(Runner):
         return answer
 
     async def _convert(self, gather: Coroutine[Any, Any, Answer], prepared: Prepared, request: ServedRequest) -> Answer:
-        """Gather floats, and convert them to the type that is asked for."""
+        """Gather floats and convert them to the requested type."""
         answer, planned = await gather, prepared.planned
         few = planned.plan.output_bytes < LARGE_COPY
         answer.outputs[OUTPUT] = await self.pool.run_unless(
@@ -208,7 +206,7 @@ class Gathers(Runner):
         return answer
 
     async def _gather_strings(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Gather or scatter strings, whose sizes follow from what is gathered."""
+        """Gather or scatter strings. Their total size is known only afterwards."""
         if "updates" in prepared.further:
             prepared = await self._join_strings(prepared, request)
         answer = await self._run(prepared, request)
@@ -216,7 +214,7 @@ class Gathers(Runner):
         return answer
 
     async def _join_strings(self, prepared: Prepared, request: ServedRequest) -> Prepared:
-        """The scatter of strings, with the octets of data and updates in one place."""
+        """Return the scatter of strings with the octets of data and updates in one array."""
         data, updates = prepared.data, prepared.further["updates"]
         assert isinstance(data, PackedStrings)
         assert isinstance(updates, PackedStrings)
@@ -230,7 +228,7 @@ class Gathers(Runner):
         request: ServedRequest,
         further: Further = None,
     ) -> Answer:
-        """Carry out a call as it was decided; its output has been charged to the request's memory.
+        """Run a call on the route that was chosen; its output is already charged to the request's memory.
 
         Raises index_out_of_bounds, overloaded, deadline_exceeded, ClientGone and VersionChanged.
         """
@@ -270,7 +268,7 @@ class Gathers(Runner):
         return Answer(outputs, call.dialect, "cpu", resident.etag, resident.data_version)
 
     async def _gather_filled(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """A gather by a kernel that itself fills the slices of tuples that are out of bounds."""
+        """Gather with a kernel that itself fills the slices of tuples that are out of bounds."""
         plan, fill = prepared.planned.plan, prepared.fill
         assert fill is not None
         size = plan.slice_items * plan.item_size
@@ -285,7 +283,7 @@ class Gathers(Runner):
         return answer
 
     async def _gather_replaced(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Gather where indices out of bounds are no error: they are replaced first, slices filled last."""
+        """Gather when indices out of bounds are not an error: replace them first, and fill their slices last."""
         call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
         decision, fill = prepared.decision, prepared.fill
         plan, indices, mode = planned.plan, call.indices, call.out_of_bounds
@@ -293,7 +291,7 @@ class Gathers(Runner):
         replacement = await self.pool.run_unless(
             plan.index_items < LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), request
         )
-        if replacement.filled is not None and 0 in plan.dims:  # there is nothing to gather from
+        if replacement.filled is not None and 0 in plan.dims:  # the data has no slices to gather from
             request.route = decision.choice.route
             self.resources.start_kernel(request)
             array = np.zeros(plan.output_items, planned.dtype.carrier)
@@ -328,7 +326,10 @@ class Gathers(Runner):
         )
 
     async def _run_on_gpu(self, prepared: Prepared, request: ServedRequest) -> Outcome | None:
-        """The gather on the device; None, with a route of threads in `request`, where the CPU has to run it."""
+        """Gather on the device.
+
+        Returns None, and sets the CPU's route in `request`, if the CPU has to run the gather.
+        """
         assert self.resources.gpu is not None
         data, plan = prepared.data, prepared.planned.plan
         out = self.resources.outputs.empty(plan.output_items, data.dtype.carrier)
@@ -342,7 +343,7 @@ class Gathers(Runner):
     def _decide(
         self, call: Call, planned: Planned, resident: Resident | None, cold: bool, on_gpu: bool = False
     ) -> Decision:
-        """Where a call runs; `cold` says that reading waits for the disk, `on_gpu` that a GPU has the data.
+        """Choose where a call runs. `cold` means that reading waits for the disk, `on_gpu` that a GPU has the data.
 
         Raises device_unavailable.
         """
@@ -356,7 +357,7 @@ class Gathers(Runner):
         return offered(decision, call)
 
     def _resolve(self, call: Call) -> Mapping[str, Resident]:
-        """The residents that are inputs, by the names of these. Raises tensor_not_found and tensor_damaged."""
+        """Return the resident tensors among the inputs, by input name. Raises tensor_not_found and tensor_damaged."""
         inputs = {"data": call.data, **call.further}
         places = {
             name: (given, call.resident_pointer(name)) for name, given in inputs.items() if isinstance(given, str)
@@ -366,7 +367,11 @@ class Gathers(Runner):
     def run_at_once(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further = None
     ) -> tuple[int, NDArray[Any]]:
-        """The first bad component of the indices or -1, and the items of the output, as carriers (see `DType`)."""
+        """Run the kernel here. Returns the first bad component of the indices or -1, and the output's items as
+        carriers.
+
+        See `DType` for carriers.
+        """
         resources, plan = self.resources, planned.plan
         resources.start_kernel(request)
         out = np.empty(plan.output_items, planned.dtype.carrier)
@@ -377,7 +382,7 @@ class Gathers(Runner):
     async def _split_from_event_loop(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
     ) -> tuple[int, NDArray[Any]]:
-        """Split a gather over helpers, with the event loop as the leader, which waits for none of them for long."""
+        """Split a gather over helpers, with the event loop as leader; it waits only briefly for helpers."""
         self.resources.start_kernel(request)
         plan = planned.plan
         out = self.resources.outputs.empty(plan.output_items, planned.dtype.carrier)
@@ -385,14 +390,15 @@ class Gathers(Runner):
             bad = self.resources.kernel.run(plan, data.items, indices.array, out, request.parts, True, further)
         except Unfinished as left:
             drop_tracebacks(left)
-            request.admitted = True  # a gather that has begun is not refused
+            request.admitted = True  # a gather that has begun is no longer refused
             bad = await self.pool.run(left.wait, request)
         return bad, out
 
     async def _run_in_pool(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
     ) -> tuple[int, NDArray[Any]]:
-        # Allocated on the event loop: the C library keeps freed memory apart for each thread that allocates.
+        # Allocated on the event loop, because the C library keeps freed memory separately for each thread that
+        # allocates.
         plan = planned.plan
         out = self.resources.outputs.empty(plan.output_items, planned.dtype.carrier)
 
@@ -403,17 +409,17 @@ class Gathers(Runner):
         return await self.pool.run(work, request), out
 
     def _kernel_fills(self, prepared: Prepared) -> bool:
-        """Whether the kernel that was chosen fills slices by itself: one of the CPU does, and not those of strings.
+        """Return whether the chosen kernel fills slices itself. CPU kernels do, except for strings.
 
-        It takes a slice of fill values. Without tuples it would need none, and data without items may have slices of
-        any size.
+        The kernel is given one slice of fill values. It is not used without tuples, because the slice would be unneeded
+        and data without items may have slices of any size.
         """
         plan = prepared.planned.plan
         fills = can_fill(plan) and plan.index_items > 0
         return fills and prepared.decision.choice.route != "gpu" and not isinstance(prepared.data, PackedStrings)
 
     async def _check_size(self, output: Tensor, request: ServedRequest) -> None:
-        """Raises output_too_large where gathered strings have more bytes than an output may have."""
+        """Raise output_too_large if gathered strings have more bytes than an output may have."""
         if not isinstance(output, PackedStrings):
             return
         few = output.array.size <= FEW_STRINGS and not output.on_disk
@@ -427,12 +433,12 @@ class Gathers(Runner):
 
 
 def _name_of(call: Call, name: str) -> str:
-    """The name of the resident tensor that a call has in place of an input."""
+    """Return the name of the resident tensor that a call gives for an input."""
     return str(call.data if name == "data" else call.further[name])
 
 
 def _further_inputs(call: Call, residents: Mapping[str, Resident]) -> Mapping[str, Tensor]:
-    """The inputs beside data and indices, by name."""
+    """Return the inputs other than data and indices, by name."""
     further: dict[str, Tensor] = {}
     for name, given in call.further.items():
         if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Gradients of gathers: how the service carries them out."""
+"""Run gradients of gathers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_ITEMS: Final = np.empty(0, np.uint8)
 
 
 class _Inputs(NamedTuple):
-    """What a kernel adds up."""
+    """The inputs of a kernel that adds up gradients."""
 
     plan: BackwardPlan
     grad_output: NDArray[Any]
@@ -38,7 +38,7 @@ class _Inputs(NamedTuple):
 
 
 class PreparedGradient(NamedTuple):
-    """A gradient that is prepared; its data is a shape alone."""
+    """A gradient that is ready to run. Its data has a shape but no items."""
 
     call: BackwardCall
     data: Tensor
@@ -47,13 +47,13 @@ class PreparedGradient(NamedTuple):
 
     @property
     def size(self) -> int:
-        """As in `AnyPrepared`."""
+        """See `AnyPrepared`."""
         plan = self.planned.plan
         return plan.output_bytes + plan.scratch_bytes
 
     @property
     def explanation(self) -> Explanation:
-        """As in `AnyPrepared`; of a sparse gradient the shapes depend on the values."""
+        """See `AnyPrepared`. A sparse gradient lists no outputs, because their shapes depend on the values."""
         outputs = {} if self.call.sparse else {"grad_data": (self.data.dtype, self.data.shape)}
         call = self.call
         inputs = {
@@ -65,17 +65,17 @@ class PreparedGradient(NamedTuple):
 
 
 class Gradients(Runner):
-    """Carries out gradients."""
+    """Runs gradients."""
 
     def prepare(self, call: BackwardCall, *, on_device: bool = False) -> PreparedGradient:
-        """Resolve the shape, validate and choose; see `Service.run`. The values of the indices are not looked at."""
+        """Resolve the shape, validate and choose; see `Service.run`. Does not read the values of the indices."""
         data, planned = self._plan(call)
         facts = Facts(call.device, f"{call.operator} runs on the CPU alone")
         decision = offered(self.resources.chooser.decide(planned.plan, facts), call)
         return PreparedGradient(call, data, planned, decision)
 
     async def start(self, prepared: PreparedGradient, request: ServedRequest) -> Answer:
-        """Run what was prepared. What it allocates besides is charged to the request's memory first.
+        """Run a prepared gradient. Further allocations are charged to the request's memory first.
 
         Raises index_out_of_bounds, overloaded, deadline_exceeded and ClientGone.
         """
@@ -100,11 +100,11 @@ class Gradients(Runner):
             valid = _dropped(inputs)
             if valid is None:
                 return -1
-            # There may be fewer tuples than at first.
+            # Fewer tuples may be left than were planned.
             trimmed = further | ({"places": further["places"][: valid.plan.rows]} if plan.sparse else {})
             return run(*valid, out[: valid.plan.output_items], request.parts, False, trimmed)
 
-        # The event loop does no work that helpers share: it would wait for them.
+        # Work that is shared with helpers runs in the pool, because the event loop would have to wait for the helpers.
         here = on_event_loop and request.parts == 1
         bad = work() if here else await resources.pool.run(work, request)
         request.kernel_end = perf_counter()
@@ -119,7 +119,7 @@ class Gradients(Runner):
         return Answer(outputs, call.dialect)
 
     def _plan(self, call: BackwardCall) -> tuple[Tensor, Backward]:
-        """The gather's data, without items, and the plan."""
+        """Return the gather's data, without items, and the plan."""
         shape, resident = call.shape, None
         if isinstance(shape, str):
             resident = self.resources.resolve(shape, call.shape_pointer)
@@ -154,10 +154,10 @@ class Gradients(Runner):
 
 
 def _dropped(inputs: _Inputs) -> _Inputs | None:
-    """The same without tuples that are out of bounds, for a gather that fills their slices: nothing flows back.
+    """Drop tuples that are out of bounds. The gather filled their slices, so no gradient flows back through them.
 
-    None where that leaves nothing to add. Where tuples cannot be taken out, +0.0 is added for them, which no sum shows:
-    none of them is -0.0.
+    Returns None if nothing is left to add. A dense gradient keeps such tuples and adds +0.0 for them, which changes no
+    sum, because no sum is -0.0.
     """
     plan, grad_output, indices = inputs
     replacement = replace_out_of_bounds(plan, indices, "fill")
@@ -179,7 +179,7 @@ def _dropped(inputs: _Inputs) -> _Inputs | None:
 def _sparse_outputs(
     data: Tensor, planned: Backward, out: NDArray[Any], further: dict[str, NDArray[np.int64]]
 ) -> dict[str, Tensor]:
-    """grad_indices and grad_values of the places that tuples name."""
+    """Return grad_indices and grad_values for the places that tuples name."""
     plan, shapes = planned.plan, planned.shapes
     count = int(further["count"][0])
     tuples = _tuples(further["places"][:count], plan.dims)
@@ -191,12 +191,12 @@ def _sparse_outputs(
 
 
 def _tuples(places: NDArray[np.int64], dims: Sequence[int]) -> NDArray[np.int64]:
-    """The index tuples of flat places, one behind the other; `places` is overwritten."""
+    """Return the index tuples of flat places, concatenated. Overwrites `places`."""
     if len(dims) == 1:
         return places
     tuples = np.empty((len(places), len(dims)), np.int64)
     for axis in range(len(dims) - 1, 0, -1):
-        if dims[axis]:  # else there is no place
+        if dims[axis]:  # an axis of size 0 has no places
             np.divmod(places, dims[axis], out=(places, tuples[:, axis]))
     tuples[:, 0] = places
     return tuples.reshape(-1)

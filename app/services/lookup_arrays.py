@@ -1,4 +1,4 @@
-"""The arrays that a lookup's kernel reads: indices within bounds, offsets in their type, rows of fill values."""
+"""Build the arrays that a lookup's kernel reads: indices within bounds, offsets in the indices' type, and fill rows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from app.tensors.lookup_call import Feature, LookupCall
 from app.tensors.tensor import Tensor
 
 Found = Sequence[FoundRows | None]
-"""Of each feature the rows that its keys name, None if it names rows by position."""
+"""For each feature the rows that its keys name, or None if it names rows by position."""
 _FLOAT32: Final = DTYPES["float32"]
 Marks = Sequence[NDArray[np.bool_] | None]
-"""Of each feature which indices are filled, None if none is; as in `Replacement`."""
+"""For each feature a mask of the indices whose rows are filled, or None if there are none; see `Replacement`."""
 _AS_SENT: Final[Mapping[int, NDArray[np.int64]]] = {}
 
 
 class LookupRun(NamedTuple):
-    """What a lookup reads and writes: its indices and offsets as kernels take them, rows of fill values, outputs."""
+    """The inputs and outputs of a lookup's kernel: indices, offsets, weights and fill rows in the types that kernels
+    take.
+    """
 
     plan: LookupPlan
     indices: Sequence[NDArray[Any]]
@@ -39,10 +41,10 @@ class LookupRun(NamedTuple):
     fills: Sequence[NDArray[Any] | None]
     outputs: Sequence[NDArray[Any]]
     items: Mapping[int, NDArray[np.int64]] = _AS_SENT
-    """For a feature whose bags were edited the number of the index that each is, -1 for the default row."""
+    """For each feature with edited bags, the number of the sent index for each index read; -1 for the default row."""
 
     def arrays(self, number: int, table: Tensor) -> FeatureArrays:
-        """The arrays of a feature that reads `table`."""
+        """Return the arrays of a feature that reads `table`."""
         return FeatureArrays(
             table.items,
             self.indices[number],
@@ -54,12 +56,15 @@ class LookupRun(NamedTuple):
 
 
 def fills_rows(call: LookupCall, feature: Feature) -> bool:
-    """Whether rows of a feature may be filled."""
+    """Return whether rows of a feature may be filled."""
     return (call.out_of_bounds if feature.by_key is None else feature.by_key.missing) == "fill"
 
 
 def replaced_indices(call: LookupCall, plan: LookupPlan, rows: Found) -> list[Replacement]:
-    """The indices, none out of bounds unless that is an error: one whose row is filled becomes the number of rows."""
+    """Return the indices of each feature, with indices out of bounds replaced unless they are an error.
+
+    An index whose row is filled becomes the table's number of rows.
+    """
     found = []
     for feature, planned, by_key in zip(call.features, plan.features, rows, strict=True):
         if by_key is not None:
@@ -78,7 +83,7 @@ def replaced_indices(call: LookupCall, plan: LookupPlan, rows: Found) -> list[Re
 
 
 def fitted_bytes(call: LookupCall, plan: LookupPlan, indices: Sequence[NDArray[Any]], filled: Marks) -> int:
-    """The bytes of `fitted_offsets` and `rows_to_fill_with`."""
+    """Return the bytes that `fitted_offsets` and `rows_to_fill_with` allocate."""
     rows = sum(one.row_bytes for one, marks in zip(plan.features, filled, strict=True) if marks is not None)
     return rows + sum(
         feature.bags * read.itemsize
@@ -88,7 +93,7 @@ def fitted_bytes(call: LookupCall, plan: LookupPlan, indices: Sequence[NDArray[A
 
 
 def fitted_offsets(call: LookupCall, indices: Sequence[NDArray[Any]]) -> list[NDArray[Any] | None]:
-    """Where the bags of each feature begin, in the type of the indices that are read."""
+    """Return the offsets of each feature's bags, in the type of the indices that are read."""
     return [
         None if feature.offsets is None else feature.offsets.array[: feature.bags].astype(read.dtype, copy=False)
         for feature, read in zip(call.features, indices, strict=True)
@@ -98,11 +103,11 @@ def fitted_offsets(call: LookupCall, indices: Sequence[NDArray[Any]]) -> list[ND
 def rows_to_fill_with(
     plan: LookupPlan, filled: Marks, fills: Mapping[str, Tensor], residents: Sequence[Resident]
 ) -> list[NDArray[Any] | None]:
-    """A row of fill values for each feature of which an index is filled, None for the others."""
+    """Return a row of fill values for each feature with a filled index, and None for the others."""
     rows: list[NDArray[Any] | None] = []
     for planned, marks, resident in zip(plan.features, filled, residents, strict=True):
         dtype = resident.tensor.dtype
-        # Strings are filled once they have been looked up (see `Lookups._string_outputs`).
+        # Strings are filled after they have been looked up; see `string_outputs`.
         value = fills[dtype.name].items[0] if marks is not None and dtype.kind != "string" else 0
         rows.append(None if marks is None else np.full(planned.row_items, value, dtype.carrier))
     return rows
@@ -111,7 +116,7 @@ def rows_to_fill_with(
 def with_edited_bags(
     run: LookupRun, features: Sequence[Feature], residents: Sequence[Resident], found: Found, edited: Sequence[int]
 ) -> LookupRun:
-    """The run with the bags of the features `edited` as they are read. Raises what `edit_bags` raises."""
+    """Return the run with the bags of the features `edited` ready to be read. Raises the errors of `edit_bags`."""
     plans, indices, offsets, weights = [*run.plan.features], [*run.indices], [*run.offsets], [*run.weights]
     items: dict[int, NDArray[np.int64]] = {}
     for number in edited:
@@ -126,7 +131,10 @@ def with_edited_bags(
 
 
 def widened(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[FeaturePlan, FeatureArrays] | None:
-    """The rows of a feature as a table of float32, pooled in their order. None if an index is out of bounds."""
+    """Return a feature that reads its rows, in the same order, from a new float32 table.
+
+    Returns None if an index is out of bounds.
+    """
     indices, dtype = arrays.indices, DTYPES[plan.dtype]
     if plan.indices and not 0 <= indices.min() <= indices.max() < plan.rows + (arrays.fill is not None):
         return None
@@ -145,10 +153,10 @@ def _as_float32(carriers: NDArray[Any], dtype: DType) -> NDArray[Any]:
 
 
 def converted_bytes(call: LookupCall, plan: LookupPlan) -> int:
-    """The bytes that a lookup takes beside its outputs if they are asked for in another type."""
+    """Return the bytes that a lookup needs in addition to its outputs if another output type is requested."""
     if call.output_dtype is None:
         return 0
     features = (plan.features[number] for number in plan.widened)
-    # The rows, and as float32; their numbers, and the weights as float32.
+    # The rows and their float32 copy; their row numbers, and the weights as float32.
     wide = sum(3 * feature.indices * feature.row_bytes + 12 * feature.indices for feature in features)
     return plan.written_bytes + wide + (plan.output_bytes if call.concat else 0)

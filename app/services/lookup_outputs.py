@@ -1,4 +1,4 @@
-"""The outputs of a lookup: what kernels wrote as tensors, in the type that is asked for, strings with their octets."""
+"""Build the outputs of a lookup from what kernels wrote: convert types, and add the octets of strings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from app.tensors.tensor import Tensor
 
 
 def output_names(call: LookupCall) -> list[str]:
-    """The names of the outputs: `output`, or `0.output`, `1.output` and so on."""
+    """Return the names of the outputs: `output`, or `0.output`, `1.output` and so on."""
     return [OUTPUT] if call.concat else [f"{number}.{OUTPUT}" for number in range(len(call.features))]
 
 
 def outputs_of(call: LookupCall, run: LookupRun) -> list[Tensor]:
-    """The outputs of a lookup of no strings; those asked for in another type are converted, and joined last."""
+    """Return the outputs of a lookup without strings. Converts them to the requested type, then concatenates them."""
     written = zip(run.plan.written, run.outputs, strict=True)
     parts = [Tensor(dtype, shape, out.view(dtype.numpy)) for (dtype, shape), out in written]
     if call.output_dtype is None:
@@ -51,9 +51,9 @@ def string_outputs(
     limits: Limits,
     memory: Memory,
 ) -> list[Tensor]:
-    """The outputs where one is of strings, whose frames stay where they are unless they are joined.
+    """Return the outputs if at least one has strings. The strings' frames are copied only to concatenate them.
 
-    Raises output_too_large where the strings have more bytes than an answer may have.
+    Raises output_too_large if the strings have more bytes than a response may have.
     """
     found: list[Tensor] = []
     size = 0
@@ -85,7 +85,7 @@ def string_outputs(
 
 
 def _joined_strings(run: LookupRun, parts: Sequence[tuple[int, int, PackedStrings]], memory: Memory) -> PackedStrings:
-    """The strings of several tables in one tensor: their frames are copied one behind the other."""
+    """Return the strings of several tables as one tensor, with copies of their frames in one array."""
     (dtype, shape), out = run.plan.outputs[0], run.outputs[0]
     starts = out.view(np.int64).reshape(shape[0], -1) if out.size else np.empty((0, 0), np.int64)
     pieces: list[NDArray[np.uint8]] = []

@@ -1,7 +1,7 @@
-"""Lookups: how the service carries out a gather from many tables at once.
+"""Run lookups: gathers from several tables at once.
 
-All tables are resolved in one state of the store, each once, however many features name it and by whichever reference.
-What was read of one that a scatter changed meanwhile is read again: so a request is of one content of each.
+All tables are resolved in one state of the store, each once, however many features name it by whichever reference. If a
+scatter changes a table during the read, its features are read again, so a response uses a single version of each table.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ CPU_ONLY: Final = "lookups run on the CPU alone"
 Value = TypeVar("Value")
 _MAX_REMEMBERED_PLANS: Final = 256
 _MAX_REMEMBERED_FEATURES: Final = 64
-"""The plan of a lookup with more features is not remembered: one takes some 500 bytes for each, which no request is
-charged."""
+"""Plans of lookups with more features are not cached. A plan takes about 500 bytes per feature, which are charged to no
+request.
+"""
 
 
 class _Planned(NamedTuple):
     plan: LookupPlan
     chooser: BackendChooser
     decisions: Mapping[bool, Decision]
-    """By whether reading a table waits for the disk."""
+    """The key tells whether reading any of the tables waits for the disk."""
 
 
 class PreparedLookup(NamedTuple):
-    """A lookup that is prepared: the table of each feature, and by the name of a type what rows are filled with."""
+    """A lookup that is ready to run: the table of each feature, and the fill item by type name."""
 
     call: LookupCall
     residents: Sequence[Resident]
@@ -71,10 +72,10 @@ class PreparedLookup(NamedTuple):
     fills: Mapping[str, Tensor]
     decision: Decision
     is_by_key: bool
-    """Whether a feature names rows by key."""
+    """Whether any feature names rows by key."""
 
     def only(self, numbers: Sequence[int], residents: Sequence[Resident]) -> PreparedLookup:
-        """The lookup of some of its features, from other versions of their tables, to the same outputs."""
+        """Return the lookup of some of the features, from other versions of their tables, with the same outputs."""
         features = [self.call.features[number] for number in numbers]
         plans = [
             replace(self.plan.features[number], rows=one.tensor.shape[0])
@@ -89,19 +90,19 @@ class PreparedLookup(NamedTuple):
 
     @property
     def size(self) -> int:
-        """As in `AnyPrepared`."""
+        """See `AnyPrepared`."""
         return self.plan.output_bytes
 
     @property
     def explanation(self) -> Explanation:
-        """As in `AnyPrepared`."""
+        """See `AnyPrepared`."""
         outputs = dict(zip(output_names(self.call), self.plan.outputs, strict=True))
         tables = [resident.tensor for resident in self.residents]
         return Explanation(self.call, tables, outputs, self.plan, self.decision, self.residents)
 
 
 class LookedUp(NamedTuple):
-    """Features that were looked up: `call` by position, the tables that were read, and of each feature what was found.
+    """Features that were looked up. `call` is by position; `found` has the rows of each feature with keys.
 
     The kernel read `tables`, which are versions of the `residents`.
     """
@@ -115,7 +116,7 @@ class LookedUp(NamedTuple):
     tables: Sequence[Resident]
 
     def with_part(self, numbers: Sequence[int], part: LookedUp) -> LookedUp:
-        """The same after features `numbers` were looked up again, as `part`."""
+        """Return this result with features `numbers` replaced by `part`, a second lookup of them."""
 
         def joined(own: Sequence[Value], others: Sequence[Value]) -> list[Value]:
             by_number = dict(zip(numbers, others, strict=True))
@@ -131,16 +132,16 @@ class LookedUp(NamedTuple):
 
 
 class Lookups(Runner):
-    """Carries out lookups."""
+    """Runs lookups."""
 
     def __init__(self, resources: CallResources) -> None:
         super().__init__(resources)
         self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
     def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
-        """Resolve the tables, validate and choose; see `Service.run`. The values of indices are not looked at.
+        """Resolve the tables, validate and choose; see `Service.run`. Does not read the values of the indices.
 
-        Raises what `plan_lookup` raises, tensor_not_found, and value_not_representable (the fill value).
+        Raises the errors of `plan_lookup`, tensor_not_found, and value_not_representable (for the fill value).
         """
         residents = self._resolve(call)
         fills: dict[str, Tensor] = {}
@@ -159,9 +160,9 @@ class Lookups(Runner):
         return PreparedLookup(call, residents, planned.plan, fills, decision, is_by_key)
 
     async def start(self, prepared: PreparedLookup, request: ServedRequest) -> Answer:
-        """Run what was prepared. What it allocates besides is charged first; rows are not charged.
+        """Run a prepared lookup. Further allocations are charged to the request's memory first.
 
-        Raises offsets_invalid, index_out_of_bounds, key_not_found, overloaded and deadline_exceeded, and ClientGone.
+        Raises offsets_invalid, index_out_of_bounds, key_not_found, overloaded, deadline_exceeded and ClientGone.
         """
         call, plan = prepared.call, prepared.plan
         outputs = [self.resources.outputs.empty(prod(shape), dtype.carrier) for dtype, shape in plan.written]
@@ -190,7 +191,7 @@ class Lookups(Runner):
     async def _read(
         self, prepared: PreparedLookup, outputs: Sequence[NDArray[Any]], request: ServedRequest
     ) -> LookedUp:
-        """Look up all features, those of a table in one version of it. Raises what `start` raises."""
+        """Look up all features, reading each table in a single version. May raise the errors of `start`."""
         try:
             read = await self._read_once(prepared, outputs, request)
         except VersionChanged:
@@ -207,7 +208,7 @@ class Lookups(Runner):
     ) -> LookedUp:
         """Look up some features again: all features of one table, or of all tables if an error may be outdated.
 
-        Raises what `start` raises.
+        May raise the errors of `start`.
         """
         names = {id(prepared.residents[number]): prepared.call.features[number].tensor for number in numbers}
         versions = {names[id(one)]: one for one in (prepared.residents[number] for number in numbers)}
@@ -226,9 +227,9 @@ class Lookups(Runner):
     async def _read_once(
         self, prepared: PreparedLookup, outputs: Sequence[NDArray[Any]], request: ServedRequest
     ) -> LookedUp:
-        """Look up features. What is read holds for the tables that have not changed meanwhile.
+        """Look up features. The result is valid for tables that have not changed since.
 
-        Raises what `start` raises, and VersionChanged in place of an error of a version that has changed.
+        May raise the errors of `start`. Raises VersionChanged instead if the error concerns a version that has changed.
         """
         try:
             found = await self._fit(prepared, outputs, request)
@@ -248,7 +249,7 @@ class Lookups(Runner):
         return found._replace(run=run, residents=residents, tables=tables)
 
     async def _fit(self, prepared: PreparedLookup, outputs: Sequence[NDArray[Any]], request: ServedRequest) -> LookedUp:
-        """The arrays that a kernel is to read: rows in place of keys, none out of bounds, bags without padding.
+        """Prepare the arrays for a kernel: rows in place of keys, indices within bounds, bags without padding.
 
         Raises offsets_invalid, key_not_found and index_out_of_bounds.
         """
@@ -267,7 +268,8 @@ class Lookups(Runner):
             request.memory.charge(REPLACED_BYTES * items)
             replacements = await pool.run_unless(few, lambda: replaced_indices(call, plan, found), request)
             indices = [one.indices for one in replacements]
-            # Without bags no row is filled, and a table without rows may have rows of any size.
+            # Without bags no row is filled. A table without rows may have rows of any size, so no fill row is allocated
+            # then.
             rows_written = [feature.output_rows for feature in plan.features]
             filled = [one.filled if some else None for one, some in zip(replacements, rows_written, strict=True)]
             replaced = [one.replaced for one in replacements]
@@ -290,10 +292,10 @@ class Lookups(Runner):
         return LookedUp(call, run, found, filled, replaced, residents, residents)
 
     async def _find(self, prepared: PreparedLookup, request: ServedRequest) -> Found:
-        """The rows that the keys of each feature name, None of a feature by position.
+        """Find the rows that the keys of each feature name; None for a feature by position.
 
-        They hold if the tables do not change until they have been read. Raises offsets_invalid and key_not_found, and
-        index_out_of_bounds for a row in place of missing keys.
+        The rows are valid if the tables do not change until they have been read. Raises offsets_invalid, key_not_found,
+        and index_out_of_bounds for a row that replaces missing keys.
         """
         call, residents = prepared.call, prepared.residents
         keyed = [(one, table) for one, table in zip(call.features, residents, strict=True) if one.by_key is not None]
@@ -308,7 +310,9 @@ class Lookups(Runner):
     async def _edit_bags(
         self, prepared: PreparedLookup, found: Found, run: LookupRun, request: ServedRequest
     ) -> LookupRun:
-        """The run without padding in its bags, and with default rows in empty ones. Raises what `edit_bags` raises."""
+        """Return the run without padding in bags, and with default rows in empty ones. Raises the errors of
+        `edit_bags`.
+        """
         features = prepared.call.features
         edited = [number for number, feature in enumerate(features) if feature.edits_bags]
         plans = [run.plan.features[number] for number in edited]
@@ -320,14 +324,14 @@ class Lookups(Runner):
         )
 
     async def _first_error(self, call: LookupCall, plan: LookupPlan, request: ServedRequest) -> GatherError:
-        """The error of indices or offsets of which some are known to be wrong."""
+        """Return the first error in the indices or offsets, after a kernel has reported that there is one."""
         few = sum(feature.indices for feature in plan.features) < LARGE_INDEX_SCAN
         error = await self.resources.pool.run_unless(few, lambda: first_error(call, plan), request)
         assert error is not None, "an index or an offset is wrong"
         return error
 
     def _resolve(self, call: LookupCall) -> list[Resident]:
-        """The table of each feature: one object for all features that read its content, by name, version or alias.
+        """Return the table of each feature, one object per content, whether named by name, version or alias.
 
         Raises tensor_not_found and tensor_damaged.
         """
@@ -343,7 +347,9 @@ class Lookups(Runner):
         return [found[feature.tensor] for feature in call.features]
 
     def _planned(self, call: LookupCall, residents: Sequence[Resident]) -> _Planned:
-        """Validate, plan and choose; lookups of the same types, shapes and poolings share one plan."""
+        """Validate and plan a lookup, and choose its route; lookups of the same types, shapes and poolings share a
+        plan.
+        """
         tables = [resident.tensor for resident in residents]
         key = plan_key(call, tables)
         planned, chooser = self._plans.get(key), self.resources.chooser
@@ -365,9 +371,10 @@ class Lookups(Runner):
         residents: Sequence[Resident],
         request: ServedRequest,
     ) -> tuple[LookupRun, Sequence[Resident], Sequence[Resident], Sequence[int]]:
-        """What a kernel is to do: the run, the contents that the features are of, the table of each, and their numbers.
+        """Return what the kernel is to read: the run, and for each feature its content and its table; then feature
+        numbers.
 
-        The kernel looks up the features that are numbered, here all of them, from the tables of the store.
+        The kernel looks up the numbered features. Here these are all features, from the tables of the store.
         """
         del call, request
         return run, residents, residents, range(len(residents))
@@ -394,7 +401,7 @@ class Lookups(Runner):
 
 
 def first_error(call: LookupCall, plan: LookupPlan) -> GatherError | None:
-    """The first error in the values of a lookup, None if there is none: offsets first, then indices."""
+    """Return the first error in the values of a lookup, or None. Offsets are checked first, then indices."""
     try:
         for feature in call.features:
             check_offsets(feature)

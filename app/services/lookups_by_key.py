@@ -1,4 +1,4 @@
-"""Lookups with features by key: as the lookups by position that they become once the keys are found."""
+"""Convert lookups with features by key to lookups by position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.tensors.tensor import Tensor
 
 
 def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
-    """A lookup as the one by position that it becomes once its keys are found. Raises no_keys and unsupported_dtype."""
+    """Return the equivalent lookup by position, whose rows are not known yet. Raises no_keys and unsupported_dtype."""
     features = list(call.features)
     for number, (feature, resident) in enumerate(zip(call.features, residents, strict=True)):
         if feature.by_key is not None:
@@ -26,7 +26,7 @@ def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
 
 
 def with_rows(call: LookupCall, found: Found) -> LookupCall:
-    """A lookup by the positions that were found."""
+    """Return the lookup with the rows that were found as its positions."""
     features = [
         one if rows is None else replace(one, indices=replace(positions_of(one.indices), array=rows.rows))
         for one, rows in zip(call.features, found, strict=True)
@@ -35,7 +35,7 @@ def with_rows(call: LookupCall, found: Found) -> LookupCall:
 
 
 def found_outputs(call: LookupCall, found: Found) -> dict[str, Tensor]:
-    """The outputs that say which keys the tables have, of the features that ask for it."""
+    """Return the outputs that tell which keys the tables have, for the features that request them."""
     return {
         found_name(number): rows.found(feature.indices.shape)
         for number, (feature, rows) in enumerate(zip(call.features, found, strict=True))
@@ -44,7 +44,7 @@ def found_outputs(call: LookupCall, found: Found) -> dict[str, Tensor]:
 
 
 def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRows | None] | GatherError:
-    """The rows that the keys of each feature name, or the first error: offsets first."""
+    """Return the rows that the keys of each feature name, or the first error. Errors in offsets take precedence."""
     found: list[FoundRows | None] = []
     first: GatherError | None = None
     for feature, resident in zip(call.features, residents, strict=True):

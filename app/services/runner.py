@@ -1,4 +1,4 @@
-"""What each family of calls has: a runner, which prepares a call, explains it and carries it out."""
+"""The interface of a runner, which prepares, explains and runs the calls of one family."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ AnyCall = Call | LookupCall | BackwardCall
 
 
 class Explanation(NamedTuple):
-    """An explained call: all that is known before it runs."""
+    """Everything that is known of a call before it runs."""
 
     call: AnyCall
     data: Sequence[Tensor]
-    """Its data, or the table of each feature of a lookup."""
+    """The call's data, or the table of each feature of a lookup."""
     outputs: Mapping[str, tuple[DType, tuple[int, ...]]]
-    """Their types and shapes; none of a sparse gradient, whose shapes depend on the values."""
+    """Types and shapes by output name. Empty for a sparse gradient, whose shapes depend on the values."""
     plan: Plan | LookupPlan
     decision: Decision
     residents: Sequence[Resident] = ()
-    """The resident tensors that it reads, in the order of `data`."""
+    """The resident tensors that the call reads, in the order of `data`."""
     inputs: Mapping[str, tuple[Tensor, object]] = NO_INPUTS
-    """The inputs of an operator, each with what the request gives for it: a name if it is a resident tensor."""
+    """The inputs of an operator, each with the value given in the request: a name if it is a resident tensor."""
     shards: Sequence[Sequence[Mapping[str, object]]] = ()
-    """For each of `data` in row ranges the shards that the call needs, as the explanation lists them."""
+    """For each of `data` that is in row ranges, the shards that the call needs, as listed in the explanation."""
 
 
 class AnyPrepared(Protocol):
-    """A call whose data is resolved, and that is validated and planned; a route is chosen for it."""
+    """A call whose data is resolved, that is validated and planned, and for which a route is chosen."""
 
     @property
     def size(self) -> int:
-        """Bytes of its outputs, and of what a kernel needs beside them."""
+        """Bytes of its outputs and of the kernel's working memory."""
         ...
 
     @property
     def explanation(self) -> Explanation:
-        """All that is known of it."""
+        """Everything that is known of the call before it runs."""
         ...
 
 
 class Runner:
-    """Carries out the calls of one family, with what it shares with the other families."""
+    """Runs the calls of one family, with the resources shared by all families."""
 
     def __init__(self, resources: CallResources) -> None:
         self.resources = resources
 
     def prepare(self, call: Any, *, on_device: bool = False) -> AnyPrepared:
-        """Resolve, validate and choose; the values of the indices are not looked at.
+        """Resolve, validate and choose. Does not read the values of the indices.
 
-        `on_device` says that the data counts as resident on a GPU. Raises what `Service.run` raises before anything
-        runs.
+        `on_device` treats the data as resident on a GPU. May raise any error of `Service.run` that is found before the
+        call runs.
         """
         raise NotImplementedError
 
     def start(self, prepared: Any, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
-        """Carry out what was prepared, once its size has been charged to the request's memory.
+        """Run a prepared call. Its size must already be charged to the request's memory.
 
-        Raises what depends on the values of the indices, overloaded, deadline_exceeded and ClientGone.
+        Raises errors that depend on the values of the indices, overloaded, deadline_exceeded and ClientGone.
         """
         raise NotImplementedError
 
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
-        """An explanation with the shards that would be asked: here none."""
+        """Add the shards that the call would ask to an explanation; here there are none."""
         del request
         return found

@@ -1,6 +1,6 @@
-"""The service: for each call it finds the runner of its family, which resolves, validates, chooses a route, and runs.
+"""The service: hands each call to the runner of its family, which resolves, validates, chooses a route, and runs.
 
-It takes a call and gives an `Answer` or raises a `GatherError`; it knows neither HTTP nor any format.
+It takes a call and returns an `Answer` or raises a `GatherError`. It knows neither HTTP nor any format.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from app.tensors.lookup_call import LookupCall
 
 
 class Service(CallResources):
-    """Carries out calls, each by the runner of its type."""
+    """Runs calls, each with the runner of its type."""
 
     @cached_property
     def runners(self) -> Mapping[type, Runner]:
-        """The runners by the types of their calls."""
+        """The runners, by type of call."""
         return {Call: Gathers(self), LookupCall: Lookups(self), BackwardCall: Gradients(self)}
 
     def run(self, call: AnyCall, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
-        """Resolve, validate and choose at once; what is awaited runs it. The output's bytes, and those that a
-        kernel needs beside it, are charged to the request's memory before they are allocated.
+        """Resolve, validate and choose immediately; await the result to run the call.
 
-        Raises every error of the operator, tensor_not_found, device_unavailable, overloaded and deadline_exceeded, and
-        ClientGone, at once or when it is awaited.
+        The bytes of the output and of the kernel's working memory are charged to the request's memory before they are
+        allocated.
+
+        May raise, now or when awaited, any error of the operator, tensor_not_found, device_unavailable, overloaded,
+        deadline_exceeded and ClientGone.
         """
         runner = self.runners[type(call)]
         prepared = runner.prepare(call)
@@ -42,16 +44,15 @@ class Service(CallResources):
         return runner.start(prepared, request)
 
     def explain(self, call: AnyCall, memory: MemoryReservation, *, on_device: bool = False) -> Explanation:
-        """Everything that `run` does before it runs, and no more: the decision with its reasons.
+        """Do everything that `run` does before it runs the call, and return the decision with its reasons.
 
-        The values of the indices are not looked at, nothing is allocated, and nothing is charged.
-        `on_device` says that the data counts as resident on a GPU. Raises what `run` raises, but for
-        index_out_of_bounds, overloaded and deadline_exceeded.
+        Does not read the values of the indices, and allocates and charges nothing. `on_device` treats the data as
+        resident on a GPU. Raises the errors of `run`, except index_out_of_bounds, overloaded and deadline_exceeded.
         """
         prepared = self.runners[type(call)].prepare(call, on_device=on_device)
         memory.admit(prepared.size)
         return prepared.explanation
 
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
-        """An explanation with the shards that would be asked."""
+        """Add the shards that the call would ask to an explanation."""
         return await self.runners[type(found.call)].with_shards(found, request)
