@@ -1,6 +1,6 @@
-"""The service's endpoints, a function each: it returns the `Request` to send, with the function that reads the answer.
+"""The service's endpoints. Each function returns the `Request` to send, which includes the parser of its answer.
 
-Both clients, sync and async, send what these functions return. No network here; an upload may read a file.
+Both clients, sync and async, send these requests. Nothing here uses the network; an upload may read a file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ JSON: Final = "application/json"
 PARAMETERS: Final[Mapping[Operator, str]] = {"gathernd": "batch_dims", "gather": "axis", "gather_elements": "axis"}
 """The name of each operator's parameter."""
 RAW: Final = "application/octet-stream"
-# complex128 and string, which safetensors lacks, come as JSON; of a resident tensor only the service knows the type.
+# safetensors lacks complex128 and string, so they come as JSON. Only the service knows a resident tensor's type.
 SAFETENSORS_OR_JSON: Final = f"{SAFETENSORS}, {JSON};q=0.5"
 _AS_SAFETENSORS: Final = {"content-type": SAFETENSORS, "accept": SAFETENSORS_OR_JSON}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(@[1-9][0-9]{0,18})?")
@@ -56,10 +56,11 @@ def gather(
     as_torch: bool,
     batch_dims: int = 0,
 ) -> Request[Any]:
-    """A gather, as safetensors where that has both element types, else as JSON with base64.
+    """Make the request of a gather, in safetensors if it has both element types, else in JSON with base64.
 
-    `batch_dims` is the one beside an axis; `out_of_bounds` None is what the dialect has. Its result is an array, for
-    `as_torch` PyTorch's tensor; for `info` a Result with that.
+    `parameter` is the operator's own parameter, `batch_dims` the additional one of `gather`. `out_of_bounds` None means
+    the dialect's default. The result is an array, with `as_torch` a PyTorch tensor, and with `info` a Result that holds
+    it.
     """
     index_array = as_indices(indices, widen=dialect.startswith("onnx"))
     make: Decode = decode_for_torch if as_torch else decode
@@ -115,9 +116,9 @@ def to_operator(
     named: Mapping[str, str],
     fields: Mapping[str, Any],
 ) -> Request[Any]:
-    """A request to an operator, as safetensors where that has the element types, else as JSON with base64.
+    """Make a request to an operator, in safetensors if it has all element types, else in JSON with base64.
 
-    `named` has the names of the resident tensors among its inputs, `fields` all that is no tensor.
+    `named` maps input names to resident tensors; `fields` holds all parameters that are not tensors.
     """
     fields = {**fields, "output_encoding": "base64"}
     if all(tensor.element_type.safetensors for tensor in tensors.values()):
@@ -142,7 +143,7 @@ def gather_block_quantized(
     info: bool,
     as_torch: bool,
 ) -> Request[Any]:
-    """A block-quantized gather, of arrays or resident tensors; its result is as `gather` has it."""
+    """Make the request of a block-quantized gather of arrays or resident tensors. The result is as in `gather`."""
     make: Decode = decode_for_torch if as_torch else decode
 
     def read(answer: Answer) -> Any:
@@ -168,7 +169,7 @@ def gather_block_quantized(
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """The name of a type that is given by name or as NumPy's, None for None."""
+    """Return the name of a type given by name or as a NumPy type; None for None."""
     return dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
 
 
@@ -184,7 +185,7 @@ def _gather_query(
     fill_value: str | None,
     output_dtype: str | None,
 ) -> Mapping[str, str]:
-    """The query of a gather in safetensors; lookups of one table have the same one each time."""
+    """Return the query of a gather in safetensors. Cached, because gathers of one table repeat the same query."""
     query = {
         "dialect": dialect,
         "device": device,
@@ -194,7 +195,7 @@ def _gather_query(
         "tensor": tensor,
         "fill_value": fill_value,
         "output_dtype": output_dtype,
-        parameter_name: parameter,  # last, since that of gathernd is batch_dims
+        parameter_name: parameter,  # last, because it replaces batch_dims for gathernd
     }
     return {name: value for name, value in query.items() if value is not None}
 
@@ -215,9 +216,9 @@ def put(
     capacity: int | None,
     progress: Progress | bool | None,
 ) -> Request[TensorInfo]:
-    """An upload as raw bytes, the one format that has every element type; with keys as safetensors.
+    """Make the request of an upload, as raw bytes (the only format with every element type), or safetensors for keys.
 
-    Not retryable: a second one would make another version, for which the oldest of those that are kept goes.
+    Not retryable: a second attempt would create another version, and so could drop the oldest one.
     """
     path = _path(name)
     tensors = upload_tensors(source, tensor, keys, columns)
@@ -250,9 +251,9 @@ def get(
     as_torch: bool,
     progress: Progress | bool | None,
 ) -> Request[Any]:
-    """A download as raw bytes, whole or `rows` (a, b) of the first dimension, b not included; into `out` if given.
+    """Make the request of a download as raw bytes: all rows, or rows a to b - 1 for `rows` (a, b); into `out` if given.
 
-    Raises TypeError for rows that are neither two integers nor a slice of step 1 from one to another.
+    Raises TypeError unless `rows` is two integers or a slice with step 1.
     """
     memory = None if out is None else _memory_of(out, as_torch)
     bar = ProgressBar(name) if progress is True else None
@@ -286,7 +287,7 @@ def get(
 
 
 def _range_of(rows: tuple[int, int] | slice) -> str:
-    """Rows as the service takes them, `a:b`; a slice counts from 0 where it has no start."""
+    """Format rows for the query as `a:b`; the default start of a slice is 0."""
     if isinstance(rows, slice) and rows.step in (None, 1):
         rows = (0 if rows.start is None else rows.start, rows.stop)
     try:
@@ -299,19 +300,19 @@ def _range_of(rows: tuple[int, int] | slice) -> str:
 
 
 def metadata(name: str) -> Request[TensorInfo]:
-    """The metadata of a tensor."""
+    """Make the request for a tensor's metadata."""
     return Request("GET", _path(name), _answers.read_info, headers={"accept": JSON})
 
 
 def set_replicas(name: str, replicas: int) -> Request[TensorInfo]:
-    """Another number of replicas; retryable, since the second time it changes nothing."""
+    """Make the request that sets the number of replicas. Retryable, since it is idempotent."""
     headers = {"content-type": JSON, "accept": JSON}
     body = json.dumps({"replicas": replicas}).encode()
     return Request("PUT", f"{_path(name)}/replicas", _answers.read_info, {}, headers, [body])
 
 
 def tensors(after: str | None, limit: int | None) -> Request[Page]:
-    """One page of the tensors."""
+    """Make the request for one page of the list of tensors."""
     query = {} if after is None else {"after": after}
     if limit is not None:
         query["limit"] = str(limit)
@@ -319,17 +320,17 @@ def tensors(after: str | None, limit: int | None) -> Request[Page]:
 
 
 def delete(name: str, if_match: str | None) -> Request[None]:
-    """A removal. Not retryable: the second one would fail with TensorNotFound."""
+    """Make the request that removes a tensor. Not retryable: a second attempt would fail with TensorNotFound."""
     return Request("DELETE", _path(name), lambda _: None, headers=conditions(if_match, None), retryable=False)
 
 
 def alias(name: str) -> Request[Alias]:
-    """Which version an alias points to."""
+    """Make the request for an alias and the version that it points to."""
     return Request("GET", _alias_path(name), _answers.read_alias, headers={"accept": JSON})
 
 
 def aliases(after: str | None, limit: int | None) -> Request[AliasPage]:
-    """One page of the aliases."""
+    """Make the request for one page of the list of aliases."""
     query = {} if after is None else {"after": after}
     if limit is not None:
         query["limit"] = str(limit)
@@ -337,7 +338,7 @@ def aliases(after: str | None, limit: int | None) -> Request[AliasPage]:
 
 
 def put_alias(name: str, tensor: str, if_match: str | None, if_none_match: str | None) -> Request[Alias]:
-    """An alias made or moved; retryable without conditions, since the second time it changes nothing."""
+    """Make the request that creates or moves an alias. Retryable without conditions, since it is then idempotent."""
     headers = {"content-type": JSON, "accept": JSON, **conditions(if_match, if_none_match)}
     retryable = if_match is None and if_none_match is None
     body = json.dumps({"tensor": tensor}).encode()
@@ -347,7 +348,7 @@ def put_alias(name: str, tensor: str, if_match: str | None, if_none_match: str |
 def move_aliases(
     targets: Mapping[str, str], if_match: Mapping[str, str] | None, if_none_match: Mapping[str, str] | None
 ) -> Request[list[Alias]]:
-    """Aliases made or moved together; retryable without conditions, since the second time it changes nothing."""
+    """Make the request that creates or moves several aliases at once. Retryable without conditions."""
     moves = {alias: {"tensor": tensor} for alias, tensor in targets.items()}
     for field, etags in (("if_match", if_match), ("if_none_match", if_none_match)):
         for alias, etag in (etags or {}).items():
@@ -361,17 +362,17 @@ def move_aliases(
 
 
 def delete_alias(name: str, if_match: str | None) -> Request[None]:
-    """A removal of an alias. Not retryable: the second one would fail with TensorNotFound."""
+    """Make the request that removes an alias. Not retryable: a second attempt would fail with TensorNotFound."""
     return Request("DELETE", _alias_path(name), lambda _: None, headers=conditions(if_match, None), retryable=False)
 
 
 def ready() -> Request[None]:
-    """Whether the service is ready: it refuses with NotReady where it is not."""
+    """Make the readiness check. The service answers with NotReady if it is not ready."""
     return Request("GET", "/readyz", lambda _: None, headers={"accept": JSON})
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for a name that no resident tensor can have, and TypeError for what is no str."""
+    """Raise ValueError if a resident tensor cannot have this name, and TypeError if it is not a str."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a resident tensor is a str, not {type(name).__name__}")
     _check_text(name)
@@ -397,14 +398,15 @@ def _alias_path(name: str) -> str:
 
 
 def conditions(if_match: str | None, if_none_match: str | None) -> dict[str, str]:
-    """The header fields of conditions on an ETag."""
+    """Return the header fields for conditions on an ETag."""
     found = {"if-match": if_match, "if-none-match": if_none_match}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def json_value(value: Any) -> Any:
-    """A scalar of Python, NumPy or PyTorch, an array of rank 0 included, in the service's JSON form: names for what is
-    not finite, [re, im] for complex.
+    """Convert a scalar of Python, NumPy or PyTorch (including arrays of rank 0) to the service's JSON form.
+
+    Non-finite floats become names such as "NaN"; complex numbers become [re, im].
     """
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
@@ -416,7 +418,7 @@ def json_value(value: Any) -> Any:
 
 
 def json_tensor(tensor: EncodedTensor) -> dict[str, Any]:
-    """A tensor of a JSON request, in base64."""
+    """Return the JSON form of a tensor, with its items in base64."""
     return {
         "dtype": tensor.element_type.name,
         "shape": list(tensor.shape),
@@ -425,7 +427,7 @@ def json_tensor(tensor: EncodedTensor) -> dict[str, Any]:
 
 
 def _memory_of(out: NDArray[Any], as_torch: bool) -> memoryview:
-    """The memory of an array that a download is to fill. Raises ValueError for one that cannot be filled."""
+    """Return the memory of the array to download into. Raises ValueError if it cannot be used."""
     row = ELEMENT_TYPES.get(out.dtype.name)
     if row is None or row.numpy != out.dtype or not (out.flags.c_contiguous and out.flags.writeable) or as_torch:
         raise ValueError("out must be a NumPy array of a number's type, little endian, contiguous and writeable")
@@ -433,7 +435,7 @@ def _memory_of(out: NDArray[Any], as_torch: bool) -> memoryview:
 
 
 def _one_tuple(indices: NDArray[Any]) -> Any:
-    """What to tell who may have meant the entries of `indices`, of rank 1, as rows."""
+    """Return a function that adds a note to errors, since a caller may have meant 1-D `indices` as row numbers."""
 
     def note(error: GatherNDError) -> str | None:
         if not isinstance(error, IndexOutOfBounds | IndexDepthOutOfRange):

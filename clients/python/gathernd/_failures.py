@@ -1,4 +1,4 @@
-"""The messages of what the network breaks: each names the service's URL, the call and the seconds."""
+"""Messages of network errors. Each names the service's URL, the call and the elapsed seconds if they are known."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ._messages import Request
 from .errors import ConnectError, Disconnected, Timeout, UntrustedCertificate
 
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
-"""What OpenSSL says of an answer that is no TLS."""
-# OpenSSL's numbers of what is wrong with a certificate (X509_V_ERR_...).
+"""OpenSSL's reasons for an answer that is not TLS."""
+# OpenSSL's codes for certificate errors (X509_V_ERR_...).
 _OF_ANOTHER_TIME: Final = frozenset((9, 10))
 _OF_ANOTHER_NAME: Final = frozenset((62, 64))
 
 
 def not_connected(url: str, error: BaseException | str) -> ConnectError:
-    """No connection could be made, for the reason `error`."""
+    """Return the error for a connection that could not be made, with the reason `error`."""
     problem = None if isinstance(error, str) else certificate_problem(error)
     if problem is not None:
         return UntrustedCertificate(f"cannot reach {url}: {problem}")
@@ -27,28 +27,28 @@ def not_connected(url: str, error: BaseException | str) -> ConnectError:
 
 
 def not_connected_in_time(url: str, seconds: float | None) -> ConnectError:
-    """No connection was made within the seconds that it may take."""
+    """Return the error for a connection that was not made within `seconds`."""
     return ConnectError(f"cannot reach {url}: no connection within {seconds_text(seconds)}")
 
 
 def not_answered_in_time(url: str, request: Request[Any], seconds: float | None, doing: str) -> Timeout:
-    """The service took longer than the client waits; `doing` is what took so long: answered, taken."""
+    """Return the error for a service that took longer than `seconds`; `doing` is a participle: answered, taken."""
     return Timeout(f"{url} has not {doing} {request} within {seconds_text(seconds)}")
 
 
 def disconnected(url: str, request: Request[Any], seconds: float, error: BaseException | str) -> Disconnected:
-    """The connection broke `seconds` after the request was begun."""
+    """Return the error for a connection that broke `seconds` after the request began."""
     reason = error if isinstance(error, str) else reason_of(error)
     return Disconnected(f"the connection to {url} broke during {request}, after {seconds_text(seconds)}: {reason}")
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Seconds as text, as in `0.25 s`."""
+    """Format seconds, as in `0.25 s`."""
     return "a time without limit" if seconds is None else f"{seconds:.3g} s"
 
 
 def certificate_problem(error: BaseException) -> str | None:
-    """What is wrong with the service's certificate and what to do, if `error` or its cause says so."""
+    """Describe the certificate error in `error` or its causes, with a hint. Returns None if there is none."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
@@ -65,13 +65,13 @@ def certificate_problem(error: BaseException) -> str | None:
 
 
 def refuses_our_certificate(error: BaseException | None) -> bool:
-    """Whether the service has ended the connection for want of a certificate of the client that it trusts."""
+    """Return True if the service closed the connection because it does not trust the client's certificate."""
     reason = error.reason or "" if isinstance(error, ssl.SSLError) else ""
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of the operating system or of TLS says, in words and without its number."""
+    """Return the reason of an operating-system or TLS error in words, without its number."""
     text = str(error)
     if isinstance(error, ssl.SSLError):
         text = (error.reason or text).replace("_", " ").lower()

@@ -1,4 +1,4 @@
-"""Keys of rows as the service takes them: arrays of int64, uint64 or strings, and the tensors of an upload."""
+"""Converts keys to the service's forms: arrays of int64, uint64 or strings, and the key tensors of an upload."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ._arrays_of_others import as_array, has_no_type
 
 KEYS: Final = "keys"
 KEY_TENSORS: Final = ((KEYS,), ("keys.offsets", "keys.bytes"))
-"""The tensors that give an upload its keys, of integers and of strings."""
+"""Names of an upload's key tensors, for integer keys and for string keys."""
 _TYPES: Final = "keys are integers or strings"
 
 
 def key_array(keys: Any) -> NDArray[Any]:
-    """Keys as an array of int64, of uint64 or of strings; narrower integers become int64.
+    """Convert keys to an array of int64, uint64 or strings; narrower integers become int64.
 
-    Raises TypeError for other types, such as float64, which pandas makes of integers beside missing ones.
+    Raises TypeError for other types, such as float64, to which pandas converts integers with missing values.
     """
     array = as_array(keys)
     if array.dtype.kind in "UOT":
@@ -33,9 +33,9 @@ def key_array(keys: Any) -> NDArray[Any]:
 
 
 def request_keys(keys: Any, *, binary: bool = True) -> dict[str, EncodedTensor]:
-    """The tensors of the keys of a request: `keys`, or of strings in a `binary` body the two that an upload has.
+    """Return the key tensors of a request: `keys`, or `keys.offsets` and `keys.bytes` for strings in a `binary` body.
 
-    A binary body takes strings of one dimension alone: of others `keys` is a tensor that it has no type for.
+    A binary body can encode strings of rank 1 only. For other ranks `keys` is a string tensor, which it cannot encode.
     """
     array = key_array(keys)
     if binary and array.ndim == 1 and array.dtype.kind not in "iu":
@@ -44,7 +44,7 @@ def request_keys(keys: Any, *, binary: bool = True) -> dict[str, EncodedTensor]:
 
 
 def as_key_type(keys: Any, dtype: str) -> NDArray[Any] | None:
-    """A list of keys, which has no type of its own, as keys of the type `dtype`; None if it is of another one."""
+    """Convert a list of keys, which has no type of its own, to `dtype`. Returns None if `dtype` cannot hold them."""
     array = as_array(keys)
     if dtype == "string":
         return None if array.size else np.empty(array.shape, object)
@@ -57,9 +57,10 @@ def as_key_type(keys: Any, dtype: str) -> NDArray[Any] | None:
 
 
 def key_tensors(keys: Any) -> dict[str, EncodedTensor]:
-    """The tensors by which an upload gives each row its key: `keys`, of strings `keys.offsets` and `keys.bytes`.
+    """Return the key tensors of an upload: `keys` for integers, `keys.offsets` and `keys.bytes` for strings.
 
-    `keys` may be the path of an npy file. Raises TypeError for keys of another type, ValueError for another rank.
+    `keys` may be the path of an npy file. Raises TypeError for keys of other types, and ValueError unless the rank is
+    1.
     """
     if isinstance(keys, str | os.PathLike):
         keys = np.load(keys, mmap_mode="r", allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Requests with keys, ids that name the rows of a table in place of their positions: gathers, uploads, downloads."""
+"""Requests with keys, which name the rows of a table instead of their positions: gathers, uploads, downloads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUND: Final = "found"
 
 
 def key_fields(missing: Missing | None, missing_row: Any, found: bool) -> dict[str, Any]:
-    """What a request says beside its keys: the fields that are given."""
+    """Return the request fields that go with keys, without those at their defaults."""
     fields: dict[str, Any] = {} if missing is None else {"missing": missing}
     if missing_row is not None:
         fields["missing_row"] = row_name(missing_row)
@@ -32,7 +32,7 @@ def key_fields(missing: Missing | None, missing_row: Any, found: bool) -> dict[s
 
 
 def row_name(row: Any) -> Any:
-    """The JSON form of what names one row: its position, or a mapping with its `key`."""
+    """Return the JSON form of a row reference: its position, or a mapping with its `key`."""
     if isinstance(row, Mapping):
         return {name: json_value(value) for name, value in row.items()}
     return json_value(row)
@@ -55,10 +55,10 @@ def gather(
     as_torch: bool,
     keys: Any,
 ) -> Request[Any]:
-    """A Gather, of rows by their keys or of slices by their positions.
+    """Make the request of a Gather, of rows by key or of slices by position.
 
-    Its result is an array, for `as_torch` PyTorch's tensor; for `info` and `found` a Result with that. Raises TypeError
-    unless there are either indices or keys, and for what is for keys alone beside indices.
+    The result is an array, with `as_torch` a PyTorch tensor, and with `info` or `found` a Result that holds it. Raises
+    TypeError unless exactly one of indices and keys is given, and for options of keys without keys.
     """
     if (indices is None) == (keys is None):
         raise TypeError("a gather takes indices, positions of rows, or keys=, and one of them")
@@ -91,7 +91,10 @@ def gather(
 
 
 def put_keys(name: str, keys: Any, if_match: str, keep: int | None, note: str | None) -> Request[TensorInfo]:
-    """Keys for the rows of a table that has none. Not retryable: the second one would find a table that has them."""
+    """Make the request that gives keys to a table without keys.
+
+    Not retryable: a second attempt would find a table that has keys already.
+    """
     check_name(name)
     query = {"keep": None if keep is None else str(keep), "note": note}
     given = {field: value for field, value in query.items() if value is not None}
@@ -101,7 +104,7 @@ def put_keys(name: str, keys: Any, if_match: str, keep: int | None, note: str | 
 
 
 def get_keys(name: str, if_match: str | None) -> Request[NDArray[Any]]:
-    """The keys of a table, in the order of its rows."""
+    """Make the request for a table's keys, in row order."""
     check_name(name)
 
     def read(answer: Answer) -> NDArray[Any]:

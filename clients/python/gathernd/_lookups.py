@@ -1,4 +1,4 @@
-"""Lookups of many resident tensors in one request: the features, the request to send, and what reads its answer."""
+"""Lookups of many resident tensors in one request: the features, the request, and the parser of its answer."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ _AT_LEAST: Final = "tensor and indices or keys are needed"
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Rows of the resident tensor `tensor`: those at `indices`, or with `pooling` one for each bag of indices.
+    """Selects rows of the resident tensor `tensor`: the rows at `indices`, or one pooled row per bag of indices.
 
-    A bag begins where `offsets` says, or is as long as `lengths` says, as in TorchRec's KeyedJaggedTensor; either needs
-    `pooling`. The last bag ends with the indices; with `include_last_offset`, as in PyTorch, offsets have that end as
-    one entry more. `weights` are one for each index, for "sum", of the tensor's type, which a list takes.
+    Bags require `pooling` and either `offsets`, the position at which each bag begins, or `lengths`, the size of each
+    bag (as in TorchRec's KeyedJaggedTensor). The last bag ends at the end of `indices`; with `include_last_offset`, as
+    in PyTorch, `offsets` has one more entry for that end. `weights`, for pooling "sum", holds one weight per index in
+    the tensor's type; a list is converted to that type.
 
-    `keys` are ids of rows in place of `indices`, for a table with keys: integers or strings. `missing`, `missing_row`
-    and `found` are those of `Client.gather`.
+    For a table with keys, `keys` (integers or strings) can replace `indices`. `missing`, `missing_row` and `found` work
+    as in `Client.gather`.
 
-    Bags are without their entries equal to `padding_index`, and an empty bag is the row `default_index`, zeros unless
-    given. Either is a position, or with keys {"key": 7}.
+    Entries equal to `padding_index` are removed from their bags. An empty bag returns the row `default_index`, or zeros
+    by default. Both are positions, or with keys a mapping such as {"key": 7}.
     """
 
     tensor: str | NamedTensor
@@ -62,16 +63,16 @@ _FIELDS: Final = tuple(field.name for field in fields(Feature))
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """What a lookup gives with what the service says of it, as `with_info=True` returns it.
+    """The result of a lookup with its details, as returned with `with_info=True`.
 
-    output      the array, or a list of one for each feature without `concat`
-    etags       of each feature the ETag of the content that was read
-    request_id  by which the service's log knows the request
+    output      the array, or without `concat` a list with one array per feature
+    etags       for each feature, the ETag of the content that was read
+    request_id  ID of the request in the service's log
     timings     seconds that the service spent in each of its stages
-    replaced    how many indices were out of bounds, None if that is an error
-    versions    of each feature the number of the version that was read
-    missing     how many keys their tables lack, None without keys
-    found       of each feature that asks for it a bool for each key, true if the table has it; None of the others
+    replaced    number of indices that were out of bounds and replaced; None if such indices are an error
+    versions    for each feature, the version number that was read
+    missing     number of keys that the tables do not have; None without keys
+    found       for each feature with `found=True`, one bool per key: whether the table has it; None for other features
     """
 
     output: Any
@@ -87,11 +88,11 @@ class LookupResult:
 def features_of(
     values: Any, lengths: Any, tensors: Sequence[str], weights: Any = None, pooling: Pooling = "sum"
 ) -> list[Feature]:
-    """The features of a KeyedJaggedTensor: `values` of all keys one behind the other, `lengths` of each key's bags.
+    """Convert a KeyedJaggedTensor to features, one per tensor in `tensors`.
 
-    `tensors` are the resident tensors of the keys, in their order; `lengths` has the bags of the first key, then those
-    of the second. `weights` are those of the values; every bag is pooled by `pooling`. Raises ValueError if the
-    lengths do not fit, and TypeError for lengths that are no integers.
+    `values` holds the values of all keys in order, and `lengths` the bag sizes of the first key, then of the second,
+    and so on; every key has the same number of bags. `weights` holds one weight per value. Every bag is pooled by
+    `pooling`. Raises ValueError if the lengths do not match, and TypeError if they are not integers.
     """
     sizes = _sizes(lengths)
     flat, each = as_indices(values, widen=False).reshape(-1), None if weights is None else as_array(weights).reshape(-1)
@@ -113,9 +114,9 @@ def features_of(
 
 
 def as_features(given: Iterable[Feature | tuple[Any, ...] | Mapping[str, Any]]) -> list[Feature]:
-    """The features of a lookup, each given as one, or as its fields in a tuple or dict.
+    """Convert the features of a lookup, each a `Feature` or its fields in a tuple or dict.
 
-    Raises TypeError for what has another form, and ValueError for bags without pooling.
+    Raises TypeError for any other form, and ValueError for bags without pooling.
     """
     if isinstance(given, str | bytes | Mapping | Feature) or not isinstance(given, Iterable):
         raise TypeError(f"the features of a lookup are a list, as in {_EXAMPLE}, not a {type(given).__name__}")
@@ -150,13 +151,13 @@ def _as_feature(number: int, given: Any) -> Feature:
 
 
 def without_weight_type(features: Iterable[Feature]) -> set[str]:
-    """The resident tensors of features whose weights are a list, which has no element type of its own."""
+    """Return the resident tensors of the features whose weights are a list, which has no element type of its own."""
     listed = (one for one in features if one.weights is not None and has_no_type(one.weights))
     return {_name(one) for one in listed}
 
 
 def with_weight_types(features: Iterable[Feature], dtypes: Mapping[str, str]) -> list[Feature]:
-    """`features` with lists of weights as arrays of their tensor's type, which `dtypes` has by name.
+    """Convert lists of weights to arrays of their tensor's type; `dtypes` maps tensor names to types.
 
     Raises ValueError if the type cannot hold a weight.
     """
@@ -169,7 +170,7 @@ def with_weight_types(features: Iterable[Feature], dtypes: Mapping[str, str]) ->
 
 
 def without_key_type(features: Iterable[Feature]) -> dict[str, list[int]]:
-    """The features whose keys are a list, which has no type of its own: their numbers, by their resident tensors."""
+    """Find the features whose keys are a list, which has no type of its own. Returns their numbers by tensor name."""
     found: dict[str, list[int]] = {}
     for number, one in enumerate(features):
         if one.keys is not None and has_no_type(one.keys):
@@ -186,10 +187,11 @@ def lookup(
     info: bool,
     as_torch: bool,
 ) -> Request[Any]:
-    """A lookup as safetensors. Its result is an array, without `concat` a list; for `info` a LookupResult.
+    """Make the request of a lookup, in safetensors if possible, else in JSON.
 
-    Raises TypeError for indices, offsets or lengths that are no integers, ValueError for a feature with both offsets
-    and lengths.
+    The result is an array, or without `concat` a list of arrays; with `info` or a feature with `found`, a LookupResult.
+    Raises TypeError if indices, offsets or lengths are not integers, and ValueError for a feature with both offsets and
+    lengths.
     """
     named, arrays = [], []
     for feature in features:
@@ -226,7 +228,7 @@ def lookup(
             told.get("missing"), known,
         )  # fmt: skip
 
-    # Strings that are no keys of one dimension make the request JSON, since safetensors has no strings.
+    # safetensors has no strings: string keys with another rank than 1 make it a JSON request.
     if all(tensor.element_type.safetensors for own in arrays for tensor in own.values()):
         tensors = {f"{number}.{array}": one for number, own in enumerate(arrays) for array, one in own.items()}
         text = json.dumps({"features": named, **asked}, separators=(",", ":"))
@@ -240,7 +242,7 @@ def lookup(
 
 
 def _arrays(feature: Feature, *, binary: bool = True) -> dict[str, EncodedTensor]:
-    """The arrays of a feature by their names in a request."""
+    """Return the arrays of a feature by their names in a request."""
     indices, offsets = _indices(feature)
     arrays = {"indices": encode(indices)} if feature.keys is None else request_keys(indices, binary=binary)
     if offsets is not None:
@@ -255,12 +257,12 @@ def _name(feature: Feature) -> str:
 
 
 def _sizes(lengths: Any) -> NDArray[Any]:
-    """The lengths of bags, of rank 1. Raises TypeError if they are no integers."""
+    """Return the lengths of bags as an array of rank 1. Raises TypeError if they are not integers."""
     return _of_integers(as_indices(lengths, widen=True), "the lengths of bags").reshape(-1)
 
 
 def _of_integers(array: NDArray[Any], what: str) -> NDArray[Any]:
-    """The array, of int64 where it was of uint64. Raises TypeError for what int64 cannot hold, and for other types."""
+    """Return the array as int32 or int64; uint64 becomes int64. Raises TypeError for other types and larger values."""
     if array.dtype == np.uint64 and not (array > np.iinfo(np.int64).max).any():
         return array.astype(np.int64)
     if array.dtype not in (np.int32, np.int64):
@@ -269,7 +271,7 @@ def _of_integers(array: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Indices and offsets, both int32 or both int64; keys in place of indices, with offsets of int64."""
+    """Return indices and offsets, both int32 or both int64. With keys, return the keys and int64 offsets."""
     if feature.offsets is not None and feature.lengths is not None:
         raise ValueError("a feature has offsets or lengths, not both")
     indices = as_indices(feature.indices, widen=False) if feature.keys is None else key_array(feature.keys)
@@ -292,7 +294,7 @@ def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
 
 
 def _read(answer: Answer, make: Decode, concat: bool, features: int) -> tuple[list[Any], list[Any], Any]:
-    """The outputs, of each feature which of its keys are there (None unless it asks), and what is said beside them."""
+    """Return the outputs, the `found` array of each feature (None without `found`), and the answer's metadata."""
     names = ["output"] if concat else [f"{number}.output" for number in range(features)]
     try:
         if answer.headers.get("content-type", "").startswith(SAFETENSORS):

@@ -1,7 +1,7 @@
-"""Retries, without input or output: which answers and failures are final, and how long to wait before the next attempt.
+"""Retries, without I/O: decides which answers and failures are final, and how long to wait before the next attempt.
 
-Both clients, sync and async, drive an `Attempts`: they send the request, hand over its answer or failure, and get the
-result or a pause in seconds, after which they send it again.
+Both clients, sync and async, use `Attempts`: they send the request, pass its answer or failure to it, and get either
+the result or the seconds to wait before they send the request again.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ from .errors import (
 
 T = TypeVar("T")
 _FIRST_PAUSE: Final = 0.1
-"""Seconds before the first retry after a failed connection; each further pause is twice as long."""
+"""Seconds before the first retry after a failed connection; doubles with each retry."""
 READY_PAUSE_S: Final = 0.1
-"""Seconds between two questions whether the service is ready."""
+"""Seconds between two readiness checks."""
 _OF_PROXIES: Final = frozenset((502, 503, 504))
-"""Statuses with which a proxy says that the service behind it did not answer."""
+"""Statuses that a proxy returns if the service behind it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a request may be sent again, and the most seconds that the pauses before may take in all."""
+    """Limits of retries: the number of retries of a request, and the total seconds of the pauses before them."""
 
     count: int = 3
     seconds: float = 30.0
 
 
 class Attempts(Generic[T]):
-    """The attempts of one request, which end at `until` (of `time.monotonic`) at the latest.
+    """The attempts of one request; the last one begins before `until` (in `time.monotonic()` time).
 
-    Sent again are: what the service refused with 503 and a Retry-After, since it did nothing, or a part of a scatter,
-    whose key keeps that from being done twice; what could not connect;
-    and, only where the request is retryable, what lost its connection or got a proxy's 502, 503 or 504.
+    A request is retried:
+
+    - after a 503 of the service with Retry-After: the service did nothing, or did part of a scatter, whose
+      Idempotency-Key prevents that it is applied twice
+    - if no connection could be made
+    - only if the request is retryable: if the connection broke, or a proxy answered 502, 503 or 504
     """
 
     def __init__(self, request: Request[T], retries: Retries, until: float | None) -> None:
@@ -60,7 +63,7 @@ class Attempts(Generic[T]):
         self.result: T
 
     def pause_after(self, outcome: Answer | TransportError) -> float | None:
-        """Seconds to wait before the request is sent again, or None: `result` is the result. Raises GatherNDError."""
+        """Return the seconds to wait before the next attempt, or None if `result` is set. Raises GatherNDError."""
         if isinstance(outcome, Answer) and 200 <= outcome.status < 300:
             self.result = self._request.read(outcome)
             return None
@@ -79,10 +82,10 @@ class Attempts(Generic[T]):
         return pause
 
     def _wanted_pause(self, outcome: Answer | TransportError, error: TransportError | ServiceError) -> float | None:
-        """Seconds to wait where sending again may help and does no harm, else None."""
+        """Return the seconds to wait if a retry is safe and may help, else None."""
         asked = _retry_after(outcome) if isinstance(outcome, Answer) else None
         if isinstance(error, ServiceError):
-            # A little more than is asked, so that those who were refused together do not come back together.
+            # Jitter: requests that were refused together should not all return at the same time.
             return None if error.status != 503 or asked is None else asked * random.uniform(1.0, 1.1)  # noqa: S311
         if isinstance(error, ConnectError):
             again = not isinstance(error, UntrustedCertificate)
@@ -97,7 +100,7 @@ class Attempts(Generic[T]):
 
 
 def call_end(timeout: float | None) -> float | None:
-    """When a call that may take `timeout` seconds from now must end, of `time.monotonic`. Raises ValueError."""
+    """Return the deadline of a call that starts now, in `time.monotonic()` time. Raises ValueError."""
     if timeout is None:
         return None
     if not 0 < timeout < 1e9:
@@ -106,9 +109,9 @@ def call_end(timeout: float | None) -> float | None:
 
 
 def may_become_ready(error: TransportError | NotReady) -> bool:
-    """Whether a service that starts may be behind it: it refuses, nothing answers yet, or a proxy says so for it.
+    """Return True if the service may just be starting: it is not ready, does not answer, or a proxy says so.
 
-    A certificate that one side does not trust stays what it is.
+    An untrusted certificate, on either side, cannot become ready.
     """
     if isinstance(error, UnexpectedAnswer):
         return error.status in _OF_PROXIES
@@ -118,7 +121,7 @@ def may_become_ready(error: TransportError | NotReady) -> bool:
 
 
 def service_error(answer: Answer) -> ServiceError | UnexpectedAnswer:
-    """The error that an answer without success is."""
+    """Convert an answer with an error status to an exception."""
     try:
         body = json.loads(bytes(answer.body))
         code = body["code"]
@@ -131,6 +134,6 @@ def service_error(answer: Answer) -> ServiceError | UnexpectedAnswer:
 
 
 def _retry_after(answer: Answer) -> float | None:
-    """The seconds of the field Retry-After, None if there is none or a date."""
+    """Return the seconds of the Retry-After field, or None if it is missing or a date."""
     text: Any = answer.headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdigit() else None

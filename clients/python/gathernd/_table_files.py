@@ -1,7 +1,8 @@
-"""Uploads of Parquet and Arrow files: rows made of some of their columns, keys made of another one.
+"""Uploads of Parquet and Arrow files: some columns become the rows, another column becomes the keys.
 
-A file is read by record batches with pyarrow (extra `parquet`): once to count the rows and check the keys, which the
-header of an upload needs, then again as keys and rows are sent. Memory holds a few batches, however large the file is.
+A file is read in record batches with pyarrow (extra `parquet`): once to count the rows and check the keys, because an
+upload's header contains the counts, then again while keys and rows are sent. Only a few batches are in memory at a
+time.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from ._key_arrays import KEY_TENSORS
 PARQUET: Final = b"PAR1"
 ARROW_STREAM: Final = b"\xff\xff\xff\xff"
 PIECE_BYTES: Final = 4 << 20
-"""About how many bytes of rows are read at a time."""
+"""Approximate number of bytes of rows that are read at a time."""
 ROWS_AT_ONCE: Final = 1 << 16
-"""Most rows of which keys or values are read at a time."""
+"""Maximum number of rows whose keys or values are read at a time."""
 _KEYS_ARE: Final = "keys are integers or strings"
 _ROWS_ARE: Final = "rows are made of columns of numbers or bools, all of one type, or of one column of lists of them"
 
@@ -33,14 +34,14 @@ _ROWS_ARE: Final = "rows are made of columns of numbers or bools, all of one typ
 def table_tensors(
     source: Any, key: str | None, columns: Sequence[str] | str | None
 ) -> tuple[dict[str, StreamedTensor], StreamedTensor]:
-    """The key tensors of an upload, none without `key`, and its rows.
+    """Return the key tensors of an upload (empty without `key`) and the tensor of its rows.
 
-    `source` is the path of a file, or an open one that can seek and stays open until the upload has ended. `key` is the
-    column of the keys; `columns` are those of the rows, all others if left out. Columns of numbers make rows of shape
-    [n, columns]; one column of lists, all of one length, makes rows of shape [n, length].
+    `source` is the path of a file, or an open, seekable file that stays open until the upload ends. `key` is the name
+    of the key column. `columns` are the columns of the rows; the default is all other columns. Columns of numbers give
+    rows of shape [n, columns]; one column of lists of equal length gives rows of shape [n, length].
 
-    Raises ValueError for a file that cannot be read, columns that it lacks, and nulls among the keys; TypeError for
-    columns of other types. An iteration of the rows raises ValueError for nulls and lists of different lengths.
+    Raises ValueError for an unreadable file, a missing column and null keys, and TypeError for columns of other types.
+    Iterating over the rows raises ValueError for nulls and for lists of different lengths.
     """
     table = _open(source)
     path, names = table.path, table.schema.names
@@ -62,14 +63,14 @@ def table_tensors(
 
 
 class _Table(Protocol):
-    """A file of columns. Its methods raise ValueError for a file that cannot be read."""
+    """A file of columns. Methods raise ValueError if the file cannot be read."""
 
     path: str
-    """What errors call it."""
+    """The name of the file in error messages."""
     schema: Any
 
     def batches(self, columns: Sequence[str], count: int) -> Iterator[Any]:
-        """Record batches of at most `count` rows that have these columns, in the order of the file."""
+        """Yield record batches of at most `count` rows with these columns, in file order."""
 
 
 def _open(source: Any) -> _Table:
@@ -84,7 +85,7 @@ def _open(source: Any) -> _Table:
 
 
 class _Parquet:
-    """A Parquet file: a path is read by pages, an open file, which may be far away, by the columns of a row group."""
+    """A Parquet file. A path is read page by page; an open file, which may be remote, by columns of a row group."""
 
     def __init__(self, source: Any, path: str) -> None:
         self.path = path
@@ -107,7 +108,7 @@ class _Parquet:
 
 
 class _Arrow:
-    """An Arrow IPC file or stream; a path is mapped into memory."""
+    """An Arrow IPC file or stream; a path is memory-mapped."""
 
     def __init__(self, source: Any, path: str, is_stream: bool) -> None:
         self.path = path
@@ -137,7 +138,7 @@ class _Arrow:
 
 
 class _Rows:
-    """The rows that columns of a file make. Raises TypeError for columns that make none."""
+    """The rows of an upload, made of columns of a file. Raises TypeError for columns of other types."""
 
     def __init__(self, table: _Table, columns: Sequence[str]) -> None:
         self._table = table
@@ -165,7 +166,7 @@ class _Rows:
         raise ValueError(f"{self._table.path}: {name!r} has no list, and so rows have no length")
 
     def tensor(self, count: int) -> StreamedTensor:
-        """The tensor of `count` rows."""
+        """Return the tensor of `count` rows."""
         size = count * self._width * self._type.itemsize
         return StreamedTensor(self._type, (count, self._width), StreamedBytes(size, self._pieces))
 
@@ -206,14 +207,14 @@ def _is_list(kind: Any) -> bool:
 
 
 def _element_type(path: str, name: str, kind: Any) -> ElementType:
-    """The service's type of a column's items. Raises TypeError."""
+    """Return the service's element type for a column. Raises TypeError if there is none."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return ELEMENT_TYPES[np.dtype(kind.to_pandas_dtype()).name]
     raise TypeError(f"{path}: {name!r} is {kind}; {_ROWS_ARE}")
 
 
 def _key_tensors(table: _Table, name: str) -> tuple[dict[str, StreamedTensor], int]:
-    """The tensors of the keys, and how many keys there are: a pass over their column."""
+    """Return the key tensors and the number of keys. Reads the key column once."""
     kind = table.schema.field(name).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
@@ -241,7 +242,7 @@ def _key_tensors(table: _Table, name: str) -> tuple[dict[str, StreamedTensor], i
 
 
 def _keys(table: _Table, name: str) -> Iterator[Any]:
-    """Arrays of keys, none of them empty. Raises ValueError for a null."""
+    """Yield non-empty arrays of keys. Raises ValueError for a null."""
     start = 0
     for batch in table.batches([name], ROWS_AT_ONCE):
         keys = batch.column(0)
@@ -271,7 +272,7 @@ def _all_offsets(table: _Table, name: str) -> Iterator[Buffer]:
 
 
 def _offsets(texts: Any) -> NDArray[np.int64]:
-    """Where each text of an array begins in its bytes, and the last one ends."""
+    """Return the byte offset of each string in an array's data, and the end of the last string."""
     return np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
 
 
@@ -286,7 +287,7 @@ def _bytes(items: NDArray[Any]) -> Buffer:
 
 
 def _check_nulls(path: str, name: str, column: Any, start: int) -> None:
-    """Raises ValueError for a null; `start` is the row of the column's first value."""
+    """Raise ValueError if the column has a null; `start` is the row of the column's first value."""
     if column.null_count:
         raise _null(path, name, start + int(np.flatnonzero(column.is_null())[0]))
 

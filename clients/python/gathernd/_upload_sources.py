@@ -1,4 +1,4 @@
-"""What an upload may be made of besides arrays: an npy, safetensors, Parquet or Arrow file, and an iterator of rows."""
+"""Sources of an upload besides arrays: npy, safetensors, Parquet and Arrow files, and iterators of rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ._safetensors import MAX_HEADER_BYTES, read_entries, tensor_of_file
 DATA: Final = "data"
 _NPY_MAGIC: Final = b"\x93NUMPY"
 TABLE_MAGIC: Final = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")
-"""What Parquet files, Arrow IPC files (Feather) and Arrow IPC streams begin with."""
+"""First bytes of Parquet files, Arrow IPC files (Feather) and Arrow IPC streams."""
 
 
 def encode_upload(source: Any, tensor: str | None) -> EncodedTensor:
-    """The tensor to upload: the bytes of a file are mapped, not read, and those of an iterator lie in a temporary file.
+    """Encode the tensor to upload. A file is memory-mapped; the rows of an iterator are written to a temporary file.
 
-    `tensor` names one of the tensors of a safetensors file. Raises ValueError for a file that is neither npy nor
-    safetensors, and for rows that differ in shape or type; OSError; TypeError for a type that the service lacks.
+    `tensor` names a tensor in a safetensors file. Raises ValueError for a file that is neither npy nor safetensors and
+    for rows that differ in shape or type, TypeError for a type that the service lacks, and OSError.
     """
     if isinstance(source, str | os.PathLike):
         return _encode_file(Path(source), tensor)
@@ -37,12 +37,12 @@ def encode_upload(source: Any, tensor: str | None) -> EncodedTensor:
 def upload_tensors(
     source: Any, tensor: str | None, keys: Any, columns: Sequence[str] | str | None = None
 ) -> dict[str, EncodedTensor | StreamedTensor]:
-    """The tensors of an upload in their order: `data`, after the keys of its rows if it has keys.
+    """Return the tensors of an upload in order: the key tensors, if any, then `data`.
 
-    `keys` is an array or the path of an npy file. Without them a safetensors file may have keys beside its `data`. Of a
-    Parquet or Arrow file, a path or an open one, `keys` is the name of a column, and `columns` are those of the rows.
-    Raises what `encode_upload`, `key_tensors` and `table_tensors` raise, and TypeError for rows that cannot be sent
-    beside keys.
+    `keys` is an array or the path of an npy file. Without `keys`, a safetensors file may contain key tensors in
+    addition to `data`. For a Parquet or Arrow file, a path or an open file, `keys` may be the name of a column, and
+    `columns` are the columns of the rows. May raise any error of `encode_upload`, `key_tensors` and `table_tensors`.
+    Also raises TypeError if the rows' type cannot be uploaded together with keys.
     """
     is_file = isinstance(source, str | os.PathLike)
     if (is_file and is_table_file(Path(source))) or _is_open_file(source):
@@ -64,13 +64,13 @@ def upload_tensors(
 
 
 def is_table_file(path: Path) -> bool:
-    """Whether a file is Parquet or Arrow, by its first bytes. Raises OSError."""
+    """Return True if the first bytes are those of a Parquet or Arrow file. Raises OSError."""
     with path.open("rb") as file:
         return file.read(8).startswith(TABLE_MAGIC)
 
 
 def _is_open_file(source: Any) -> bool:
-    """Whether it is an open file, of Parquet or Arrow. Raises ValueError for one of anything else."""
+    """Return True for an open Parquet or Arrow file. Raises ValueError for any other open file."""
     if not hasattr(source, "read") or not hasattr(source, "seek"):
         return False
     head = source.read(8)
@@ -95,7 +95,7 @@ def _tensors_of_columns(
 
 
 def _tensors_of_file(path: Path) -> set[str]:
-    """The names of the tensors of a safetensors file, none of another file."""
+    """Return the tensor names in a safetensors file, or an empty set for any other file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > min(path.stat().st_size - 8, MAX_HEADER_BYTES):
@@ -128,8 +128,9 @@ def _encode_file(path: Path, tensor: str | None) -> EncodedTensor:
 
 
 def _encode_rows(rows: Iterator[Any]) -> EncodedTensor:
-    """The tensor of which `rows` yields one row after the other. They go to a temporary file: an upload says its shape
-    before its bytes, and may have to be sent again.
+    """Write the rows to a temporary file and return their tensor.
+
+    The file is needed because an upload states its shape before its bytes, and may have to be sent again.
     """
     kind: tuple[ElementType, tuple[int, ...]] | None = None
     count = 0

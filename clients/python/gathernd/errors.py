@@ -1,7 +1,7 @@
-"""What can go wrong, as exceptions; the service's errors have one class for each code of its catalogue.
+"""The exceptions of this package. Each error code of the service has its own class.
 
 GatherNDError
-├── TransportError                  no answer, or none that can be understood
+├── TransportError                  no answer, or one that cannot be understood
 │   ├── ConnectError                no connection was made: nothing was sent
 │   │   └── UntrustedCertificate    the service's certificate is not trusted
 │   ├── Timeout (also TimeoutError) the service took longer than the client's timeout
@@ -22,11 +22,11 @@ from typing import Any, Final
 
 
 class GatherNDError(Exception):
-    """Base of everything that this package raises of its own."""
+    """Base class of all exceptions that this package defines."""
 
 
 class TransportError(GatherNDError):
-    """There is no answer, or none that can be understood."""
+    """No answer was received, or the answer cannot be understood."""
 
 
 class ConnectError(TransportError):
@@ -34,15 +34,15 @@ class ConnectError(TransportError):
 
 
 class UntrustedCertificate(ConnectError):
-    """The service's certificate is not trusted, has expired or is of another name; nothing was sent."""
+    """The service's certificate is not trusted, has expired or names another host; nothing was sent."""
 
 
 class Timeout(TransportError, TimeoutError):
-    """The service took longer than the client's timeout. A change may have been made all the same."""
+    """The service took longer than the client's timeout. It may still have made the change."""
 
 
 class Disconnected(TransportError):
-    """The connection broke during the exchange. A change may have been made all the same."""
+    """The connection broke during the exchange. The service may still have made the change."""
 
 
 class UnexpectedAnswer(TransportError):
@@ -55,7 +55,7 @@ class UnexpectedAnswer(TransportError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The operator's rule that was broken; `clause` is its number in the dialect's text, None if that has none."""
+    """The operator's rule that was broken; `clause` is its number in the dialect's text, or None."""
 
     dialect: str
     clause: str | None
@@ -64,11 +64,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place in the request that is wrong; members that do not apply are None.
+    """One invalid place in the request; members that do not apply are None.
 
-    `pointer` is a JSON pointer into the request, `position` the coordinates within the tensor, `axis` an axis of data
-    of size `size`, and `allowed` the lowest and highest value there (None on an axis of size 0). `offset` is the byte
-    of a JSON text of more than 1 MiB.
+    `pointer` is a JSON pointer into the request, `position` the coordinates within the tensor, `axis` an axis of data,
+    `size` the size of that axis, and `allowed` its lowest and highest valid index (None if the size is 0). `offset` is
+    the byte offset in a JSON text of more than 1 MiB.
     """
 
     pointer: str
@@ -84,17 +84,17 @@ class ServiceError(GatherNDError):
     """The service refused the request.
 
     status       HTTP status
-    code         which error of the catalogue; the page /errors/CODE of the service explains it
+    code         error code; the service explains it at /errors/CODE
     title        the code in words
     detail       one sentence about this request
-    hint         one sentence on how to mend it, shown below the message; None if the service gives none
+    hint         one sentence on how to fix it, shown below the message, or None
     rule         the operator's rule that was broken, or None
-    errors       where in the request, at most ten places
-    total        how many places there are in all
+    errors       the invalid places in the request, at most ten
+    total        number of invalid places
     limit        name of the limit that was exceeded, with its value `maximum`, or None
-    request_id   by which the service's log knows the request
-    retry_after  seconds after which to try again, or None
-    body         the error body as it came
+    request_id   ID of the request in the service's log
+    retry_after  seconds to wait before a retry, or None
+    body         the error body as received
     """
 
     code: str = ""
@@ -122,13 +122,13 @@ class ServiceError(GatherNDError):
 
 
 class MalformedRequest(ServiceError):
-    """The body could not be read as what its Content-Type says."""
+    """The body is not valid for its Content-Type."""
 
     code = "malformed_request"
 
 
 class Unauthorized(ServiceError):
-    """The service asks for a key: pass `key`."""
+    """The service requires an API key: pass `key`."""
 
     code = "unauthorized"
 
@@ -140,7 +140,7 @@ class Forbidden(ServiceError):
 
 
 class NotFound(ServiceError):
-    """No route has this path: the URL may not be that of the service."""
+    """No route has this path; the URL may not be the service's."""
 
     code = "not_found"
 
@@ -176,34 +176,34 @@ class HeaderTooLarge(ServiceError):
 
 
 class NameConflict(ServiceError):
-    """Tensors and aliases share one set of names, and the name belongs to the other kind."""
+    """The name is taken: tensors and aliases share one namespace, and it belongs to the other kind."""
 
     code = "name_conflict"
 
 
 class TensorInUse(ServiceError):
-    """An alias names the tensor, or the version, that was to be removed."""
+    """The tensor or version cannot be removed, because an alias points to it."""
 
     code = "tensor_in_use"
 
 
 class PreconditionFailed(ServiceError):
-    """`if_match` or `if_none_match` does not hold for the tensor, or the alias, as it is now.
+    """`if_match` or `if_none_match` does not hold for the current tensor or alias.
 
-    In a cluster also: the version that a scatter was sent to under its Idempotency-Key was removed.
+    In a cluster, also raised if a scatter is retried under its Idempotency-Key after its version was removed.
     """
 
     code = "precondition_failed"
 
 
 class RangeNotSatisfiable(ServiceError):
-    """The rows asked for are not rows of the tensor."""
+    """The requested rows are outside the tensor."""
 
     code = "range_not_satisfiable"
 
 
 class PayloadTooLarge(ServiceError):
-    """The request is over the service's limit; put the data once and gather by its name."""
+    """The request exceeds the service's limit; upload the data once and gather by name."""
 
     code = "payload_too_large"
 
@@ -215,7 +215,7 @@ class UnsupportedMediaType(ServiceError):
 
 
 class InvalidField(ServiceError):
-    """A field is missing, unknown or not one of the values it may have."""
+    """A field is missing, is unknown or has an invalid value."""
 
     code = "invalid_field"
 
@@ -227,13 +227,13 @@ class UnsupportedDtype(ServiceError):
 
 
 class ValueNotRepresentable(ServiceError):
-    """A value cannot be held by its dtype."""
+    """The dtype cannot represent a value."""
 
     code = "value_not_representable"
 
 
 class ElementCountMismatch(ServiceError):
-    """The number of items is not what the shape asks for."""
+    """The number of items does not match the shape."""
 
     code = "element_count_mismatch"
 
@@ -245,7 +245,7 @@ class RankTooSmall(ServiceError):
 
 
 class RankMismatch(ServiceError):
-    """Indices have not as many dimensions as data."""
+    """Indices and data have different ranks."""
 
     code = "rank_mismatch"
 
@@ -269,13 +269,13 @@ class IndexDepthOutOfRange(ServiceError):
 
 
 class AxisOutOfRange(ServiceError):
-    """The axis is not one of data."""
+    """Data has no such axis."""
 
     code = "axis_out_of_range"
 
 
 class IndicesShapeMismatch(ServiceError):
-    """Indices are larger than data on another axis than the one to gather on."""
+    """Indices are larger than data on an axis other than the gather axis."""
 
     code = "indices_shape_mismatch"
 
@@ -287,13 +287,13 @@ class IndexOutOfBounds(ServiceError, IndexError):
 
 
 class OutputTooLarge(ServiceError):
-    """The output would be over the service's limit."""
+    """The output would exceed the service's limit."""
 
     code = "output_too_large"
 
 
 class LimitExceeded(ServiceError):
-    """A rank, a size or an item count is over the service's limit: `limit` and `maximum` say which."""
+    """A rank, a size or an item count exceeds the service's limit; see `limit` and `maximum`."""
 
     code = "limit_exceeded"
 
@@ -305,7 +305,7 @@ class UpdatesShapeMismatch(ServiceError):
 
 
 class OffsetsInvalid(ServiceError):
-    """The offsets of a lookup's bags do not begin with 0, fall, or exceed the number of indices."""
+    """The offsets of a lookup's bags do not begin with 0, decrease, or exceed the number of indices."""
 
     code = "offsets_invalid"
 
@@ -317,43 +317,43 @@ class FeatureMismatch(ServiceError):
 
 
 class DeviceUnavailable(ServiceError):
-    """The service has no GPU, or none that can hold this type."""
+    """The service has no GPU, or its GPU does not support this type."""
 
     code = "device_unavailable"
 
 
 class NoKeys(ServiceError):
-    """The table has no key column, and the request names its rows by key."""
+    """The request names rows by key, but the table has no keys."""
 
     code = "no_keys"
 
 
 class KeyNotFound(ServiceError, LookupError):
-    """A key is not among those of the table; `errors` has the first ten, and `total` counts all."""
+    """The table does not have a key; `errors` has the first ten missing keys, and `total` counts all."""
 
     code = "key_not_found"
 
 
 class KeysNotUnique(ServiceError):
-    """A key column has a key more than once; `errors` has the first ten positions that repeat one."""
+    """A key column has duplicate keys; `errors` has the positions of the first ten duplicates."""
 
     code = "keys_not_unique"
 
 
 class Overloaded(ServiceError):
-    """The service is at its limit; nothing was done."""
+    """The service is overloaded and did nothing; retry later."""
 
     code = "overloaded"
 
 
 class NotReady(ServiceError):
-    """The service is starting or being stopped."""
+    """The service is starting or shutting down."""
 
     code = "not_ready"
 
 
 class DeadlineExceeded(ServiceError):
-    """The work was not done before the service's deadline."""
+    """The request did not finish before its deadline."""
 
     code = "deadline_exceeded"
 
@@ -365,16 +365,16 @@ class NotOffered(ServiceError):
 
 
 class ShardUnavailable(ServiceError):
-    """No replica of rows that the request needs answers; others of the table can be had, and these later.
+    """No replica of some of the requested rows answers. Other rows of the table are available; retry later.
 
-    Whether a scatter was made is not known: repeat it under its Idempotency-Key, which a note of the error names.
+    The outcome of a scatter is unknown: retry it with its Idempotency-Key, which is in a note of the error.
     """
 
     code = "shard_unavailable"
 
 
 class TensorDamaged(ServiceError):
-    """The file of this resident tensor is damaged; put it again."""
+    """The file of this resident tensor is damaged; upload it again."""
 
     code = "tensor_damaged"
 
@@ -386,7 +386,7 @@ class ImportFailed(ServiceError):
 
 
 class InsufficientStorage(ServiceError):
-    """The service's disk is full; the old content of the tensor is as it was."""
+    """The service's disk is full; the tensor is unchanged."""
 
     code = "insufficient_storage"
 
@@ -400,7 +400,7 @@ class InternalError(ServiceError):
 BY_CODE: Final[Mapping[str, type[ServiceError]]] = MappingProxyType(
     {kind.code: kind for kind in ServiceError.__subclasses__()}
 )
-"""The class of each code. A code that this client does not know is a plain `ServiceError`."""
+"""The exception class for each error code. Unknown codes raise a plain `ServiceError`."""
 
 
 def _rule(body: Any) -> Rule | None:
