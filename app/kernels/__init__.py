@@ -1,4 +1,4 @@
-"""Kernels: siblings without a base class that all do the same work, each proved equal to the reference."""
+"""The interface of the kernels. They share no base class; tests prove each one equal to the reference kernel."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from app.operators.lookup_plan import FeaturePlan
 
 
 class Unfinished(Exception):
-    """A thread that helps with a gather has not given back its part yet: `wait` for it, on a thread that may.
+    """A helper thread still holds its chunk of a gather. Call `wait`, from a thread that may block, for the result.
 
-    Until then the arrays belong to the gather; the kernel keeps them, whether anybody waits or not.
+    Until the gather ends its arrays must not be reused. The kernel keeps references to them, even if nobody waits.
     """
 
     def wait(self) -> int:
-        """What `Kernel.run` would have returned, once the gather is over."""
+        """Block until the gather ends. Returns what `Kernel.run` would have returned."""
         raise NotImplementedError
 
 
 class Kernel(Protocol):
-    """What a kernel module offers. It never reads or writes out of bounds, whatever it is handed.
+    """The interface of a kernel module. A kernel never reads or writes out of bounds, whatever its arguments are.
 
-    It has a function for each type of plan; `run` calls the one for the plan that it gets.
+    A kernel has one function for each type of plan; `run` calls the one for its plan.
     """
 
     name: str
@@ -42,34 +42,34 @@ class Kernel(Protocol):
         may_leave_unfinished: bool = False,
         further: Mapping[str, NDArray[Any]] | None = None,
     ) -> int:
-        """Gather `data` into `out` and return the first bad component of `indices` in row-major order, or -1.
+        """Gather `data` into `out`. Returns the first invalid component of `indices` in row-major order, or -1.
 
-        The caller's thread may be helped by up to `threads` - 1 others, where `splits`. Once its own part is done it
-        waits for them however long they take; with `may_leave_unfinished`, half a millisecond at most, and raises
-        `Unfinished` then.
+        If `splits`, up to `threads` - 1 helper threads share the work with the calling thread. After its own part the
+        caller waits for the helpers, without a limit by default. With `may_leave_unfinished` it waits at most half a
+        millisecond and then raises `Unfinished`.
 
-        All three are 1-D and contiguous: `data` of plan.data_items and `out` of plan.output_items carriers (uint8,
-        uint16, uint32, uint64 or complex128 by item size; `data` may be read-only), `indices` of plan.index_items of
-        any integer type, aligned. Every component is checked, also where the output is empty; what `out` holds after a
-        bad one is undefined. It takes no memory that grows with any of the three. Raises TypeError, having touched
-        nothing, for anything else.
+        `data`, `indices` and `out` are 1-D and contiguous. `data` has plan.data_items and `out` plan.output_items
+        carriers (uint8, uint16, uint32, uint64 or complex128, by item size); `data` may be read-only. `indices` has
+        plan.index_items aligned integers of any type. Every component is checked, even if the output is empty. After an
+        invalid component the contents of `out` are undefined. The kernel's working memory does not grow with the
+        arrays. Raises TypeError, before it touches any data, if an array does not match the plan.
 
-        `further` has the arrays that only some plans ask for, by name: the operator's inputs behind data and indices,
-        and what the function reports beside its result, as an array of one int64 that it adds to. A gather takes
-        `fill`, a slice in carriers that each tuple out of bounds picks instead, and `replaced`, one int64 that becomes
-        the number of components out of bounds, of which none is an error then (`check_arrays.can_fill`).
+        `further` maps names to the additional arrays that some plans need: operator inputs other than data and indices,
+        and counters (arrays of one int64) to which the kernel adds. A gather accepts `fill` and `replaced`: each tuple
+        that is out of bounds then selects the slice `fill` (in carriers) and is no error, and `replaced` (one int64) is
+        set to the number of components out of bounds (see `check_arrays.can_fill`).
         """
         ...
 
 
 class CpuKernel(Kernel, Protocol):
-    """What a kernel module of the CPU offers: lookups, too."""
+    """The interface of a CPU kernel module, which also does lookups."""
 
     def lookup(self, plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
-        """Look up all features into their outputs: -1, or what is wrong first, and then the outputs are undefined.
+        """Look up all features into their outputs. Returns -1, or which feature is invalid; outputs are then undefined.
 
-        That is the number of a feature with a bad index, plus BAD_OFFSETS where its offsets are wrong; all offsets are
-        checked before an index is. The bits of the output are the same for any number of `threads`. The arrays are as
-        `check_lookup_arrays` asks; raises TypeError, having touched nothing, for anything else.
+        For an invalid index it returns the feature's number, for invalid offsets that number plus BAD_OFFSETS. All
+        offsets are checked before any index. The output is bit-identical for any number of `threads`. Raises TypeError,
+        before it touches any data, if the arrays do not pass `check_lookup_arrays`.
         """
         ...

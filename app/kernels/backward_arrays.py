@@ -1,4 +1,4 @@
-"""The check of a gradient's arrays against its plan, before any of their memory is touched (see `check_arrays`)."""
+"""Check a gradient's arrays against its plan, before their memory is touched (see `check_arrays`)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def check_backward_arrays(
     places: object = None,
     count: object = None,
 ) -> None:
-    """Raises TypeError unless all are as the plan says, with exactly its sizes.
+    """Check that all arrays match the plan and have exactly its sizes. Raises TypeError if not.
 
-    `scratch` is int64 of at least plan.scratch_items; `places`, int64 of plan.rows, and `count`, one int64, are for
-    sparse plans alone.
+    `scratch` is int64 with at least plan.scratch_items items. Only sparse plans take `places` (int64, plan.rows items)
+    and `count` (one int64).
     """
     if plan.float_type not in FLOAT_TYPES or plan.item_size != DTYPES[plan.float_type].item_size:
         raise TypeError(f"the plan is for {plan.float_type} of {plan.item_size} bytes")
@@ -47,7 +47,7 @@ def check_backward_arrays(
 def sets_of(
     plan: BackwardPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]
 ) -> Iterator[tuple[int, BackwardPlan, NDArray[Any], NDArray[Any], NDArray[Any]]]:
-    """The gradients of the sets of batches that have the same tuples: where its components begin, plan and arrays."""
+    """Split a gradient by sets of batches that share tuples. Yields each set's first component, plan and arrays."""
     gather = plan.gather
     part = replace(plan, gather=replace(gather, batches=gather.batches_per_set, broadcast_indices=True))
     for number in range(gather.batches // gather.batches_per_set):

@@ -1,7 +1,7 @@
-"""The check of a kernel's arrays against its plan, before any of their memory is touched.
+"""Check a kernel's arrays against its plan, before their memory is touched.
 
-Every kernel makes it by itself: `numba_cpu` in compiled code, which comes here for the message alone, the others by
-`check_arrays`.
+Every kernel does this itself. `numba_cpu` does it in compiled code and calls these functions only for the error
+message; the other kernels call `check_arrays`.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from app.tensors.operator_signature import REDUCTIONS
 
 ScatterPlan = ScatterNDPlan | ScatterElementsPlan
 INDEX_TYPES: Final = tuple(np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8))
-_CARRIER_KINDS: Final = "uc"  # of the types that data and output have (see `app.tensors.dtypes.DType.carrier`)
+_CARRIER_KINDS: Final = "uc"  # NumPy kinds of the carriers (see `app.tensors.dtypes.DType.carrier`)
 
 
 def check_arrays(plan: GatherPlan, data: object, indices: object, out: object) -> None:
-    """Raises TypeError unless all three are as `app.kernels.Kernel.run` asks, with exactly the plan's sizes."""
+    """Check that the arrays meet `app.kernels.Kernel.run` and have the plan's sizes. Raises TypeError if not."""
     check_sets(plan)
     check_data(plan, data)
     check_indices_and_output(plan, indices, out)
 
 
 def check_sets(plan: GatherPlan) -> None:
-    """The part of `check_arrays` for the sets of tuples: each belongs to as many batches as the others."""
+    """Check that the sets of tuples divide the batches evenly. Part of `check_arrays`. Raises TypeError."""
     shared = plan.batches_per_set
     if not plan.broadcast_indices and (shared < 1 or plan.batches % shared):
         raise TypeError(f"sets of tuples for {shared} batches each do not make {plan.batches} batches")
 
 
 def can_fill(plan: Plan) -> bool:
-    """Whether kernels fill the slices of a plan by themselves: where no two batches use the same tuples."""
+    """Return whether kernels fill the slices of a plan themselves: only if no two batches share tuples."""
     return isinstance(plan, GatherPlan) and (plan.batches == 1 or plan.batches_per_set == 1)
 
 
 def check_fill(plan: GatherPlan, fill: object, replaced: object) -> None:
-    """Raises TypeError unless `fill` is a slice, in carriers, and `replaced` one int64 that may be written."""
+    """Check that `fill` is a slice of carriers and `replaced` one writable int64. Raises TypeError if not."""
     if not can_fill(plan):
         raise TypeError("several batches use the same tuples")
     _check_carriers(plan, fill, "fill", plan.slice_items)
@@ -50,16 +50,16 @@ def check_fill(plan: GatherPlan, fill: object, replaced: object) -> None:
 
 
 def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: object, out: object) -> None:
-    """`check_arrays` for single elements: no place that the plan can make lies outside data, either."""
+    """Like `check_arrays`, for GatherElements. Also checks that the plan cannot reach an item outside `data`."""
     check_places(plan)
     check_data(plan, data)
     check_indices_and_output(plan, indices, out)
 
 
 def check_scatter_arrays(plan: ScatterPlan, data: object, indices: object, out: object, updates: object) -> None:
-    """Raises TypeError unless all four are as `app.kernels.Kernel.run` asks, with exactly the plan's sizes.
+    """Check that all arrays meet `app.kernels.Kernel.run` and have the plan's sizes. Raises TypeError if not.
 
-    Updates are carriers, too.
+    `updates` must hold carriers too.
     """
     check_scatter_plan(plan)
     check_data(plan, data)
@@ -68,10 +68,10 @@ def check_scatter_arrays(plan: ScatterPlan, data: object, indices: object, out: 
 
 
 def check_scatter_plan(plan: ScatterPlan) -> None:
-    """The part of `check_scatter_arrays` for the plan alone.
+    """Check the plan alone, as a part of `check_scatter_arrays`. Raises TypeError if it is invalid.
 
-    Its type has the size of its items and, with a reduction, is one that can be reduced. No place that it can make lies
-    outside the output.
+    The size of its dtype must be the item size, a reduction needs an arithmetic dtype, and no item that the plan can
+    reach may lie outside the output.
     """
     dtype = DTYPES.get(plan.dtype)
     if dtype is None or plan.reduction not in REDUCTIONS or dtype.carrier.itemsize != plan.item_size:
@@ -89,7 +89,7 @@ def _check_sizes(plan: Plan) -> None:
 
 
 def check_places(plan: GatherElementsPlan | ScatterElementsPlan) -> None:
-    """Raises TypeError if a size is negative, or if a place that the plan can make lies outside data."""
+    """Raises TypeError if a size is negative, or if the plan can reach an item outside `data`."""
     numbers = (*plan.sizes, *plan.strides, plan.axis_size, plan.axis_stride, plan.data_items)
     if len(plan.sizes) != len(plan.strides) or min(numbers) < 0:
         raise TypeError("the plan has a negative size, or not a stride for each")
@@ -100,12 +100,12 @@ def check_places(plan: GatherElementsPlan | ScatterElementsPlan) -> None:
 
 
 def check_data(plan: Plan, data: object) -> None:
-    """The part of `check_arrays` for data that lie in this machine's memory."""
+    """Check `data` in host memory. Part of `check_arrays`."""
     _check_carriers(plan, data, "data", plan.data_items)
 
 
 def check_indices_and_output(plan: Plan, indices: object, out: object) -> None:
-    """The rest of `check_arrays`."""
+    """Check `indices` and `out`. Part of `check_arrays`."""
     _check_sizes(plan)
     array = check_array(indices, "indices", plan.index_items)
     if array.dtype not in INDEX_TYPES:
@@ -121,7 +121,7 @@ def _check_carriers(plan: Plan, array: object, role: str, items: int) -> NDArray
 
 
 def check_carriers(array: object, role: str, items: int | None, item_size: int) -> NDArray[Any]:
-    """The array, of carriers of `item_size` bytes and else as `check_array` asks. Raises TypeError."""
+    """Return the array if it holds carriers of `item_size` bytes and passes `check_array`. Raises TypeError if not."""
     found = check_array(array, role, items)
     if found.dtype.kind not in _CARRIER_KINDS or found.itemsize != item_size or not found.dtype.isnative:
         raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {item_size} bytes")
@@ -129,7 +129,7 @@ def check_carriers(array: object, role: str, items: int | None, item_size: int) 
 
 
 def check_int64(array: object, role: str, items: int | None) -> NDArray[np.int64]:
-    """The array, of int64 that can be written and else as `check_array` asks. Raises TypeError."""
+    """Return the array if it holds writable int64 and passes `check_array`. Raises TypeError if not."""
     found = check_array(array, role, items)
     if found.dtype != np.int64 or not found.flags.carray:
         raise TypeError(f"{role} must be a writable array of int64")
@@ -137,7 +137,7 @@ def check_int64(array: object, role: str, items: int | None) -> NDArray[np.int64
 
 
 def check_array(array: object, role: str, items: int | None) -> NDArray[Any]:
-    """The array, of one axis and so many items (None: any number). Raises TypeError for anything else."""
+    """Return the array if it is 1-D, contiguous and has `items` items (None: any number). Raises TypeError if not."""
     if type(array) is not np.ndarray:
         raise TypeError(f"{role} must be an array of NumPy's, not a {type(array).__name__}")
     if array.ndim != 1 or not array.flags.c_contiguous:
@@ -148,7 +148,10 @@ def check_array(array: object, role: str, items: int | None) -> NDArray[Any]:
 
 
 def widened(indices: NDArray[Any]) -> NDArray[np.int64]:
-    """Indices of any integer type as int64; a uint64 above 2**63 - 1 becomes that, out of bounds everywhere."""
+    """Convert indices of any integer type to int64.
+
+    A uint64 above 2**63 - 1 becomes 2**63 - 1, which is always out of bounds.
+    """
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(2**63 - 1))
     wide: NDArray[np.int64] = indices.astype(np.int64, copy=False)

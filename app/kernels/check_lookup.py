@@ -1,6 +1,6 @@
-"""The arrays of a lookup as kernels take them, and the check of them against the plan before their memory is touched.
+"""The arrays of a lookup, and their check against the plan before a kernel touches their memory.
 
-`numba_cpu` makes the check in compiled code and comes here for the message alone.
+`numba_cpu` repeats the check in compiled code and calls this one only for its error message.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from app.operators.lookup_plan import POOLED_DTYPES, FeaturePlan
 from app.tensors.dtypes import DTYPES
 
 BAD_OFFSETS: Final = 1 << 62
-"""Added to the number of a feature whose offsets are wrong, whatever its indices are."""
+"""Added to the number of a feature with invalid offsets, regardless of its indices."""
 
 
 class FeatureArrays(NamedTuple):
-    """The arrays of a feature, each of one axis and contiguous: table, weights, `fill` and `out` as carriers.
+    """The arrays of a feature, each 1-D and contiguous. `table`, `weights`, `fill` and `out` hold carriers.
 
-    An index equal to the number of rows stands for the row `fill`, if there is one. `out` is the whole output, of
-    which the feature writes its columns.
+    If `fill` is given, an index equal to the number of rows selects it as the row. `out` is the whole output; the
+    feature writes only its own columns.
     """
 
     table: NDArray[Any]
@@ -35,7 +35,7 @@ class FeatureArrays(NamedTuple):
 
 
 def check_lookup_arrays(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays]) -> None:
-    """Raises TypeError unless the arrays of each feature are as its plan says."""
+    """Check that the arrays of each feature match its plan. Raises TypeError if they do not."""
     if len(plans) != len(arrays):
         raise TypeError(f"{len(plans)} features are planned and the arrays of {len(arrays)} are given")
     for plan, given in zip(plans, arrays, strict=True):
@@ -77,7 +77,7 @@ def _check_plan(plan: FeaturePlan) -> None:
 
 
 def _check_indices(role: str, array: object, items: int) -> str:
-    """The name of the type."""
+    """Check the array. Returns the name of its type."""
     found = check_array(array, role, items)
     if found.dtype not in (np.int32, np.int64) or not found.flags.aligned:
         raise TypeError(f"{role} of type {found.dtype}: they must be int32 or int64, aligned")
@@ -85,7 +85,7 @@ def _check_indices(role: str, array: object, items: int) -> str:
 
 
 def rows_of(plan: FeaturePlan, out: NDArray[Any]) -> NDArray[Any]:
-    """The rows that the feature writes, as an array of its items, [output rows, group * row_items]."""
+    """Return the output rows of a feature as a view, [output rows, group * row_items]."""
     shape = plan.output_rows, plan.group * plan.row_items
     if 0 in shape:
         return np.empty(shape, out.dtype)
@@ -94,7 +94,7 @@ def rows_of(plan: FeaturePlan, out: NDArray[Any]) -> NDArray[Any]:
 
 
 def rows_read(plan: FeaturePlan, given: FeatureArrays, indices: NDArray[Any]) -> NDArray[Any]:
-    """The rows at `indices`, none out of bounds, as carriers, [indices, row_items]."""
+    """Return the rows at `indices`, which must all be valid, as carriers [indices, row_items]."""
     table = given.table.reshape(plan.rows, plan.row_items)
     if given.fill is None:
         found: NDArray[Any] = table[indices]

@@ -1,4 +1,4 @@
-"""Floats of one type to another, each rounded once, half to even: what `output_dtype` asks for."""
+"""Convert floats to another float type, with one rounding, half to even. `output_dtype` uses it."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 
 
 def converted(items: NDArray[Any], dtype: DType, target: DType) -> NDArray[Any]:
-    """Floats of type `dtype`, as carriers or items, in the type `target`.
+    """Convert floats of type `dtype`, given as carriers or items, to the type `target`.
 
-    What is too large becomes infinite, NaN stays NaN. Both are types of floats.
+    Values out of range become infinite and NaN stays NaN. Both types must be float types.
     """
     numbers = items.view(dtype.numpy)
     with np.errstate(over="ignore", invalid="ignore"):
         if target.numpy == _BFLOAT16 and dtype.item_size == 8:
-            numbers = _rounded_to_odd(numbers)  # ml_dtypes would round twice, to float32 and from there
+            numbers = _rounded_to_odd(numbers)  # ml_dtypes would round twice, by way of float32
         elif dtype.numpy.kind != "f":
-            numbers = numbers.astype(np.float32)  # of ml_dtypes: exact, and NumPy rounds from there
+            numbers = numbers.astype(np.float32)  # ml_dtypes floats convert exactly; NumPy does the rounding
         found: NDArray[Any] = numbers.astype(target.numpy, copy=False)
     return found
 
 
 def in_type(tensor: Tensor, target: DType) -> Tensor:
-    """A tensor of floats in another type."""
+    """Convert a tensor of floats to another float type."""
     return Tensor(target, tensor.shape, converted(tensor.array, tensor.dtype, target))
 
 
 def _rounded_to_odd(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Float64 as float32, rounded to odd: what is rounded to fewer bits from there is as if it had been rounded once.
+    """Convert float64 to float32, rounded to odd. A later rounding to fewer bits then equals one direct rounding.
 
     Source: S. Boldo and G. Melquiond, Emulation of a FMA and correctly rounded sums: proved algorithms using rounding
     to odd, IEEE Transactions on Computers 57 (2008).
     """
     nearest = numbers.astype(np.float32)
     bits = nearest.view(np.uint32)
-    bits -= np.abs(nearest) > np.abs(numbers)  # towards zero
+    bits -= np.abs(nearest) > np.abs(numbers)  # toward zero
     bits |= nearest != numbers
     return nearest

@@ -1,6 +1,6 @@
-"""The interface of a GPU: copying tensors to its memory, a gather on it, and the three errors it can raise.
+"""The interface of a GPU: copy tensors to its memory, run gathers there, and its three errors.
 
-`cupy_gpu.device` implements it; nothing else imports CuPy.
+`cupy_gpu.device` implements it; no other module imports CuPy.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from app.operators.gather_plan import GatherPlan
 
 
 class NoDevice(Exception):
-    """There is no GPU that could be used; says why."""
+    """No usable GPU was found. The message says why."""
 
 
 class OutOfDeviceMemory(Exception):
-    """The device has not enough free memory at this moment."""
+    """The device does not have enough free memory now."""
 
 
 class DeviceFailed(Exception):
-    """The device or its driver reported an error: nothing that it does can be trusted any more."""
+    """The device or its driver reported an error. Nothing that the device does can be trusted any more."""
 
 
 class Copy(Protocol):
-    """Items on the device. Their memory is free once nobody refers to this."""
+    """Items in device memory. The memory is freed when the last reference to this object is gone."""
 
     nbytes: int
 
 
 class Device(Protocol):
-    """One GPU. All methods block, and any number of threads may call at the same time.
+    """One GPU. All methods block and are thread-safe.
 
-    `description` says what it is, `memory` is the most bytes that the service may use of it.
+    `description` is its name for people; `memory` is the maximum number of its bytes that the service may use.
     """
 
     description: str
     memory: int
 
     def upload(self, items: NDArray[Any]) -> Copy:
-        """A copy of `items` on the device. Raises OutOfDeviceMemory and DeviceFailed."""
+        """Copy `items` to the device. May raise OutOfDeviceMemory or DeviceFailed."""
         ...
 
     def run(self, plan: GatherPlan, data: Copy | NDArray[Any], indices: NDArray[Any], out: NDArray[Any]) -> int:
-        """As `app.kernels.Kernel.run`, for data on the device or here; `indices` may be of any integer type.
+        """Like `app.kernels.Kernel.run`. `data` is in device or host memory; `indices` may have any integer type.
 
-        Raises OutOfDeviceMemory and DeviceFailed.
+        May raise OutOfDeviceMemory or DeviceFailed.
         """
         ...
 
     def used(self) -> int:
-        """Bytes of the device's memory that copies and gathers hold now."""
+        """Return the bytes of device memory that copies and gathers hold now."""
         ...

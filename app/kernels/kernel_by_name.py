@@ -1,4 +1,4 @@
-"""The CPU kernel that a setting names."""
+"""Find the CPU kernel for the name in a setting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from app.kernels import CpuKernel
 
 
 def kernel_named(name: str) -> CpuKernel:
-    """The CPU kernel of this name, `numba` or `numpy`: only of the former Numba is imported."""
+    """Return the CPU kernel `numba` or `numpy`. Numba is imported only for the former."""
     if name == "numba":
         from app.kernels import numba_cpu  # noqa: PLC0415
 

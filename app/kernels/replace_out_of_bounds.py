@@ -1,6 +1,6 @@
-"""Indices that are out of bounds made valid before a kernel runs, and the slices of theirs filled after it.
+"""Replace indices that are out of bounds before a kernel runs, and fill the slices of such tuples afterward.
 
-Whatever kernel runs then sees valid indices only.
+Every kernel can then rely on valid indices.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 REPLACED_BYTES: Final = 17
-"""What `replace_out_of_bounds` takes for each component at most: twice an int64, and a byte for its tuple."""
+"""Maximum bytes that `replace_out_of_bounds` allocates per component: two int64, and one byte for its tuple."""
 _TUPLES_PER_BLOCK: Final = 1 << 14
-"""Tuples that are replaced, or whose slices are filled, together: that bounds NumPy's memory for what lies between."""
+"""Tuples per block, when indices are replaced or slices filled. It bounds NumPy's temporary memory."""
 _SHORT_SLICE: Final = 1 << 10
-"""Bytes of a slice that is written as one item."""
+"""Maximum bytes of a slice that is written as a single item."""
 _BEYOND_INT64: Final = np.uint64(2**63)
 
 
 class Replacement(NamedTuple):
-    """Flat `indices` of which none is out of bounds, and how many components were `replaced`.
+    """Flat `indices` without invalid ones, and the number of components that were `replaced`.
 
-    `filled` says of each tuple whether its slice is to be filled, None if no tuple's is. On an axis of size 0 there
-    is no valid index: under clip and wrap the components stay, are not counted, and a kernel finds the first of them.
+    `filled` says for each tuple whether its slice must be filled; None if no slice must be. An axis of size 0 has no
+    valid index: with clip and wrap its components are kept and not counted, and the kernel reports the first of them.
     """
 
     indices: NDArray[Any]
@@ -40,9 +40,10 @@ class Replacement(NamedTuple):
 
 
 def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> Replacement:
-    """What `mode`, clip, wrap or fill, makes of the flat indices of a plan; they are copied where one is replaced.
+    """Apply `mode` (clip, wrap or fill) to the flat indices of a plan. They are copied only if one is replaced.
 
-    Components are judged one by one, after the dialect's own wrap (`plan.wrap`).
+    Each component is judged separately, after negative components have been wrapped if the dialect does so
+    (`plan.wrap`).
     """
     components = _as_int64(plan, indices, mode).reshape(-1, plan.depth)
     sizes = np.array(plan.dims, np.int64)
@@ -57,7 +58,7 @@ def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) 
             values = np.where((values < 0) & (values >= -sizes), values + sizes, values)
         outside = (values < 0) | (values >= sizes)
         near = values % np.maximum(sizes, 1) if mode == "wrap" else values.clip(0, np.maximum(sizes - 1, 0))
-        if mode != "fill":  # on an axis of size 0 they stay
+        if mode != "fill":  # components on an axis of size 0 are kept
             near[:, empty] = values[:, empty]
             outside[:, empty] = False
         valid[block] = near
@@ -66,7 +67,7 @@ def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) 
     if replaced == 0:
         return Replacement(indices, 0, None)
     if mode != "fill" and 0 in plan.dims and indices.dtype == np.uint64:
-        # None is negative now, and those that stay may be no int64: an error says what the request has.
+        # No component is negative now. Kept ones may exceed int64, and the error must show the values of the request.
         unsigned = valid.view(np.uint64)
         unsigned[:, empty] = indices.reshape(-1, plan.depth)[:, empty]
         return Replacement(unsigned.reshape(-1), replaced, None)
@@ -74,7 +75,7 @@ def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) 
 
 
 def _as_int64(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> NDArray[np.int64]:
-    """The indices as int64; of those beyond it others of which `mode` makes the same."""
+    """Convert the indices to int64. Those too large for it become others on which `mode` has the same effect."""
     if indices.dtype != np.uint64 or not (indices >= _BEYOND_INT64).any():
         return indices.astype(np.int64) if indices.dtype != np.int64 else indices.view()
     if mode != "wrap":
@@ -83,14 +84,14 @@ def _as_int64(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> NDArray[n
     rows = indices.reshape(-1, plan.depth)
     sizes = np.array([max(size, 1) for size in plan.dims], np.uint64)
     near: NDArray[np.uint64] = rows % sizes + sizes
-    # Only on an axis so long that data has no items is that no int64: then it stays out of bounds, whatever it is.
+    # This exceeds int64 only if an axis is so long that data has no items. The component is out of bounds in any case.
     np.minimum(near, _BEYOND_INT64 - np.uint64(1), out=near)
     np.copyto(near, rows, where=rows < _BEYOND_INT64)
     return near.view(np.int64).reshape(-1)
 
 
 def zero_item(dtype: DType) -> Tensor:
-    """A tensor of one item, which is 0, false or an empty string."""
+    """Return a tensor with one item: 0, false or an empty string."""
     if dtype.kind == "string":
         return PackedStrings(dtype, (1,), np.zeros(1, np.int64), octets=np.zeros(HEAD, np.uint8))
     return Tensor(dtype, (1,), np.zeros(1, dtype.numpy))
@@ -99,9 +100,10 @@ def zero_item(dtype: DType) -> Tensor:
 def filled_output(
     plan: Plan, output: Tensor, filled: NDArray[np.bool_], item: Tensor, charge: Callable[[int], None]
 ) -> Tensor:
-    """The output with `item` in the slices of the tuples that are `filled`; of strings it is another one.
+    """Write `item` to the slices of the tuples in `filled`. Returns the output, for strings a new tensor.
 
-    `charge` is told the bytes that those take before they are taken, and may raise. Raises tensor_damaged.
+    `charge` is called with the bytes of the new strings before they are allocated, and may raise. Also raises
+    tensor_damaged.
     """
     if isinstance(output, PackedStrings) and isinstance(item, PackedStrings):
         where = np.zeros(plan.output_items, np.bool_)
@@ -112,7 +114,7 @@ def filled_output(
 
 
 def fill_slices(plan: Plan, out: NDArray[Any], filled: NDArray[np.bool_], value: Any) -> None:
-    """Write `value` to all items of the slices of `out` whose tuples are `filled`."""
+    """Write `value` to all items of the slices of `out` whose tuples are in `filled`."""
     if not out.size:
         return
     slices, one = _as_slices(out, plan.slice_items, value)
@@ -130,9 +132,9 @@ def fill_slices(plan: Plan, out: NDArray[Any], filled: NDArray[np.bool_], value:
 
 
 def _as_slices(out: NDArray[Any], slice_items: int, value: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The slices of `out`, one a row, and what fills one.
+    """View `out` with one slice per row. Returns the view and the value that fills a row.
 
-    A short slice is one item of NumPy's, which writes those two to eight times as fast as rows.
+    Short slices become single NumPy items, which are two to eight times as fast to write as rows.
     """
     width = slice_items * out.itemsize
     if width > _SHORT_SLICE:

@@ -1,4 +1,4 @@
-"""Tuples of indices by the range of rows that has them: what each shard of a table in row ranges is asked for."""
+"""Split tuples of indices by row range: find what to request from each shard of a table that is split into ranges."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from numpy.typing import NDArray
 
 
 class Parts(NamedTuple):
-    """Tuples by the range that has their first component as a row."""
+    """Tuples grouped by the row range that holds their first component."""
 
     ranges: list[int]
-    """The numbers of the ranges that have a tuple, ascending."""
+    """The numbers of the ranges with at least one tuple, ascending."""
     bounds: list[int]
-    """Where in `order` the tuples of each of them begin, and the end of the last."""
+    """Offsets in `order`: where the tuples of each of `ranges` begin, and the end of the last."""
     order: NDArray[np.int64]
-    """The numbers of the tuples, those of one range after those of another, ascending within each."""
+    """The numbers of the tuples, sorted by range and in ascending order within each range."""
     moved: NDArray[np.int64]
-    """The flat tuples in that order, the first component of each counted from the start of its range."""
+    """The flat tuples in the order of `order`. The first component of each counts from the start of its range."""
 
 
 def split(indices: NDArray[np.int64], dims: Sequence[int], wrap: bool, stops: NDArray[np.int64]) -> Parts:
-    """Flat `indices`, tuples with a component for each size of `dims`, by ranges of axis 0 that end at `stops`.
+    """Split flat `indices`, tuples with one component for each of `dims`, by the ranges of axis 0 that end at `stops`.
 
-    `stops` is read-only. Raises IndexError if a component is out of bounds: outside [-size, size - 1], without
-    `wrap` [0, size - 1].
+    `stops` may be read-only. Raises IndexError if a component is out of bounds: outside [-size, size - 1] with `wrap`,
+    outside [0, size - 1] without.
     """
     tuples, sizes = indices.reshape(-1, len(dims)), np.array(dims, np.int64)
     if len(tuples) == 0:
@@ -37,7 +37,7 @@ def split(indices: NDArray[np.int64], dims: Sequence[int], wrap: bool, stops: ND
     rows = tuples[:, 0]
     if lowest[0] < 0:
         rows = np.where(rows < 0, rows + sizes[0], rows)
-    numbers = np.searchsorted(stops, rows, "right").astype(np.uint16)  # 16 bits are sorted by counting
+    numbers = np.searchsorted(stops, rows, "right").astype(np.uint16)  # NumPy uses a radix sort for 16 bits
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(numbers, minlength=stops.size)
     starts = stops - np.diff(stops, prepend=0)

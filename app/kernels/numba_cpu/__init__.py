@@ -1,7 +1,7 @@
-"""The CPU kernel compiled by Numba: a function for each type of plan, each in a module of its own.
+"""The CPU kernel compiled by Numba: one function for each type of plan, each in a module of its own.
 
-A plan whose function is not compiled yet runs in NumPy's kernel, and so does a lookup: a first start answers before it
-has compiled anything.
+Until the function for a plan or for lookups is compiled, the NumPy kernel runs instead. So the first start can answer
+requests before it has compiled anything.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _MODULES: Final[dict[type, Any]] = {
     ScatterElementsPlan: scatter_kernel,
     FeaturePlan: lookup_kernel,
 }
-"""The module for each type of plan, in the order in which they are compiled."""
+"""The module for each type of plan, in the order of compilation."""
 _compiled: Final[dict[type, Callable[..., int]]] = {}
-"""The function for each type of plan that is compiled."""
+"""The functions compiled so far, by type of plan."""
 
 
 def run(
@@ -72,7 +72,7 @@ def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], thread
 
 
 def warm(progress: Callable[[str], None] = lambda text: None) -> None:
-    """Compile all functions, or load them from the cache; each is used from then on."""
+    """Compile all functions, or load them from the cache. Each is used as soon as it is ready."""
     shared_team()
     for plan, module in _MODULES.items():
         started = perf_counter()

@@ -1,7 +1,7 @@
-"""The loops of a scatter: each update of a block replaces its target, or is reduced into it.
+"""The loops of a scatter: each update of a block replaces its target or is reduced into it.
 
-There is one loop for rows and one for single items. They are compiled for each reduction and each type of item; what
-does not depend on the type is compiled for each size only, and a minimum and a maximum share theirs.
+There is one loop for rows and one for single items, compiled for each reduction and item type. Where the type does not
+matter they are compiled once per item size. Minimum and maximum share their loops.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
 from app.tensors.dtypes import DTYPES
 
 REPLACE, ADD, MULTIPLY, EXTREME = range(4)
-"""What is done with a target and its update."""
+"""How a target is combined with its update."""
 OPERATIONS: Final = {"none": REPLACE, "add": ADD, "mul": MULTIPLY, "min": EXTREME, "max": EXTREME}
 Combine = Callable[[Any, Any, int], Any]
-"""(old item, update, flip): what becomes of the item. For `flip` see `flip_of`."""
+"""(old item, update, flip): return the new item. See `flip_of`."""
 
 
 def kind_of(dtype: str, reduction: str, row_bytes: int) -> int:
-    """The kind of the items that rows are made of, for a reduction of a type.
+    """Return the kind of the items in a row, for a reduction of a dtype.
 
-    It is their size, unless they are floats; a row that is replaced is made of the largest integers that fit.
+    It is the item size, except for floats. A row that is replaced consists of the largest integers that divide it.
     """
     if reduction == "none":
         return next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)
@@ -37,14 +37,14 @@ def kind_of(dtype: str, reduction: str, row_bytes: int) -> int:
 
 
 def kind_size(kind: int) -> int:
-    """Bytes of an item of a kind."""
+    """Return the bytes per item of a kind."""
     return next((np.dtype(each.item).itemsize for each in FLOATS if each.kind == kind), kind)
 
 
 def flip_of(dtype: str, reduction: str) -> int:
-    """What makes a maximum of signed integers of any minimum or maximum: the bits to turn in integers.
+    """Return what turns any minimum or maximum into a maximum of signed integers: the bits to flip.
 
-    Floats change their sign where it is not 0.
+    For floats, any value other than 0 selects the minimum.
     """
     row = DTYPES[dtype]
     unsigned = -(1 << (8 * row.item_size - 1)) if row.kind == "uint" else 0
@@ -72,7 +72,7 @@ def _extreme_integer(old: int, new: int, flip: int) -> int:
 
 
 def _extreme(number: FloatKind) -> Combine:
-    """The lesser or greater as IEEE 754-2019 has it: a NaN wins, the first one that comes, and -0 is less than 0."""
+    """Make the minimum or maximum of IEEE 754-2019: the first NaN wins, and -0 is less than 0."""
     widen, bits = number.widen, number.bits
 
     @inlined
@@ -90,9 +90,9 @@ def _extreme(number: FloatKind) -> Combine:
 
 
 def _with_branch(extreme: Combine, widen: Callable[[Any], float]) -> Combine:
-    """`extreme` for updates of one item: most do not beat the best of those before.
+    """Speed up `extreme` for updates of a single item: most updates do not beat the best one so far.
 
-    The processor foresees the branch, and no update waits for the one before.
+    The processor predicts the branch, so an update does not wait for the previous one.
     """
 
     @inlined
@@ -106,7 +106,7 @@ def _with_branch(extreme: Combine, widen: Callable[[Any], float]) -> Combine:
 
 
 def _rounded(number: FloatKind, combine: Combine) -> Combine:
-    """`combine` of floats, in float32 or float64 and rounded half to even."""
+    """Make `combine` for floats: computed in float32 or float64, and rounded half to even."""
     widen, narrow = number.widen, number.narrow
 
     @inlined
@@ -129,9 +129,9 @@ def _are_equal(items: Items) -> bool:
 
 
 def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> Loop:
-    """The loop over a block of updates whose items are of a type.
+    """Make the loop over a block of updates for one item type.
 
-    `combine_one` is for updates of the same item, one after another, if another form is faster there.
+    `combine_one` replaces `combine` for consecutive updates of the same item, if another form is faster there.
     """
     combine_in_turn = combine_one or combine
     items_of, table_of = items_at(number), table_at(number)
@@ -141,14 +141,14 @@ def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> 
         count = end - begin
         if ult(items[0] - begin, count) and _are_equal(items):
             first = np.uint64(items[0])
-            total = output[first]  # in a register: in memory each update would wait for the store of the one before
+            total = output[first]  # kept in a register: in memory each update would wait for the previous store
             for t in range(len(items)):
                 total = combine_in_turn(total, updates[t], flip)
             output[first] = total
             return
         for t in range(len(items)):
             if ult(items[t] - begin, count):  # a negative one is large, unsigned
-                item = np.uint64(items[t])  # Numba does not look whether it is negative
+                item = np.uint64(items[t])  # skips Numba's check for negative indices
                 output[item] = combine(output[item], updates[t], flip)
 
     @inner
@@ -176,7 +176,7 @@ def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> 
 
 
 def _by_size(combine: Combine) -> Loop:
-    """The loop for items of the job's kind, which is their size."""
+    """Make the loop for items whose kind is their size."""
     of_1, of_2, of_4, of_8 = (_loop(number, combine) for number in (np.int8, np.int16, np.int32, np.int64))
 
     @inner
@@ -194,7 +194,7 @@ def _by_size(combine: Combine) -> Loop:
 
 
 def _by_type(of_integers: Combine, loop_of: Callable[[FloatKind], Loop]) -> Loop:
-    """The loop for items of the job's kind."""
+    """Make the loop for items of any kind."""
     integers, floats = _by_size(of_integers), by_float_kind(loop_of)
 
     @inner
@@ -224,9 +224,9 @@ _extreme_by_type: Final = _by_type(_extreme_integer, _extreme_loop)
 
 @inner
 def apply_updates(job: Any, source: Address, rows: Items, own: Items, begin: int, end: int) -> None:
-    """Apply the updates at `source`, which name `rows` of the output, to those rows that are in [begin, end).
+    """Apply the updates at `source` to the output rows that they name, as far as these are in [begin, end).
 
-    Of updates of more than one item `own` says which these are (see `find_own`).
+    For updates of more than one item, `own` selects these updates (see `find_own`).
     """
     if job.operation == REPLACE:
         _replace_by_size(job, source, rows, own, begin, end)

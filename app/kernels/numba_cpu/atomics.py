@@ -20,7 +20,7 @@ _cgutils: Any = numba.core.cgutils
 _int64: Final = types.int64
 _INT64: Final = ir.IntType(64)
 _CLOCK_MONOTONIC: Final = 1
-"""Its number in Linux's <time.h>."""
+"""The value of CLOCK_MONOTONIC in Linux's <time.h>."""
 
 
 def _load(builder: Builder, base: Any, place: Any) -> Any:
@@ -57,19 +57,22 @@ def _wait_a_moment(builder: Builder) -> None:
 
 
 load_seq_cst: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load)
-"""(base, place): the int64 at base + 8 * place."""
+"""(base, place): return the int64 at base + 8 * place."""
 fetch_add_seq_cst: Final = _read_modify_write("add")
 exchange_seq_cst: Final = _read_modify_write("xchg")
 fetch_umin_seq_cst: Final = _read_modify_write("umin")
-"""Change the int64 at that place, and return what it was; the last one takes the smaller as unsigned."""
+"""(base, place, value): change the int64 at base + 8 * place. Returns its old value.
+
+The three functions add to it, replace it, and store the smaller of the two as unsigned.
+"""
 compare_exchange_seq_cst: Final[Callable[[Address, int, int, int], bool]] = intrinsic(
     types.boolean, (_int64,) * 4, _compare_exchange
 )
-"""(base, place, old, new): set the int64 to `new` if it is `old`; whether it was."""
+"""(base, place, old, new): set the int64 to `new` if it equals `old`. Returns whether it did."""
 nanoseconds: Final[Callable[[], int]] = intrinsic(_int64, (), _clock)
-"""Nanoseconds of a clock that only goes forward."""
+"""Return the nanoseconds of a monotonic clock."""
 pause: Final[Callable[[], None]] = intrinsic(types.none, (), _wait_a_moment)
-"""Let a core that only watches leave its means to others."""
+"""Spin-loop hint: leaves the core's resources to its sibling thread."""
 sem_wait: Final[Any] = types.ExternalFunction("sem_wait", types.int32(_int64))
 sem_post: Final[Any] = types.ExternalFunction("sem_post", types.int32(_int64))
 sched_yield: Final[Any] = types.ExternalFunction("sched_yield", types.int32())

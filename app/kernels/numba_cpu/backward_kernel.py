@@ -1,17 +1,17 @@
-"""The gradient of a gather in one function compiled by Numba, with the threads of the gather's kernel.
+"""The gradient of a gather, compiled by Numba and run by the thread team.
 
-The rows that tuples name are checked and written down first; of a sparse gradient the distinct ones are numbered, and
-those are the rows of its result. Then each chunk owns some rows: it clears their sums, goes over all tuples in their
-order, adds the slices that belong there (`add_gradients`), and writes the result. Sums of float32 and float64 are made
-in the result itself, those of 16-bit floats in working memory. So no two threads add to one sum, each is added up in
-the order of the tuples, and the bits are the same for any number of threads.
+First the row indices named by the tuples are checked and recorded. For a sparse gradient the distinct rows are
+numbered; they become the rows of its result. Then each chunk owns some rows: it clears their sums, scans all tuples in
+order, adds the slices for its rows (`add_gradients`), and writes the result. Sums in float32 and float64 are computed
+in the result itself, those of 16-bit floats in working memory. So no two threads add to the same sum, each sum is added
+up in the order of the tuples, and the result is bit-identical for any number of threads.
 
-The working memory `scratch` is int64 and holds, one behind the other:
+The working memory `scratch` is an int64 array that holds, in this order:
 
-    SCRATCH_HEAD    counters, while the rows of a sparse gradient are sorted
-    tuples          the number of the row that each tuple names
-    2 * tuples      of a sparse gradient: the order of its tuples, while they are sorted
-    the rest        of a gradient of 16-bit floats: the sums, float32 [rows, row_items]
+    SCRATCH_HEAD    counters for sorting the rows of a sparse gradient
+    tuples          the row number that each tuple names
+    2 * tuples      sparse gradients only: the order of the tuples during the sort
+    the rest        16-bit floats only: the sums, float32 [rows, row_items]
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class BackwardJob(IndexedJob):
     result: Address
     sums: Address
     named: Address
-    """The numbers of the rows that the tuples name."""
+    """Row numbers that the tuples name."""
     run_chunk: Address
     """The address of `backward_chunk`."""
     batches: int
     tuples: int
-    """Of a batch, or of all batches if these are `broadcast`."""
+    """Tuples per batch, or of all batches together if they are `broadcast`."""
     broadcast: bool
     sparse: bool
     batch_rows: int
-    """Slices of grad_data in a batch: what tuples name."""
+    """Slices of grad_data per batch, which tuples name."""
     result_rows: int
-    """Of the result of a batch: if it is sparse, the distinct rows of those."""
+    """Rows of the result per batch; for a sparse gradient, the number of distinct rows."""
     row_items: int
     item_kind: int
     """One of `float_kinds.KINDS`."""
     item_size: int
     sum_size: int
     finishes: bool
-    """Whether sums are to be multiplied or rounded."""
+    """Whether the sums must still be multiplied or rounded."""
     coefficient: float
 
 
@@ -82,7 +82,7 @@ def run(
     may_leave_unfinished: bool = False,
     **further: NDArray[np.int64],
 ) -> int:
-    """See `app.kernels.reference.backward.run` for `further`; it never leaves a gradient unfinished."""
+    """See `app.kernels.reference.backward.run` for `further`. A gradient is never left unfinished."""
     kernel, team = compiled(), shared_team()
     if threads > 1:
         team.prepare(threads)
@@ -95,7 +95,8 @@ def run(
                 return begin + bad
         return -1
     job = job_of_plan(plan, kernel.chunk).copy()
-    job.view(_JOB)["coefficient"] = plan.coefficient  # plans with 0.0 and -0.0 are equal
+    # set here, because plans with 0.0 and -0.0 compare equal and share a cached job
+    job.view(_JOB)["coefficient"] = plan.coefficient
     distinct = further.get("places", scratch)
     first: int = kernel.run(data, indices, out, scratch, distinct, job, team.address, threads - 1)
     if first < 0 and plan.sparse:
@@ -105,7 +106,10 @@ def run(
 
 @lru_cache(maxsize=KEPT_PLANS)
 def job_of_plan(plan: BackwardPlan, chunk: Address) -> NDArray[np.int64]:
-    """The job of a plan without arrays and coefficient, a `BackwardJob` as int64. Raises TypeError for a wrong plan."""
+    """Make the job of a plan without arrays and coefficient: a `BackwardJob` as int64.
+
+    Raises TypeError if the plan is invalid.
+    """
     if not 1 <= plan.depth <= MAX_DEPTH:
         raise TypeError(f"the plan has {plan.depth} axes")
     kind = KINDS[plan.float_type]
@@ -131,7 +135,7 @@ def job_of_plan(plan: BackwardPlan, chunk: Address) -> NDArray[np.int64]:
 
 @cache
 def compiled() -> CompiledKernel:
-    """The compiled functions."""
+    """Return the compiled functions."""
     return compile_kernel(_backward, (*(header,) * 6, types.int64, types.int64), backward_chunk)
 
 
@@ -145,9 +149,10 @@ def _backward(
     team: Address,
     helpers: int,
 ) -> int:
-    """The whole gradient, with up to so many helpers: the first bad component, or -1. The arrays are checked.
+    """Compute the gradient with at most `helpers` helpers, from checked arrays. Returns the first invalid component, or
+    -1.
 
-    A sparse one writes the rows that are named to `distinct`, and how many there are to the job's `result_rows`.
+    A sparse gradient writes the distinct rows to `distinct` and their number to the job's `result_rows`.
     """
     job = _job_at(address(job_array))
     job.gradient, job.result, job.indices = address(data), address(out), address(indices)
@@ -170,7 +175,7 @@ def _backward(
         return -1
     row_bytes, slices = job.row_items * job.item_size, job.batches * job.tuples
     work = (slices + rows) * row_bytes // 8 + tuples * job.depth
-    # Each chunk looks at all tuples: of short slices that takes as long as to add them.
+    # Every chunk scans all tuples; for short slices the scan costs as much as the additions.
     if row_bytes < LINE and rows * row_bytes < slices * LINE:
         helpers = 0
     job_address = stack_job()
@@ -181,7 +186,7 @@ def _backward(
 
 
 def backward_chunk(job_address: Address, number: int) -> int:
-    """Write the rows of chunk `number` of a gradient: -1."""
+    """Write the rows of chunk `number`. Always returns -1."""
     job = _job_at(record_job_at(job_address).record)
     low = first_of_chunk(job_address, number)
     high = end_of_chunk(job_address, number)
@@ -192,6 +197,6 @@ def backward_chunk(job_address: Address, number: int) -> int:
         first, begin = 0 if job.broadcast else batch * job.tuples, batch * job.result_rows
         named = int64_items(job.named + 8 * first, job.tuples)
         has_nan |= add_slices(job, batch, named, max(low - begin, 0), min(high - begin, job.result_rows))
-    if has_nan or job.finishes:  # every NaN of a result has the same bits
+    if has_nan or job.finishes:  # all NaNs of a result must have the same bits
         finish_rows(job, low, high)
     return -1

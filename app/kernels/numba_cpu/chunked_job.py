@@ -1,6 +1,6 @@
-"""A job, the work of an operator that is cut into chunks, and how it is done: by its owner, or by helpers as well.
+"""Run a job: the work of an operator, cut into chunks for its owner and for helpers.
 
-Each operator has a record of its own for its jobs, which begins with the fields of `Job`, and a function for one chunk.
+Each operator has its own record for its jobs, which starts with the fields of `Job`, and a function for one chunk.
 """
 
 from __future__ import annotations
@@ -38,28 +38,27 @@ from app.kernels.numba_cpu.thresholds import CHUNKS_PER_THREAD
 from app.kernels.numba_cpu.typed_memory import record_of
 
 _TIMEOUT_NS: Final = 500_000
-"""For how long an owner waits before it leaves a job unfinished: its event loop has other requests."""
+"""Nanoseconds that an owner waits before it leaves a job unfinished, because its event loop has other requests."""
 _HELP, _SHUT_DOWN, _POLL = range(3)
-"""What `_attend` is called for."""
+"""The tasks of `_attend`."""
 
 
 class Job:
-    """The fields that each job begins with."""
+    """The fields with which each job starts."""
 
     run_chunk: Address
-    """The address of the function for a chunk: of the job's address and the chunk's number the first bad component that
-    it finds, or -1."""
+    """Address of the function for a chunk: (job address, chunk number) -> first invalid component, or -1."""
     total: int
-    """Units of work."""
+    """Units of work in the job."""
     least_chunk: int
-    """Units that a chunk has at least if threads share the job."""
+    """Minimum units in a chunk, if threads share the job."""
     chunk_size: int
-    """Units of a chunk, the last one has fewer; `run` sets this and the next one."""
+    """Units in a chunk; the last one may have fewer. `run` sets this field and `chunks`."""
     chunks: int
 
 
 class RecordJob(Job):
-    """A job whose other fields are a record elsewhere: one that is longer than the JOB_WORDS that helpers are given."""
+    """A job whose other fields are in a separate record, because they exceed JOB_WORDS."""
 
     record: Address
 
@@ -67,24 +66,24 @@ class RecordJob(Job):
 job_at: Final = record_of(Job)
 record_job_at: Final = record_of(RecordJob)
 stack_job: Final = stack_words(JOB_WORDS)
-"""The address of a job that a function has until it returns, of any operator's; its fields are not set."""
+"""Return the address of a job on the caller's stack, for any operator. Its fields are uninitialized."""
 
 
 @inlined
 def first_of_chunk(job: Address, number: int) -> int:
-    """The first unit of a chunk."""
+    """Return the first unit of a chunk."""
     return number * job_at(job).chunk_size
 
 
 @inlined
 def end_of_chunk(job: Address, number: int) -> int:
-    """The unit behind the last one of a chunk."""
+    """Return the end (exclusive) of a chunk, in units."""
     return min((number + 1) * job_at(job).chunk_size, job_at(job).total)
 
 
 @inner
 def take_chunks(team: Address, owning: bool) -> None:
-    """Take chunks of the team's job until none is left: the owner from the front, helpers from the back."""
+    """Run chunks of the team's job until none is left: the owner from the front, helpers from the back."""
     job = job_at(job_of(team))
     run_chunk, chunks = job.run_chunk, job.chunks
     front = 0
@@ -100,10 +99,10 @@ def take_chunks(team: Address, owning: bool) -> None:
 
 @inner
 def run(team: Address, job: Address, helpers: int, work: int, may_leave_unfinished: bool) -> int:
-    """Do a job with up to so many helpers of the team: the first bad component, -1, or UNFINISHED.
+    """Run a job with at most `helpers` helpers. Returns the first invalid component, -1, or UNFINISHED.
 
-    `job` is a `stack_job`. Sleeping helpers are woken if there is more `work` than the team's `wake_from`, which counts
-    components, slices and 16 bytes of output.
+    `job` is a `stack_job`. Sleeping helpers are woken if `work` exceeds the team's `wake_from`; it counts components,
+    slices and units of 16 bytes of output.
     """
     head = job_at(job)
     long = work > settings_of(team).wake_from
@@ -123,7 +122,7 @@ def run(team: Address, job: Address, helpers: int, work: int, may_leave_unfinish
 
 
 def _attend(team: Address, what: int) -> int:
-    """The life of a helper; or the end of all of theirs; or whether a gather that was left is over."""
+    """Run the task `what`: work as a helper until shutdown, shut the team down, or poll an unfinished job."""
     if what == _SHUT_DOWN:
         shut_down(team)
         return 0
@@ -139,7 +138,7 @@ def _attend(team: Address, what: int) -> int:
 
 @cache
 def shared_team() -> ThreadTeam:
-    """The process's threads that help with jobs."""
+    """Return the thread team of this process."""
     attend = compile_entry(_attend, (types.int64, types.int64))
     return ThreadTeam(
         lambda team: attend(team, _HELP),

@@ -1,7 +1,7 @@
-"""How the functions of a kernel are compiled, and where their code is kept.
+"""Compile the functions of a kernel, and choose where their code is cached.
 
-A kernel has two compiled functions: its entry, which Python calls for a whole job, and the function for one chunk of
-it, which the job's owner and its helpers call by address (`chunked_job`).
+A kernel has two compiled functions: its entry, which Python calls for a whole job, and the function for one chunk,
+which the job's owner and its helpers call by address (`chunked_job`).
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from app.operators import backward_plan, scatter_plan
 from app.tensors import dtypes, operator_signature
 
 REFUSED: Final = -2
-"""In place of a component: the arrays are not as the plan says."""
+"""Returned in place of a component: the arrays do not match the plan."""
 _njit: Any = njit
 _OPTIONS: Final[dict[str, Any]] = {"cache": True, "error_model": "numpy", "pipeline_class": RememberingCompiler}
 _COMPILED_FROM: Final = (kernels, check_lookup, backward_plan, scatter_plan, dtypes, operator_signature)
-"""Compiled code has constants of these files, beside those of the folders of this file and of `app.compilation`."""
+"""Modules with constants used in compiled code, in addition to this folder and `app.compilation`."""
 
 
 class CompiledKernel(NamedTuple):
     """The compiled functions of a kernel."""
 
     run: Callable[..., int]
-    """The entry without Numba's search for a signature that fits: there is one, and it takes any object."""
+    """The entry. It bypasses Numba's dispatch: there is one signature, and it takes any object."""
     chunk: Address
-    """Of the function for a chunk; 0 if there is none."""
+    """Address of the function for a chunk; 0 if there is none."""
     functions: tuple[Any, ...]
-    """Numba's objects, which own the code."""
+    """The Numba objects that own the code."""
 
 
 def configure(cache_dir: Path) -> Path:
-    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before anything is compiled.
+    """Cache the compiled code under `cache_dir` for the next start. Call this before anything is compiled.
 
-    Returns its folder. Raises RuntimeError if something has been compiled with another one.
+    Returns the folder for the code. Raises RuntimeError if functions have already been compiled with another folder.
     """
-    # Numba's cache sees a change of the compiled function's own file only, so the folder is named by all of them.
+    # Numba's cache only detects changes to the file of the compiled function, so the folder's name depends on all
+    # files.
     folders = (Path(__file__).parent, Path(str(compilation.__file__)).parent)
     sources = [str(path) for folder in folders for path in folder.glob("*.py")]
     folder = folder_of(cache_dir, "numba", [*sources, *(str(one.__file__) for one in _COMPILED_FROM)])
@@ -57,11 +58,11 @@ def configure(cache_dir: Path) -> Path:
 
 
 _compiled: Final[list[str]] = []
-"""The names of the functions that were compiled, or loaded from the cache."""
+"""Names of the functions that were compiled or loaded from the cache."""
 
 
 def compile_entry(function: Callable[..., object], arguments: tuple[Any, ...]) -> Any:
-    """Compile a function that Python calls without the GIL, for Numba's types of its arguments, or load it."""
+    """Compile a function for the given Numba argument types, or load it. Python calls it without the GIL."""
     _compiled.append(function.__name__)
     dispatcher: Any = _njit(**_OPTIONS, nogil=True, no_cfunc_wrapper=True)(function)
     dispatcher.compile(arguments)
@@ -72,9 +73,9 @@ def compile_entry(function: Callable[..., object], arguments: tuple[Any, ...]) -
 def compile_kernel(
     entry: Callable[..., int], arguments: tuple[Any, ...], chunk: Callable[[Address, int], int]
 ) -> CompiledKernel:
-    """Compile the functions of a kernel, or load them from the cache that `configure` has named.
+    """Compile the functions of a kernel, or load them from the cache folder set by `configure`.
 
-    Raises RuntimeError if NumPy's arrays are not laid out as compiled code takes it.
+    Raises RuntimeError if the memory layout of NumPy arrays is not the one that compiled code expects.
     """
     check_layout()
     compiler: Any = cfunc(types.int64(types.int64, types.int64), **_OPTIONS)

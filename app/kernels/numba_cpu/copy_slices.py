@@ -1,7 +1,7 @@
-"""The copies of the slices of a block, from the addresses that were written for them.
+"""Copy the slices of a block from an array of source addresses.
 
-Slices are so many bytes, of whatever type. `copy_slices(width)` makes the loops for slices of one store; short ones,
-rows of a line or more, and rows that are stored past the caches have one each.
+Slices are plain bytes of any type. `copy_slices(width)` makes the loops for widths that a single store can copy. There
+is one more loop each for other short slices, for rows of at least a cache line, and for stores past the caches.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from app.kernels.numba_cpu.memory_intrinsics import (
 
 
 def copy_slices(width: int, copy: Copy) -> Callable[[Address, Address, int, int], None]:
-    """A loop that copies `count` slices of `width` bytes from the addresses at `sources` to `target` on.
+    """Make a loop that copies `count` slices of `width` bytes to `target`, from the addresses at `sources`.
 
-    It asks for each slice as many before as `ahead` says, which is 0 for none.
+    The loop prefetches each slice `ahead` slices before its copy, or never if `ahead` is 0.
     """
 
     @spliced
@@ -55,7 +55,7 @@ _copy_slices_16: Final = copy_slices(16, copy_16)
 
 @spliced
 def copy_items(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
-    """The loop for slices of 1, 2, 4, 8 or 16 bytes."""
+    """Run the loop for slices of 1, 2, 4, 8 or 16 bytes."""
     if width == 1:
         _copy_slices_1(target, sources, count, ahead)
     elif width == 2:
@@ -70,7 +70,7 @@ def copy_items(target: Address, sources: Address, count: int, ahead: int, width:
 
 @inlined
 def copy_slice(target: Address, source: Address, width: int) -> None:
-    """Copy a slice of so many bytes, by two copies that overlap if the width is no power of two."""
+    """Copy a slice of `width` bytes. If the width is no power of two, it uses two overlapping copies."""
     if width >= LINE:
         for c in range(0, width - LINE, LINE):
             copy_64(target + c, source + c)
@@ -96,10 +96,10 @@ def copy_slice(target: Address, source: Address, width: int) -> None:
 
 @inlined
 def _copy_short_slices(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
-    """The same for slices of any width from 3 to 63: two copies each, which overlap.
+    """Copy slices of 3 to 63 bytes, each by two overlapping copies.
 
-    If `ahead` is 0, the requests are for the slice that is copied next anyway, and do nothing.
-    LLVM inlines it: spliced into the caller, 200,000 rows of 48 bytes took 10 % longer.
+    If `ahead` is 0 the prefetches have no effect: they are for the slice that is copied next. Let LLVM inline this
+    function: spliced into the caller, 200,000 rows of 48 bytes took 10 % longer.
     """
     for t in range(count):
         source, to = load_item(sources, t), target + t * width
@@ -124,7 +124,7 @@ def _copy_short_slices(target: Address, sources: Address, count: int, ahead: int
 
 @spliced
 def copy_rows(target: Address, sources: Address, count: int, ahead: int, width: int) -> None:
-    """The same for slices of a line or more: as each line is copied, that of a later slice is asked for."""
+    """Copy slices of at least a cache line. While a line is copied, the same line of a later slice is prefetched."""
     if ahead > 0:
         for t in range(count):
             source, to = load_item(sources, t), target + t * width
@@ -146,7 +146,7 @@ def copy_rows(target: Address, sources: Address, count: int, ahead: int, width: 
 def copy_rows_nontemporal(
     target: Address, sources: Address, count: int, ahead: int, width: int, joint: Address
 ) -> None:
-    """The same past the caches, whole lines at a time; a line that two rows share is put together in `joint` first."""
+    """Copy slices past the caches, by whole cache lines. A line that two rows share is assembled in `joint` first."""
     filled = target & (LINE - 1)
     if filled > 0:
         memcpy(target, load_item(sources, 0), LINE - filled)
@@ -171,7 +171,7 @@ def copy_rows_nontemporal(
 
 @spliced
 def copy_block(target: Address, sources: Address, count: int, width: int, ahead: int, joint: Address) -> None:
-    """The loop for slices of `width` bytes; `joint` is a line of memory for rows past the caches, else 0."""
+    """Run the loop for slices of `width` bytes. `joint` is a line of memory for stores past the caches, else 0."""
     if width <= 16 and width & (width - 1) == 0:
         copy_items(target, sources, count, ahead, width)
     elif width < LINE:

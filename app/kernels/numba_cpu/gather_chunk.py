@@ -1,10 +1,10 @@
-"""A chunk of a gather: what a CPU does for most of its time here.
+"""One chunk of a gather. This code takes most of the CPU time of the service.
 
-It goes over the slices of the output in blocks. For each block it reads the tuples of indices (as int64), checks them
-and numbers the slices that they name within their batch (`_write_block`), makes addresses of the numbers
-(`_write_addresses`), and copies the slices (`copy_slices`), asking for each some time before its copy.
+It processes the slices of the output in blocks. For each block it reads the index tuples as int64, checks them and
+computes the address of each slice (`_write_block`, called by `_write_addresses`). Then it copies the slices
+(`copy_slices`) and prefetches each one some time before its copy.
 
-`python -m benchmarks.kernels gather` measures it.
+Measure it with `python -m benchmarks.kernels gather`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from app.kernels.numba_cpu.typed_memory import record_of
 from app.kernels.numba_cpu.widen_indices import widen_components
 
 BLOCK: Final = 1024
-"""Most slices of a block: with their components they fit into a first cache of 32 KiB."""
+"""Maximum slices in a block. With their components they fit into an L1 cache of 32 KiB."""
 _COMPONENTS: Final = 2 * BLOCK
-"""Most components of a block."""
+"""Maximum components in a block."""
 
 _stack_addresses: Final = stack_words(BLOCK + ITEMS_AHEAD)
 _stack_bases: Final = stack_words(BLOCK)
@@ -41,46 +41,47 @@ _stack_components: Final = stack_words(_COMPONENTS)
 
 
 class GatherJob(Job):
-    """A gather: its units are the slices of the output."""
+    """A gather. Its units are the slices of the output."""
 
     data: Address
     indices: Address
     out: Address
     sizes: Address
-    """Of the sizes of the indexed axes, int64."""
+    """Address of the sizes of the indexed axes, int64."""
     depth: int
-    """Components of a tuple."""
+    """Components per tuple."""
     index_type: int
     """See `array_header.index_type`."""
     tuples: int
-    """Of a batch."""
+    """Tuples per batch."""
     batches_per_set: int
-    """How many consecutive batches use the same tuples; 0 if all do."""
+    """Number of consecutive batches that share tuples; 0 if all batches do."""
     stride: int
-    """Bytes of a batch of data."""
+    """Stride between batches of data, in bytes."""
     width: int
-    """Bytes of a slice."""
+    """Bytes per slice."""
     fill: Address
-    """The slice that a tuple out of bounds picks; 0 if such a tuple is an error."""
+    """Address of the slice that a tuple out of bounds selects; 0 if such a tuple is an error."""
     replaced: Address
-    """Of the number of components out of bounds that `fill` stands for."""
+    """Address of the counter of components out of bounds, if `fill` is set."""
     wrap: bool
     """Negative components count from the end."""
     prefetches: bool
-    """Slices are asked for ahead of their copy: no cache holds the data."""
+    """Prefetch slices before they are copied, because no cache holds the data."""
     nontemporal: bool
-    """Slices are stored past the caches, which would not hold the output."""
+    """Store slices past the caches, which could not hold the output."""
 
 
 gather_job_at: Final = record_of(GatherJob)
 
 
 def gather_chunk(job_address: Address, number: int) -> int:
-    """Gather chunk `number` of a job: its first bad component, or -1.
+    """Gather chunk `number` of a job. Returns its first invalid component, or -1.
 
-    A block is part of one batch, or as long as several whole batches, wherever in a batch it begins. So `bases`, how
-    far from the batch of the first tuple of a block the batch of each of its tuples begins, are the same for all
-    blocks: for batches of 3 tuples and blocks of 6 that begin at a second tuple, (0, 0, 1, 1, 1, 2) * stride.
+    A block is part of one batch, or has the length of several whole batches but may start anywhere in a batch. `bases`
+    has for each tuple of a block the byte distance from the batch of the first tuple to its own batch. It is the same
+    for all blocks. Example: for batches of 3 tuples, and blocks of 6 that start at the second tuple of a batch, it is
+    (0, 0, 1, 1, 1, 2) * stride.
     """
     job = gather_job_at(job_address)
     first, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
@@ -91,13 +92,13 @@ def gather_chunk(job_address: Address, number: int) -> int:
     if job.prefetches:
         ahead = ITEMS_AHEAD if width < LINE else max(1, min(ROWS_AHEAD, ROW_BYTES_AHEAD // width))
     most = max(1, min(BLOCK, _COMPONENTS // job.depth))
-    several = tuples <= most  # batches in a block
+    several = tuples <= most  # a block covers several batches
     if several:
         most = most // tuples * tuples
     addresses, bases, block, joint = _stack_addresses(), _stack_bases(), _stack_components(), aligned_line()
     batch = first // tuples
     place = first - batch * tuples
-    left = tuples - place if several else tuples  # the bases of a part of a batch are 0
+    left = tuples - place if several else tuples  # if a block is part of a batch, its bases are 0
     _write_bases(bases, min(most, end - first), left, tuples, stride)
     done = first
     while done < end:
@@ -106,7 +107,7 @@ def gather_chunk(job_address: Address, number: int) -> int:
             count = min(count, tuples - place)
         if (
             several and job.batches_per_set == 0 and done > first
-        ):  # the same tuples as in the block before; never with `fill`
+        ):  # same tuples as in the previous block; never with `fill`
             for t in range(count):
                 store_item(addresses, t, load_item(addresses, t) + most // tuples * stride)
         else:
@@ -130,7 +131,7 @@ def gather_chunk(job_address: Address, number: int) -> int:
 
 @inlined
 def _write_bases(bases: Address, count: int, left: int, tuples: int, stride: int) -> None:
-    """Write the `bases` of `count` tuples, of which `left` are those of the first batch."""
+    """Write the `bases` of `count` tuples. The first `left` of them belong to the first batch."""
     base = 0
     for t in range(count):
         store_item(bases, t, base)
@@ -142,18 +143,18 @@ def _write_bases(bases: Address, count: int, left: int, tuples: int, stride: int
 
 @inlined
 def _copy(target: Address, addresses: Address, count: int, width: int, ahead: int, joint: Address) -> None:
-    """Copy the slices of a block, each of which is asked for `ahead` slices before; 0 for never.
+    """Copy the slices of a block. Prefetch each one `ahead` slices before its copy, or never if `ahead` is 0.
 
-    `joint` is 0, or a line of memory for slices that are stored past the caches.
+    `joint` is a line of memory for slices that are stored past the caches, else 0.
     """
     last = load_item(addresses, count - 1)
-    # Items that share cache lines are found by the hardware, which asking by hand only disturbs.
+    # The hardware prefetcher handles items that share cache lines; software prefetches only disturb it.
     if width < LINE and abs(last - load_item(addresses, 0)) < NEIGHBORS_BYTES * count:
         ahead = 0
     for t in range(min(count, ahead)):
         prefetch(load_item(addresses, t))
     for t in range(count, count + ahead):
-        store_item(addresses, t, last)  # behind the block there is nothing to ask for
+        store_item(addresses, t, last)  # nothing to prefetch after the block
     copy_block(target, addresses, count, width, ahead, joint)
 
 
@@ -161,8 +162,9 @@ def _copy(target: Address, addresses: Address, count: int, width: int, ahead: in
 def _write_addresses(
     job_address: Address, batch: int, place: int, count: int, block: Address, bases: Address, addresses: Address
 ) -> int:
-    """Write the addresses of the slices that `count` tuples from tuple `place` of a batch on name: their first bad
-    component, or -1. `block` has room for their components as int64.
+    """Write the addresses of the slices for `count` tuples, starting at tuple `place` of a batch.
+
+    Returns the first invalid component, or -1. `block` has room for the components as int64.
     """
     job = gather_job_at(job_address)
     components = _block_of_components(job_address, batch, place, count, block)
@@ -179,7 +181,7 @@ def _write_addresses(
 
 @inlined
 def _first_tuple(job_address: Address, batch: int, place: int) -> int:
-    """Which tuple of indices is tuple number `place` of a batch."""
+    """Return the index tuple for tuple number `place` of a batch."""
     job = gather_job_at(job_address)
     if job.batches_per_set == 0:
         return place
@@ -188,8 +190,9 @@ def _first_tuple(job_address: Address, batch: int, place: int) -> int:
 
 @inlined
 def _block_of_components(job_address: Address, batch: int, place: int, count: int, block: Address) -> Address:
-    """The address of the components, as int64, of `count` tuples from tuple `place` of a batch on: that of the indices
-    themselves, or `block`.
+    """Return the address of the components, as int64, of `count` tuples, starting at tuple `place` of a batch.
+
+    They are read in place if the indices are int64 and the tuples are contiguous. Otherwise they are copied to `block`.
     """
     job = gather_job_at(job_address)
     tuples, depth = job.tuples, job.depth
@@ -208,10 +211,10 @@ def _block_of_components(job_address: Address, batch: int, place: int, count: in
 
 
 def _address_writer(depth: int) -> Callable[[Address, Address, int, Address, Address, Address], int]:
-    """A loop that writes the addresses of the slices that tuples of `depth` components name.
+    """Make a loop that writes the slice addresses for tuples of `depth` components.
 
-    `origin` is the address of the first tuple's batch. Returns the sign of all components: a bad one makes itself, or
-    its distance to the last good one, negative.
+    `origin` is the address of the first tuple's batch. The loop returns a negative number if any component is invalid:
+    for each component it combines the signs of the index and of its distance to the last valid index.
     """
 
     @inner
@@ -223,7 +226,7 @@ def _address_writer(depth: int) -> Callable[[Address, Address, int, Address, Add
         signs = 0
         for t in range(count):
             number = 0
-            for axis in range(depth):  # LLVM writes it out: the depth is a constant
+            for axis in range(depth):  # LLVM unrolls this loop, because the depth is a constant
                 size = load_invariant(sizes, axis)
                 index = load_item(components, depth * t + axis)
                 index += (index >> 63) & (size if wrap else 0)
@@ -246,7 +249,7 @@ _write_depth_5: Final = _address_writer(5)
 def _write_block(
     job_address: Address, components: Address, count: int, origin: Address, bases: Address, addresses: Address
 ) -> int:
-    """The loop for the job's tuples, see `_address_writer`; deeper ones are numbered axis by axis, in vectors."""
+    """Run the `_address_writer` loop for the job's depth. Deeper tuples are processed axis by axis, in vectors."""
     job = gather_job_at(job_address)
     depth = job.depth
     if depth == 1:
@@ -277,7 +280,7 @@ def _write_block(
 
 @inner
 def _fill_bad_tuples(components: Address, count: int, job_address: Address, addresses: Address) -> None:
-    """Have each of `count` tuples with a component out of bounds pick the slice `fill`; count those components."""
+    """Make each of `count` tuples with an invalid component select the slice `fill`. Count these components."""
     job = gather_job_at(job_address)
     replaced = 0
     for t in range(count):

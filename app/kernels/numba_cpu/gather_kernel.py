@@ -1,11 +1,11 @@
-"""The gather in one function compiled by Numba: what runs on a CPU.
+"""The gather, compiled by Numba for CPUs.
 
-One function serves every plan, because each compiled one costs start-up time: element types and item sizes do not
-matter to it (slices are so many bytes), tuples of up to five components have a loop each and deeper ones one more, and
-the whole has one signature, so that no request can meet a combination that was not compiled.
+One function serves every plan, because each compiled function costs start-up time. It handles slices as bytes, so it
+does not depend on dtypes and item sizes. It has a loop for each tuple length up to five and one for longer tuples. It
+has a single signature, so no request can need a combination that is not compiled.
 
-It runs without the GIL, by itself or with the helpers of a `ThreadTeam`, chunk by chunk (`gather_chunk`). Chunks write
-disjoint stretches of the output, and the first bad component is the least of their own.
+It runs without the GIL, alone or with the helpers of a `ThreadTeam`, chunk by chunk (`gather_chunk`). Chunks write
+disjoint ranges of the output. The result is the smallest of their first invalid components.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def run(
 
 @cache
 def compiled() -> CompiledKernel:
-    """The compiled functions."""
+    """Return the compiled functions."""
     integer, flag = types.int64, types.boolean
     named_tuple: Any = types.NamedTuple
     fields = named_tuple((*(integer,) * 6, flag, integer, integer), _PlanFields)
@@ -89,7 +89,7 @@ def compiled() -> CompiledKernel:
 
 
 class _PlanFields(NamedTuple):
-    """What `_gather` takes of a plan, and the addresses of a slice and of a count, or 0 (see `GatherJob.fill`)."""
+    """The fields of a plan that `_gather` needs, and the addresses for `GatherJob.fill` and `GatherJob.replaced`."""
 
     run_chunk: Address
     batches: int
@@ -112,9 +112,10 @@ def _gather(
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
-    """The whole gather, with up to so many helpers: its first bad component, -1 or REFUSED.
+    """Run the gather with at most `helpers` helpers. Returns the first invalid component, -1, or REFUSED.
 
-    If it `may_leave_unfinished`, perhaps UNFINISHED. The addresses in `plan` are those of arrays that were checked.
+    With `may_leave_unfinished` it may also return UNFINISHED. The arrays at the addresses in `plan` must be checked
+    already.
     """
     settings = settings_of(team)
     index_type = index_type_if_usable(data, indices, out, plan.item_size, settings.array_type)
@@ -122,7 +123,7 @@ def _gather(
         return REFUSED
     depth = length(dims)
     negative = plan.batches | plan.tuples | plan.slice_items | plan.batches_per_set
-    items = checked_product(plan.batches, plan.slice_items)  # of data
+    items = checked_product(plan.batches, plan.slice_items)  # items of data
     for axis in range(depth):
         size = load_item(address(dims), axis)
         negative |= size
@@ -146,7 +147,7 @@ def _gather(
     job_address = stack_job()
     job = gather_job_at(job_address)
     job.run_chunk = plan.run_chunk
-    # Nothing is copied to an output without items, but all components are checked.
+    # If the output has no items nothing is copied, but all components are still checked.
     job.total = slices if plan.batches > 0 else sets * plan.tuples
     job.least_chunk = min(settings.least_tuples, max(1, LONG_CHUNK_BYTES // max(width, 1)))
     job.data = address(data)

@@ -1,4 +1,4 @@
-"""A feature of a lookup as compiled code knows it, and where its bags and rows are."""
+"""The record for one feature of a lookup, and how compiled code finds its bags and rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ POOLINGS: Final = {"none": NONE, "sum": SUM, "mean": MEAN, "max": MAX}
 
 
 class Feature:
-    """A feature: its plan and arrays as `lookup` writes them, and what `_lookup` finds of these."""
+    """A feature. `lookup_kernel.run` sets the first GIVEN fields, from its plan and arrays; `_lookup` sets the others."""
 
     table_object: Address
-    """Of the object of an array, as the next five; 0 for none."""
+    """Address of the array object, as for the next five; 0 if there is none."""
     indices_object: Address
     offsets_object: Address
     weights_object: Address
@@ -28,43 +28,43 @@ class Feature:
     row_items: int
     item_size: int
     item_kind: int
-    """One of `float_kinds.KINDS`, 0 for items of other types."""
+    """One of `float_kinds.KINDS`; 0 for other types."""
     pooling: int
     """One of POOLINGS."""
     count: int
-    """Indices."""
+    """Number of indices."""
     bags: int
     group: int
     stride: int
     column: int
 
     table: Address
-    """Of the first item, as the next five; 0 for none."""
+    """Address of the first item, as for the next five; 0 if there is none."""
     indices: Address
     offsets: Address
     weights: Address
     fill: Address
     out: Address
     index_bytes: int
-    """4 or 8; offsets have as many."""
+    """Bytes per index and per offset: 4 or 8."""
     row_bytes: int
     ahead: int
-    """How many rows before it is read a row is asked for."""
+    """Number of rows by which a prefetch precedes the read."""
     unit: int
-    """The work of a row: lines that it lies on, as of a bag."""
+    """Work for one row or one bag, in cache lines."""
     begin: int
-    """Where the work of the feature begins and ends among that of all features."""
+    """The feature's range in the work of all features, [begin, end)."""
     end: int
 
 
 GIVEN: Final = 16
-"""Fields that `lookup` writes."""
+"""Number of fields that `lookup_kernel.run` sets."""
 feature_at: Final = record_of(Feature)
 
 
 @inlined
 def load_index(indices: Address, index_bytes: int, at: int) -> int:
-    """Index number `at` of those at an address, of 4 or 8 bytes."""
+    """Return index number `at` of the array at `indices`, with 4 or 8 bytes per index."""
     if index_bytes == 8:
         return load_item(indices, at)
     value = load_u32(indices + 4 * at)
@@ -73,13 +73,13 @@ def load_index(indices: Address, index_bytes: int, at: int) -> int:
 
 @inlined
 def rows_ahead(row_bytes: int) -> int:
-    """How many rows ahead rows of so many bytes are asked for."""
+    """Return the prefetch distance, in rows, for rows of `row_bytes` bytes."""
     return max(1, min(ROWS_AHEAD, LOOKUP_BYTES_AHEAD // max(row_bytes, 1)))
 
 
 @inlined
 def row_of(feature_address: Address, at: int) -> Address:
-    """The address of the row of index number `at`."""
+    """Return the address of the row that index number `at` selects."""
     feature = feature_at(feature_address)
     index = load_index(feature.indices, feature.index_bytes, at)
     return feature.fill if index == feature.rows else feature.table + index * feature.row_bytes
@@ -87,7 +87,7 @@ def row_of(feature_address: Address, at: int) -> Address:
 
 @inlined
 def ask_for_row(feature_address: Address, at: int) -> None:
-    """Have the row of index number `at` fetched into a cache."""
+    """Prefetch the row that index number `at` selects."""
     row = row_of(feature_address, at)
     for place in range(0, min(feature_at(feature_address).row_bytes, LOOKUP_BYTES_AHEAD), LINE):
         prefetch(row + place)
@@ -95,7 +95,7 @@ def ask_for_row(feature_address: Address, at: int) -> None:
 
 @inlined
 def start_of_bag(feature_address: Address, bag: int) -> int:
-    """Where a bag begins, or for the one behind the last where that ends."""
+    """Return the offset of a bag's first index. For the number of bags, returns the end of the last one."""
     feature = feature_at(feature_address)
     if bag >= feature.bags:
         return feature.count

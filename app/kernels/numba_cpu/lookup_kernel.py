@@ -1,9 +1,9 @@
-"""Lookups compiled by Numba: all features of a request as one job, which the gather's threads share by its rows.
+"""Lookups, compiled by Numba. All features of a request form one job, which the thread team shares.
 
-Each feature is a record (`lookup_feature.Feature`) with the addresses of its arrays' objects and the sizes of its plan.
-`_lookup` compares the two, and checks the offsets; a chunk is a stretch of the work of all features, measured in
-bytes read and written, so that threads end together however long the bags are. A chunk checks the indices of a feature
-that it needs before it reads a row.
+Each feature is a record (`lookup_feature.Feature`) with the addresses of its array objects and the sizes of its plan.
+`_lookup` checks the arrays against the plan and then the offsets. A chunk is a stretch of the work of all features,
+measured in bytes read and written, so threads end together even if bags differ in length. A chunk checks the indices
+that it needs from a feature before it reads any row.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ _INT64: Final = ir.IntType(64)
 _header_at: Final[Callable[[Address], ArrayHeader]] = intrinsic(
     header, (types.int64,), lambda builder, value: builder.add(value, _INT64(0))
 )
-"""The array whose object is at an address."""
+"""Return the array whose object is at an address."""
 
 
 class LookupJob(Job):
-    """A lookup: its units are lines of memory that are read and written, those of all features."""
+    """A lookup. Its units are the cache lines read and written, over all features."""
 
     features: Address
     count: int
-    """Features."""
+    """Number of features."""
 
 
 _job_at: Final = record_of(LookupJob)
@@ -99,7 +99,7 @@ def run(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: 
 
 
 def _given(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[int, ...]:
-    """The first fields of a feature."""
+    """Return the fields of a feature that come from its plan and its arrays."""
     table, indices, offsets, weights, fill, out = arrays
     return (
         id(table),
@@ -123,13 +123,13 @@ def _given(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[int, ...]:
 
 @cache
 def compiled() -> CompiledKernel:
-    """The compiled functions."""
+    """Return the compiled functions."""
     return compile_kernel(_lookup, (header, types.int64, types.int64, types.int64), lookup_chunk)
 
 
 @inner
 def _is_usable(feature_address: Address, array_type: Address) -> bool:
-    """Whether the arrays of a feature are as its plan says; what is found of them is added to its fields."""
+    """Return whether the arrays of a feature match its plan. Also sets the fields that are derived from the arrays."""
     feature = feature_at(feature_address)
     sizes = feature.rows | feature.row_items | feature.count | feature.bags | feature.stride | feature.column
     item_size, group = feature.item_size, feature.group
@@ -194,13 +194,13 @@ def _is_usable(feature_address: Address, array_type: Address) -> bool:
 
 @inner
 def _are_offsets(feature_address: Address) -> bool:
-    """Whether the offsets of a feature begin with 0, never fall, and do not exceed the number of indices."""
+    """Return whether the offsets of a feature start with 0, never decrease, and do not exceed the number of indices."""
     feature = feature_at(feature_address)
     offsets, size = feature.offsets, feature.index_bytes
     if feature.bags == 0:
         return feature.count == 0
     before = load_index(offsets, size, 0)
-    signs = -before | before  # negative unless it is 0
+    signs = -before | before  # negative unless `before` is 0
     for bag in range(1, feature.bags):
         here = load_index(offsets, size, bag)
         signs |= here - before
@@ -209,7 +209,7 @@ def _are_offsets(feature_address: Address) -> bool:
 
 
 def _lookup(features: ArrayHeader, chunk: Address, team: Address, helpers: int) -> int:
-    """All features, with up to so many helpers: -1, the number of one that is wrong, or REFUSED."""
+    """Look up all features with at most `helpers` helpers. Returns -1, the number of an invalid feature, or REFUSED."""
     array_type = settings_of(team).array_type
     count = length(features) * 8 // _FEATURE_BYTES
     total = 0
@@ -243,7 +243,7 @@ def _lookup(features: ArrayHeader, chunk: Address, team: Address, helpers: int) 
 
 
 def lookup_chunk(job_address: Address, number: int) -> int:
-    """Look chunk `number` of a job up: -1, or the number of a feature with a bad index."""
+    """Look up chunk `number` of a job. Returns -1, or the number of a feature with an invalid index."""
     job = _job_at(job_address)
     low, high = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
     for at in range(job.count):
@@ -272,7 +272,7 @@ def lookup_chunk(job_address: Address, number: int) -> int:
 
 @inner
 def _first_bag(feature_address: Address, work: int) -> int:
-    """The first bag before which there is `work` or more of the feature's."""
+    """Return the first bag that has at least `work` units of the feature's work before it."""
     feature = feature_at(feature_address)
     low, high = 0, feature.bags
     while low < high:
@@ -286,7 +286,7 @@ def _first_bag(feature_address: Address, work: int) -> int:
 
 @inner
 def _are_inside(feature_address: Address, first: int, end: int) -> bool:
-    """Whether each of these indices is that of a row, of the row `fill` too if there is one."""
+    """Return whether each of these indices selects a row, or the row `fill` if there is one."""
     feature = feature_at(feature_address)
     indices, size, last = feature.indices, feature.index_bytes, feature.rows
     if feature.fill == 0:

@@ -1,7 +1,6 @@
-"""Memory by address, for compiled kernels: what Numba's own arrays cannot say.
+"""Memory access by address for compiled kernels, beyond what Numba's arrays offer.
 
-Copies of a fixed width without alignment, stores past the caches, and requests for memory ahead of its use. Addresses
-are int64; nothing here checks them.
+Unaligned copies of fixed width, stores past the caches, and prefetches. Addresses are int64 and are not checked.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Copy: TypeAlias = Callable[[Address, Address], None]
 """(target, source)"""
 
 LINE: Final = 64
-"""Bytes of a cache line, of all processors that the service is built for (x86-64, and nearly all of aarch64)."""
+"""Bytes of a cache line on all processors for which the service is built (x86-64 and nearly all aarch64)."""
 
 _cgutils: Any = numba.core.cgutils
 _int64: Final = types.int64
@@ -29,7 +28,7 @@ _BYTE: Final = ir.IntType(8)
 
 
 def item_pointer(builder: Builder, base: Any, index: Any) -> Any:
-    """Pointer to item `index` of the int64 at `base`."""
+    """Return a pointer to item `index` of the int64 at `base`."""
     return builder.gep(builder.inttoptr(base, _INT64.as_pointer()), [index], inbounds=True, source_etype=_INT64)
 
 
@@ -54,9 +53,10 @@ def _aligned_line(builder: Builder) -> Any:
 
 
 def copy_of(width: int, *, nontemporal: bool = False) -> Copy:
-    """An intrinsic that copies `width` bytes, a power of two up to 64, by one load and one store.
+    """Make an intrinsic that copies `width` bytes, a power of two up to 64, by one load and one store.
 
-    Neither address need be aligned, except a nontemporal one's target, to the width: such a store goes past the caches.
+    A nontemporal store goes past the caches; its target must be aligned to the width. Other addresses need no
+    alignment.
     """
     kind = ir.IntType(8 * width) if width <= 8 else ir.VectorType(_INT64, width // 8)
 
@@ -94,13 +94,13 @@ def _fence(builder: Builder) -> None:
 
 
 load_item: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load_item)
-"""The int64 at base + 8 * index."""
+"""Return the int64 at base + 8 * index."""
 load_invariant: Final[Callable[[Address, int], int]] = intrinsic(_int64, (_int64, _int64), _load_invariant)
-"""The same for memory that nothing writes while the function runs: the compiler may load ahead of stores."""
+"""Return the int64 at base + 8 * index. It must not change while the function runs: it may be loaded early."""
 store_item: Final[Callable[[Address, int, int], None]] = intrinsic(types.none, (_int64, _int64, _int64), _store_item)
 """Set the int64 at base + 8 * index."""
 aligned_line: Final[Callable[[], Address]] = intrinsic(_int64, (), _aligned_line)
-"""Address of a cache line on the stack, with a line of room before it and one after it."""
+"""Return the address of a cache line on the stack, with a spare line before it and one after it."""
 copy_1: Final = copy_of(1)
 copy_2: Final = copy_of(2)
 copy_4: Final = copy_of(4)
@@ -109,22 +109,22 @@ copy_16: Final = copy_of(16)
 copy_32: Final = copy_of(32)
 copy_64: Final = copy_of(64)
 copy_line_nontemporal: Final = copy_of(LINE, nontemporal=True)
-"""Copy 64 bytes past the caches to a target that is a multiple of 64; `fence` before another thread may read them."""
+"""Copy 64 bytes past the caches. The target must be 64-byte aligned. Call `fence` before another thread reads it."""
 memcpy: Final[Callable[[Address, Address, int], None]] = intrinsic(types.none, (_int64, _int64, _int64), _memcpy)
-"""Copy (target, source, size) by the C library."""
+"""(target, source, size): copy `size` bytes with the C library."""
 clear: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _int64), _clear)
-"""Set so many bytes to 0, by the C library."""
+"""(target, size): set `size` bytes to 0 with the C library."""
 add_atomically: Final[Callable[[Address, int], None]] = intrinsic(types.none, (_int64, _int64), _add_atomically)
-"""Add to the int64 at an address, to which other threads add too."""
+"""Add to the int64 at an address, atomically (relaxed order)."""
 fence: Final[Callable[[], None]] = intrinsic(types.none, (), _fence)
-"""Order nontemporal stores before all that follows."""
+"""Order nontemporal stores before everything that follows."""
 call_address: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _call_address)
-"""What the C function at an address returns for two int64, an int64."""
+"""Call the C function at an address with two int64. Returns its int64 result."""
 
 
 @inlined
 def prefetch_bytes(address: Address, count: int) -> None:
-    """Ask for the cache lines of so many bytes, at least one, at an address."""
+    """Prefetch the cache lines of `count` bytes (at least one) at an address."""
     for at in range(0, count, LINE):
         prefetch(address + at)
     prefetch(address + count - 1)

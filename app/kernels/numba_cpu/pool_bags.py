@@ -1,7 +1,7 @@
-"""Bags of rows added up, or the largest of their items, without a copy of the rows.
+"""Pool bags of rows (sum, mean or maximum) without a copy of the rows.
 
-Items are added one row after the other, in float32 (float64 for float64), each product rounded before it is added. The
-sums of some columns stay in registers while row after row is added to them.
+Rows are added one by one in float32 (float64 for float64), and each product is rounded before it is added. The sums for
+a block of columns stay in registers while the rows are added.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from app.kernels.numba_cpu.memory_intrinsics import LINE
 from app.kernels.numba_cpu.vectors import vector_functions
 
 _LANES: Final = (64, 16, 4, 1)
-"""Columns of the blocks: the widest of them keep 8 of the 16 registers of AVX2 busy."""
+"""Columns per block. The widest block uses 8 of the 16 registers of AVX2."""
 
 PoolBlock = Callable[[Address, Address, int, int, int, int], None]
 Pool = Callable[[Address, Address, int, int, int], None]
 
 
 def _block_pooler(number: FloatKind, lanes: int) -> PoolBlock:
-    """A function that pools `lanes` columns from `column` on, see `_pooler`."""
+    """Make a function that pools `lanes` columns, starting at `column` (see `_pooler`)."""
     zeros, load, load_one, add_product, larger, divide, store = vector_functions(number.name, lanes)
     wide, item_size = number.sum, np.dtype(number.item).itemsize
     block_bytes = lanes * item_size
@@ -68,10 +68,10 @@ def _block_pooler(number: FloatKind, lanes: int) -> PoolBlock:
 
 
 def _pooler(number: FloatKind) -> Pool:
-    """A function that pools the rows of indices [begin, end) of a feature into the row at `target`.
+    """Make a function that pools the rows of indices [begin, end) of a feature into the row at `target`.
 
-    It asks for rows ahead, up to that of index number `last`. A block of columns that reaches beyond the last one is
-    moved back, and works some columns out again.
+    It prefetches rows, up to the one of index number `last`. A block that would extend past the last column is moved
+    back, so some columns are computed twice.
     """
     block_64, block_16, block_4, block_1 = (_block_pooler(number, lanes) for lanes in _LANES)
 
@@ -101,7 +101,7 @@ _pool: Final = by_float_kind(_pooler)
 
 @inner
 def pool_bags(feature_address: Address, first: int, end: int) -> None:
-    """Pool these bags of a feature into their rows of the output."""
+    """Pool the bags [first, end) of a feature into their output rows."""
     feature = feature_at(feature_address)
     target = feature.out + first * feature.stride
     begin = start_of_bag(feature_address, first)

@@ -1,8 +1,8 @@
-"""The rows and items that indices name, checked: for all kernels but the gather's, which has loops of its own.
+"""Check indices and compute the rows and items that they name. The gather has its own loops; other kernels use these.
 
-A chunk goes over the indices in blocks and writes down which rows or items a block names (`write_rows`, `write_items`).
-A scatter or a gradient then finds those that are the chunk's own (`find_own`), and asks for their memory some rows
-ahead (`prefetch_update`).
+A chunk processes the indices in blocks and records the rows or items that each block names (`write_rows`,
+`write_items`). A scatter or a gradient then selects those that the chunk owns (`find_own`), and prefetches their memory
+some rows ahead (`prefetch_update`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from app.kernels.numba_cpu.typed_memory import MAX_DEPTH, Items, Sizes, items_at
 from app.kernels.numba_cpu.widen_indices import widen_components
 
 BLOCK: Final = 512
-"""Most updates of a block: of more, the indices and then the updates would each wait for memory."""
+"""Maximum updates in a block. In larger blocks the passes over indices and updates would each wait for memory."""
 _TUPLES: Final = 256
-"""Most tuples that are checked at a time."""
+"""Maximum tuples that are checked at a time."""
 int64_items: Final = items_at(np.int64)
 _int64_table: Final = table_at(np.int64)
 _stack_components: Final = stack_words(_TUPLES * MAX_DEPTH)
@@ -29,29 +29,30 @@ _stack_entries: Final = stack_words(BLOCK)
 
 
 class IndexedJob:
-    """The fields that say which rows the tuples of a job name."""
+    """The fields that determine which rows the tuples of a job name."""
 
     indices: Address
     index_type: int
     """See `array_header.index_type`."""
     depth: int
-    """Components of a tuple."""
+    """Components per tuple."""
     wrap: bool
     """Negative components count from the end."""
     sizes: Sizes
-    """Of the indexed axes."""
+    """Sizes of the indexed axes."""
 
 
 class IndexedItemsJob(IndexedJob):
-    """The fields that say which items single indices name, entries of an array with the axes `sizes`.
+    """The fields that determine which items single indices name. The indices are entries of an array with shape
+    `sizes`.
 
-    Entry e at (p0, p1, ...) names item base + e * axis_stride + p0 * strides[0] + p1 * strides[1] + ... A gather, whose
-    strides are in bytes and whose `base` is the address of data, has addresses in place of items.
+    Entry e at (p0, p1, ...) names item base + e * axis_stride + p0 * strides[0] + p1 * strides[1] + ... For a gather
+    the strides are in bytes and `base` is the address of data, so the results are addresses instead of item numbers.
     """
 
     base: int
     axis_size: int
-    """Entries are less."""
+    """Exclusive upper bound of the entries."""
     axis_stride: int
     strides: Sizes
     row_entries: int
@@ -60,9 +61,9 @@ class IndexedItemsJob(IndexedJob):
 
 @inner
 def write_rows(job: Any, first: int, count: int, rows: Items) -> int:
-    """Write to `rows` what the tuples from number `first` on name. Returns the first bad component, or -1.
+    """Write the rows that `count` tuples name to `rows`, starting at tuple `first`.
 
-    A component counts from that of tuple 0 on.
+    Returns the first invalid component, counted from tuple 0, or -1.
     """
     depth, sizes, block, done = job.depth, job.sizes, _stack_components(), 0
     while done < count:
@@ -89,7 +90,7 @@ def write_rows(job: Any, first: int, count: int, rows: Items) -> int:
 
 @inner
 def as_int64(job: Any, first: int, count: int, block: Address) -> Address:
-    """Where components [first, first + count) of the job's indices are as int64: in their place, or in `block`."""
+    """Return the address of components [first, first + count) as int64: in place, or copied to `block`."""
     if job.index_type == 8:
         return job.indices + 8 * first  # type: ignore[no-any-return]
     widen_components(job.index_type, job.indices, first, count, block)
@@ -98,7 +99,7 @@ def as_int64(job: Any, first: int, count: int, block: Address) -> Address:
 
 @inner
 def first_bad(components: Address, tuples: int, sizes: Address, depth: int, wrap: bool) -> int:
-    """The first of the components of tuples, int64 for axes of these sizes, that is out of bounds, or -1."""
+    """Return the first component out of bounds, or -1. Components are int64, for axes of these sizes."""
     for t in range(tuples):
         for axis in range(depth):
             index, size = load_item(components, t * depth + axis), load_item(sizes, axis)
@@ -109,7 +110,7 @@ def first_bad(components: Address, tuples: int, sizes: Address, depth: int, wrap
 
 @inner
 def write_items(job: Any, first: int, items: Items) -> int:
-    """Write to `items` what the entries from number `first` on name. Returns the first bad entry, or -1.
+    """Write the items that entries name to `items`, starting at entry `first`. Returns the first invalid entry, or -1.
 
     `job` is an `IndexedItemsJob`.
     """
@@ -128,9 +129,9 @@ def write_items(job: Any, first: int, items: Items) -> int:
 
 @inner
 def _write_places(entries: Items, bounds: tuple[int, int], places: tuple[int, int, int], items: Items) -> int:
-    """Write the item that each entry of a row names: the first bad entry, or -1.
+    """Write the item that each entry of a row names. Returns the first invalid entry, or -1.
 
-    Entry `t`, a number e below `size`, names item `stride * e + first + t * step`.
+    Entry `t` with value e, below `size`, names item `stride * e + first + t * step`.
     """
     (size, wrapped), (stride, first, step) = bounds, places
     signs = 0
@@ -148,9 +149,9 @@ def _write_places(entries: Items, bounds: tuple[int, int], places: tuple[int, in
 
 @inner
 def _origin(job: Any, number: int) -> int:
-    """The item that entry `number` would name if its value were 0: the part of the sum that its place makes.
+    """Return the item that entry `number` would name if its value were 0.
 
-    No size is 0 here, since there is an entry.
+    No size is 0, because there is at least one entry.
     """
     item: int = job.base
     for back in range(job.depth):
@@ -163,20 +164,21 @@ def _origin(job: Any, number: int) -> int:
 
 @inner
 def find_own(rows: Items, begin: int, end: int, own: Items) -> int:
-    """Write to `own` which of `rows` are in [begin, end), in their order. Returns how many there are.
+    """Write the positions of those `rows` that are in [begin, end) to `own`, in order. Returns their number.
 
-    `own` has room for as many numbers as there are rows. No branch depends on a row: none would be foreseen.
+    `own` must have at least as many items as `rows`. The loop has no branch that depends on a row, because such a
+    branch could not be predicted.
     """
     count = 0
     for t in range(len(rows)):
         own[count] = t
-        count += ult(rows[t] - begin, end - begin)  # a negative one is large, unsigned
+        count += ult(rows[t] - begin, end - begin)  # negative numbers are large as unsigned
     return count
 
 
 @inlined
 def prefetch_update(target: Address, target_bytes: int, source: Address, source_bytes: int, row: int, t: int) -> None:
-    """Ask for row `row` of those at `target` and for update `t` of those at `source`, rows of so many bytes."""
+    """Prefetch row `row` at `target` and update `t` at `source`. The sizes are bytes per row."""
     prefetch_bytes(target + row * target_bytes, min(target_bytes, PREFETCHED_OF_ROW))
     prefetch_bytes(source + t * source_bytes, min(source_bytes, PREFETCHED_OF_ROW))
 
@@ -185,6 +187,6 @@ def prefetch_update(target: Address, target_bytes: int, source: Address, source_
 def prefetch_first(
     target: Address, target_bytes: int, source: Address, source_bytes: int, rows: Items, own: Items
 ) -> None:
-    """`prefetch_update` for the first ROWS_AHEAD updates of `own`."""
+    """Call `prefetch_update` for the first ROWS_AHEAD updates in `own`."""
     for at in range(min(ROWS_AHEAD, len(own))):
         prefetch_update(target, target_bytes, source, source_bytes, rows[own[at]], own[at])

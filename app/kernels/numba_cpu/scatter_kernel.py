@@ -1,16 +1,16 @@
-"""ScatterND and ScatterElements in one function compiled by Numba, with the threads of the gather's kernel.
+"""ScatterND and ScatterElements in one function compiled by Numba, run by the thread team.
 
-A chunk owns some units of the output. It copies these from data, goes over the updates in their order, and applies
-those whose targets are its own (`apply_updates`). So no two threads write the same item, the updates of an item come in
-their order, and the bits are the same for any number of threads.
+A chunk owns some units of the output. It copies them from data, scans the updates in order, and applies those whose
+targets it owns (`apply_updates`). So no two threads write the same item, each item receives its updates in order, and
+the result is bit-identical for any number of threads.
 
-Units are the rows of the output, of which any update may name one: each chunk goes over all updates. But if entries of
-ScatterElements name items of their own stretch of the output, or, along the first axis, of their own column, then
-such stretches or columns are the units, and a chunk goes over their entries alone.
+Units are normally rows of the output. Any update may name any row, so each chunk scans all updates. ScatterElements has
+two cheaper cases: if entries name only items in their own stretch of the output or, along the first axis, in their own
+column, then these stretches or columns are the units, and a chunk scans only their entries.
 
-Updates are taken in blocks: their indices are checked, and the rows that they name are written down. Items that no
-cache holds are asked for from memory, all of a block at once; rows, some rows ahead. A chunk of stretches copies as
-many of them as a cache holds, scatters into these, and goes on.
+Updates are processed in blocks: their indices are checked and their rows recorded. Items that are not cached are
+prefetched, all of a block at once; rows are prefetched some rows ahead. A chunk of stretches copies as many of them as
+fit into a cache, scatters into them, and continues with the next.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ from app.kernels.numba_cpu.typed_memory import KEPT_PLANS, MAX_DEPTH, record_as_
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 
 ROWS, STRETCHES, COLUMNS = range(3)
-"""The units that the output is divided into."""
+"""The kinds of units."""
 
 
 class ScatterJob(IndexedItemsJob):
     """A scatter.
 
-    Tuples of one component are as a single row of entries, without strides; those of more have neither.
+    The fields for entries treat tuples of one component as one row of entries without strides. Deeper tuples do not use
+    these fields.
     """
 
     data: Address
@@ -69,30 +70,30 @@ class ScatterJob(IndexedItemsJob):
     run_chunk: Address
     """The address of `scatter_chunk`."""
     items: int
-    """Of data and of the output."""
+    """Items in data, and in the output."""
     item_size: int
     tuples: int
-    """Updates."""
+    """Number of updates."""
     elements: bool
-    """Whether it is a ScatterElements."""
+    """Whether this is a ScatterElements."""
     rows: int
-    """Of the output: slices, or single items."""
+    """Rows of the output: slices, or single items."""
     row_bytes: int
     operation: int
-    """See `apply_updates`, as for the next three."""
+    """See `apply_updates`, also for the next three fields."""
     item_kind: int
     row_items: int
     flip: int
     division: int
-    """What the units are: ROWS, STRETCHES or COLUMNS."""
+    """The kind of the units: ROWS, STRETCHES or COLUMNS."""
     units: int
-    """Number of keys."""
+    """Number of units."""
     unit_rows: int
-    """Rows of the output in each; a column's are not one behind the other."""
+    """Output rows per unit. Those of a column are not contiguous."""
     units_at_once: int
-    """How many are copied, and then scattered into, at a time."""
+    """Number of units that are copied, and then scattered into, at a time."""
     worth_sharing: bool
-    """Whether threads gain by sharing the units: each chunk of ROWS looks at all updates."""
+    """Whether sharing the units among threads saves time. With ROWS each chunk scans all updates."""
 
 
 _job_at: Final = record_of(ScatterJob)
@@ -110,7 +111,7 @@ def run(
     *,
     updates: NDArray[Any],
 ) -> int:
-    """See `app.kernels.Kernel.run`; `updates` is the one of its `further` arrays."""
+    """See `app.kernels.Kernel.run`; `updates` is passed in `further`."""
     kernel, team = compiled(), shared_team()
     if threads > 1:
         team.prepare(threads)
@@ -125,14 +126,14 @@ def run(
 
 @lru_cache(maxsize=KEPT_PLANS)
 def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> NDArray[np.int64]:
-    """The job of a plan without its arrays, a `ScatterJob` as int64. Raises TypeError for a plan that is wrong."""
+    """Make the job of a plan without its arrays: a `ScatterJob` as int64. Raises TypeError if the plan is invalid."""
     check_scatter_plan(plan)
     elements = isinstance(plan, ScatterElementsPlan)
     sizes = plan.sizes if isinstance(plan, ScatterElementsPlan) else plan.dims
     if not 1 <= len(sizes) <= MAX_DEPTH:
         raise TypeError(f"the plan has {len(sizes)} axes")
     row_bytes = plan.slice_items * plan.item_size
-    # Of rows without items there may be more than int64 counts.
+    # The number of rows without items may exceed int64.
     rows = plan.data_items // plan.slice_items if plan.slice_items else 0
     kind = kind_of(plan.dtype, plan.reduction, row_bytes)
     division, units, unit_rows = _division(plan)
@@ -167,13 +168,13 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
 
 
 def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]:
-    """What the units are, ROWS, STRETCHES or COLUMNS, how many there are, and rows of each."""
+    """Return the kind of the units (ROWS, STRETCHES or COLUMNS), their number, and rows per unit."""
     if isinstance(plan, ScatterNDPlan):
         return ROWS, plan.data_items // max(plan.slice_items, 1), 1
     if not plan.index_items or not plan.axis_size:
         return ROWS, plan.data_items, 1
     sizes, strides = plan.sizes, plan.strides
-    # Items that entries of one place along the first axis of indices reach.
+    # Number of items that the entries at one position of the first axis of indices can reach.
     reach = 1 + (plan.axis_size - 1) * plan.axis_stride
     reach += sum((size - 1) * stride for size, stride in zip(sizes[1:], strides[1:], strict=True))
     if reach <= strides[0] and plan.data_items % strides[0] == 0:
@@ -185,7 +186,7 @@ def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]
 
 @cache
 def compiled() -> CompiledKernel:
-    """The compiled functions."""
+    """Return the compiled functions."""
     return compile_kernel(_scatter, (*(header,) * 5, types.int64, types.int64, types.boolean), scatter_chunk)
 
 
@@ -199,9 +200,9 @@ def _scatter(
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
-    """The whole scatter, with up to so many helpers: its first bad component, -1 or REFUSED.
+    """Run the scatter with at most `helpers` helpers. Returns the first invalid component, -1, or REFUSED.
 
-    If it `may_leave_unfinished`, perhaps UNFINISHED.
+    With `may_leave_unfinished` it may also return UNFINISHED.
     """
     job = _job_at(address(job_array))
     array_type = settings_of(team).array_type
@@ -226,13 +227,13 @@ def _scatter(
 
 
 def scatter_chunk(job_address: Address, number: int) -> int:
-    """Chunk `number` of a scatter: its first bad component, or -1."""
+    """Scatter chunk `number` of a job. Returns its first invalid component, or -1."""
     job = _job_at(record_job_at(job_address).record)
     low = first_of_chunk(job_address, number)
     end = end_of_chunk(job_address, number)
     if job.division == COLUMNS:
         return _scatter_columns(job, low, end)
-    while True:  # once for an output without rows, too: its updates are checked
+    while True:  # runs once even if the output has no rows, to check the updates
         high = min(low + job.units_at_once, end)
         begin, stop = low * job.unit_rows, high * job.unit_rows
         memcpy(job.output + begin * job.row_bytes, job.data + begin * job.row_bytes, (stop - begin) * job.row_bytes)
@@ -250,7 +251,7 @@ def scatter_chunk(job_address: Address, number: int) -> int:
 
 @inner
 def _scatter_columns(job: Any, low: int, high: int) -> int:
-    """Copy the columns [low, high), and apply the updates to them: the first bad entry among theirs, or -1."""
+    """Copy the columns [low, high) and apply their updates. Returns the first invalid entry among these, or -1."""
     columns, size = job.axis_stride, job.item_size
     for place in range(job.axis_size):
         first = place * columns + low
@@ -265,7 +266,7 @@ def _scatter_columns(job: Any, low: int, high: int) -> int:
 
 @inner
 def _apply(job: Any, first: int, behind: int, begin: int, end: int) -> int:
-    """Apply the updates [first, behind) whose rows are in [begin, end): the first bad component, or -1."""
+    """Apply the updates [first, behind) whose rows are in [begin, end). Returns the first invalid component, or -1."""
     rows_block, own_block = _stack_rows(), _stack_own()
     while first < behind:
         count = min(behind - first, BLOCK)

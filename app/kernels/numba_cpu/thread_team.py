@@ -1,9 +1,9 @@
-"""Threads that share one job, without Python between them: who waits and who takes which chunk is compiled, too.
+"""Threads that share one job without Python: waiting and the distribution of chunks are compiled, too.
 
-A `ThreadTeam` is a piece of memory and helpers, threads that watch it. The thread that has a job acquires the team,
-writes the job into that memory, publishes it, and takes chunk after chunk of it as every helper does, so that it never
-waits for one to wake. A helper that finds nothing new watches for some microseconds before it sleeps, since a sleeping
-core takes longer to wake than many jobs take; not for long, since a core that watches may slow its sibling down.
+A `ThreadTeam` is a block of memory and a number of helper threads that watch it. A thread with a job acquires the team,
+writes the job into that memory and publishes it. Then the owner takes chunks like every helper, so it never waits for a
+helper to wake. An idle helper spins for some microseconds before it sleeps, because waking a sleeping core takes longer
+than many jobs. The spin is short, because a spinning core may slow its hyper-threading sibling.
 
 States of the team. EPOCH counts up, and is odd while helpers may join:
 
@@ -14,35 +14,35 @@ States of the team. EPOCH counts up, and is odd while helpers may join:
     open      OWNED 1, EPOCH odd: chunks are taken, helpers join and leave
       | close: EPOCH + 1
     closing   OWNED 1, EPOCH even, INSIDE may still fall
-      | wait_for_helpers: INSIDE is 0              | it is not, and the owner's time is up: UNFINISHED;
+      | wait_for_helpers: INSIDE is 0              | INSIDE is not 0 and the owner's time is up: UNFINISHED;
     free                                           | closing, until `UnfinishedJob` waits again
 
-    free, owned by shut_down: EPOCH negative for good; nobody acquires the team any more, and its helpers end
+    free, owned by shut_down: EPOCH stays negative; nobody can acquire the team any more, and its helpers end
 
 States of a helper:
 
-    watching ---- EPOCH is odd and new: INSIDE + 1; it is still the same, and there is room: JOINED + 1 ---> inside
+    watching ---- EPOCH is odd and new: INSIDE + 1; EPOCH is unchanged and there is room: JOINED + 1 ------> inside
        ^  ^                                                                                                    |
        |  `------------------------------- no chunk is left: INSIDE - 1 ---------------------------------------'
        | woken (sem_post) or a signal
-    asleep <----- SPIN nanoseconds have passed: ASLEEP + 1; EPOCH is still the same ------------------------ watching
+    asleep <----- SPIN nanoseconds have passed: ASLEEP + 1; EPOCH is unchanged ----------------------------- watching
 
-One job at a time has the team; a thread that finds it owned does its whole job alone.
+One job at a time has the team. A thread that finds it owned runs its whole job alone.
 
-Every atomic operation is sequentially consistent (`atomics`). Two handshakes need that, for each side
-writes one word and then reads the other's, and under acquire and release alone both could read the old value: a helper
-adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE (else the owner could end a job that a
-helper still writes), and the same with ASLEEP (else a helper could sleep through a job that counts on it). The rest
-needs acquire and release, which that includes: the job is written before EPOCH is raised and read after it was found
-raised; output is written before INSIDE falls and read after it was found to be 0.
+Every atomic operation is sequentially consistent (`atomics`). Two handshakes require this: in each, both sides write
+one word and then read the other's word, and with acquire and release both could read the old value. In the first, a
+helper adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE; otherwise the owner could end a job
+that a helper still writes. The second is the same with ASLEEP; otherwise a helper could sleep through a job that counts
+on it. Everything else needs only acquire and release: the job is written before EPOCH is raised and read after, and
+output is written before INSIDE falls and read after it is 0.
 
-The system may take the core from a helper in the middle of its chunk, for as long as it likes, and only that helper can
-finish the chunk: another writer of the same bytes might still write when they are long something else's. So an owner
-that must not wait leaves the job unfinished after a while, with team and arrays, and a thread that may wait takes it
-over (`UnfinishedJob`).
+The operating system may suspend a helper in the middle of its chunk for any length of time. Only that helper can finish
+the chunk: a second writer might still write after the memory has been reused. So an owner that must not block leaves
+the job unfinished after a timeout, together with the team and the arrays, and a thread that may block takes it over
+(`UnfinishedJob`).
 
-The compiled functions and the objects that own the memory stand in one module, for both read and write the same words,
-and no other module knows where these lie.
+The compiled functions and the objects that own the memory are in one module because both access the same words. No
+other module knows the layout.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ from app.kernels.numba_cpu.thresholds import LEAST_TUPLES, NONTEMPORAL_BYTES, WA
 from app.kernels.numba_cpu.typed_memory import dtype_of, record_of
 
 _APART_BYTES: Final = 128
-"""No two words lie on one cache line of 64 bytes, or on two neighbours, which Intel's processors fetch together
-(Optimization Reference Manual, "Spatial Prefetcher")."""
+"""Distance between words: no two share a cache line of 64 bytes, or a pair of lines, which Intel processors fetch
+together (Optimization Reference Manual, "Spatial Prefetcher").
+"""
 _APART: Final = _APART_BYTES // 8
 (
     _OWNED,
@@ -98,72 +99,80 @@ _APART: Final = _APART_BYTES // 8
     _,
     _ITEMS,
 ) = range(0, 17 * _APART, _APART)
-"""Places in the team's memory, in int64. _TAKEN counts the chunks that were asked for, _TAKEN_BY_HELPERS those of them
-that helpers had; _JOINED the helpers that joined, less those that may; _INSIDE the helpers that may be reading the job;
-_ASLEEP those that watch again only when they are woken, on the C library's semaphore at _SEMAPHORE. _FIRST_BAD is the
-first bad component or -1, the largest when taken as unsigned; _LAST_END the clock when the last job was over; _SPIN
-the nanoseconds for which a helper watches before it sleeps; _HELPERS how many there are; _GIVES_WAY whether those who
-take chunks of the job give way to other threads in between, 1 or 0; at _SETTINGS is a `TeamSettings`."""
+"""Offsets in the team's memory, in int64.
+
+- _TAKEN: chunks requested so far; _TAKEN_BY_HELPERS: those of them that helpers got.
+- _JOINED: helpers that joined, minus the number that may join.
+- _INSIDE: helpers that may be reading the job.
+- _ASLEEP: helpers that sleep on the C library's semaphore at _SEMAPHORE until they are woken.
+- _FIRST_BAD: the first invalid component; -1, the largest unsigned value, for none.
+- _LAST_END: when the last job ended, on the clock of `nanoseconds`.
+- _SPIN: nanoseconds for which a helper watches before it sleeps.
+- _HELPERS: the number of helpers.
+- _GIVES_WAY: 1 if threads yield to other threads between chunks of the job, else 0.
+- _SETTINGS: a `TeamSettings`.
+"""
 assert _APART >= 32 // 8  # a sem_t has 32 bytes (glibc, musl)
 JOB_WORDS: Final = 2 * _APART
-"""int64 of the longest job."""
+"""Size of the longest job, in int64."""
 
 _SPIN_NS: Final = 15_000
-"""A helper that sleeps costs its waker 13 to 23 µs and comes after 10 to 40; with 50 µs the event loop was slower."""
+"""Waking a helper costs the waker 13 to 23 µs, and the helper starts after 10 to 40 µs. A spin of 50 µs slowed the
+event loop.
+"""
 _READS_PER_CLOCK: Final = 32
-"""Reads of EPOCH between two of the clock, which takes as long as several of them."""
+"""Reads of EPOCH per read of the clock, which costs as much as several of them."""
 _PAUSES: Final = 1000
-"""Reads of INSIDE before the owner lets the system run another thread on its core: many times what a chunk takes that
-is about to end."""
+"""Reads of INSIDE before the owner yields its core: many times the remaining time of a chunk that is about to end."""
 _SHUT_DOWN: Final = -(1 << 62)
-"""So far below 0 that no counting up of EPOCH comes back."""
+"""So far below 0 that EPOCH stays negative however often it is raised."""
 UNFINISHED: Final = -3
-"""In place of a component: a helper has not given back its chunk."""
+"""Returned in place of a component: a helper still holds its chunk."""
 _POLL_S: Final = 0.0005
-"""Between two looks of a thread that waits for that helper: as long as an owner in a hurry waits for it."""
+"""Seconds between two polls of a thread that waits for a helper. Equal to the owner's own timeout."""
 _TURN_NS: Final = 100_000
-"""For so long a thread may have its core before it lets the system run others, which takes less than
-a microsecond where none waits."""
+"""Nanoseconds after which a thread yields its core. A yield takes less than a microsecond if no thread waits."""
 
 
 class TeamSettings:
-    """What compiled code reads of the machine and the process; its fields may be changed at any time."""
+    """Settings that compiled code reads. The fields may change at any time."""
 
     array_type: Address
-    """Of `numpy.ndarray`."""
+    """Address of the type `numpy.ndarray`."""
     wake_from: int
-    """Components, slices and 16 bytes of output, from which on a sleeping helper is worth waking."""
+    """Work (components, slices and units of 16 bytes of output) from which waking a sleeping helper pays off."""
     least_tuples: int
-    """Tuples that a chunk of a gather has at least."""
+    """Minimum number of tuples in a chunk of a gather."""
     nontemporal_from: int
-    """Bytes of output, from which on a gather stores rows past the caches, which would not hold them."""
+    """Bytes of output from which a gather stores rows past the caches, which could not hold them."""
 
 
 settings_of: Final = record_of(TeamSettings, offset=8 * _SETTINGS)
-"""The settings of a team, by its address."""
+"""Return the settings of the team at an address."""
 
 
 @inner
 def is_worth_sharing(team: Address, long: bool) -> bool:
-    """Whether a helper can be had: one that is awake, or any for a `long` job or one of a close series.
+    """Return whether helpers are available: one is awake, or the job is `long` or closely follows another one.
 
-    To wake a core may take the owner as long as a short job does.
+    Waking a core may cost the owner as much time as a short job.
     """
     return long or load_seq_cst(team, _ASLEEP) < load_seq_cst(team, _HELPERS) or _in_series(team)
 
 
 @inner
 def _in_series(team: Address) -> bool:
-    """Whether the last job ended just now.
+    """Return whether the last job ended just now.
 
-    That is much sooner than helpers fall asleep again: else each job of a series might wake them once more.
+    The limit is much shorter than the time until helpers fall asleep. Otherwise each job of a series might wake them
+    again.
     """
     return nanoseconds() - load_seq_cst(team, _LAST_END) < load_seq_cst(team, _SPIN) // 5
 
 
 @inner
 def acquire(team: Address) -> bool:
-    """Whether the team was free and is there: then it is the caller's, who writes the job and publishes it."""
+    """Reserve the team. Returns False if it is busy or shut down; otherwise the caller must write and publish a job."""
     if load_seq_cst(team, _EPOCH) < 0 or load_seq_cst(team, _OWNED) != 0:
         return False
     return compare_exchange_seq_cst(team, _OWNED, 0, 1)
@@ -171,9 +180,9 @@ def acquire(team: Address) -> bool:
 
 @inner
 def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
-    """Let so many helpers join; those that sleep are woken for a `long` job or one of a close series.
+    """Let up to `helpers` helpers join. Wakes sleeping helpers if the job is `long` or closely follows another one.
 
-    With `gives_way` other threads have their turn on each core between chunks (see `give_way`).
+    With `gives_way`, threads yield their core to other threads between chunks (see `give_way`).
     """
     exchange_seq_cst(team, _GIVES_WAY, 1 if gives_way else 0)
     exchange_seq_cst(team, _TAKEN, 0)
@@ -189,13 +198,13 @@ def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
 
 @inner
 def record_end(team: Address) -> None:
-    """A job that helpers might have shared is over."""
+    """Record that a job which helpers could have shared has ended."""
     exchange_seq_cst(team, _LAST_END, nanoseconds())
 
 
 @inner
 def _wake(team: Address, most: int) -> None:
-    """Wake two helpers or fewer; each of them wakes two more while there is room for them."""
+    """Wake at most two helpers. Each of them wakes two more while there is room."""
     for _ in range(min(most, 2)):
         if _claim_sleeper(team):
             sem_post(team + 8 * _SEMAPHORE)
@@ -203,7 +212,7 @@ def _wake(team: Address, most: int) -> None:
 
 @inner
 def _claim_sleeper(team: Address) -> bool:
-    """Whether a helper was counted as asleep; it is no longer."""
+    """Take one helper off the count of sleepers. Returns False if none sleeps."""
     asleep = load_seq_cst(team, _ASLEEP)
     while asleep > 0:
         if compare_exchange_seq_cst(team, _ASLEEP, asleep, asleep - 1):
@@ -214,9 +223,9 @@ def _claim_sleeper(team: Address) -> bool:
 
 @inner
 def close(team: Address, timeout_ns: int) -> int:
-    """Let no more helpers join, wait for those that are inside, and free the team: the first bad component, or -1.
+    """Stop helpers from joining, wait for those inside, and free the team. Returns the first invalid component, or -1.
 
-    After `timeout_ns`, unless that is negative, the job is left as it is: UNFINISHED.
+    After `timeout_ns` (negative: no limit) it returns UNFINISHED and leaves the job as it is.
     """
     fetch_add_seq_cst(team, _EPOCH, 1)
     return wait_for_helpers(team, timeout_ns)
@@ -224,7 +233,7 @@ def close(team: Address, timeout_ns: int) -> int:
 
 @inner
 def wait_for_helpers(team: Address, timeout_ns: int) -> int:
-    """The rest of `close`, also for a job that was left unfinished."""
+    """Wait for the helpers inside a closed job, as `close` does. May be called again for an unfinished job."""
     reads = 0
     ends = 0
     while load_seq_cst(team, _INSIDE) != 0:
@@ -249,7 +258,10 @@ def wait_for_helpers(team: Address, timeout_ns: int) -> int:
 
 @inner
 def join(team: Address, last: int) -> int:
-    """For a helper that was in epoch `last`: wait for another job and go inside. Its epoch; negative for the end."""
+    """Wait, as a helper that last saw epoch `last`, for a new job and join it.
+
+    Returns the job's epoch, or a negative number after `shut_down`.
+    """
     ends = 0
     reads = 0
     slept = False
@@ -281,24 +293,24 @@ def join(team: Address, last: int) -> int:
 
 @inner
 def _sleep(team: Address, epoch: int) -> None:
-    """Sleep until woken, unless there is another epoch by now."""
+    """Sleep until woken, unless the epoch has already changed."""
     fetch_add_seq_cst(team, _ASLEEP, 1)
-    # Whoever has claimed this sleeper meanwhile is about to wake it: then there is a post to wait for all the same.
+    # If another thread has already claimed this sleeper, it is about to post: then wait for that post.
     if load_seq_cst(team, _EPOCH) != epoch and _claim_sleeper(team):
         return
     while sem_wait(team + 8 * _SEMAPHORE) != 0:
-        pass  # a signal
+        pass  # interrupted by a signal
 
 
 @inner
 def leave(team: Address) -> None:
-    """A helper reads nothing more of the job."""
+    """Leave the job, as a helper that reads nothing more of it."""
     fetch_add_seq_cst(team, _INSIDE, -1)
 
 
 @inner
 def shut_down(team: Address) -> None:
-    """Let the helpers end, once nobody owns the team; from now on it cannot be acquired."""
+    """Wait until nobody owns the team, then end its helpers. The team can no longer be acquired."""
     while not compare_exchange_seq_cst(team, _OWNED, 0, 1):
         sched_yield()
     exchange_seq_cst(team, _EPOCH, _SHUT_DOWN)
@@ -309,27 +321,26 @@ def shut_down(team: Address) -> None:
 
 @inner
 def take_chunk(team: Address, chunks: int) -> bool:
-    """Whether one of so many chunks is left: the caller's now, from the front for the owner, from the back for helpers.
+    """Take a chunk of `chunks`. Returns False if none is left. The owner works from the front, helpers from the back.
 
-    So every core is likely to have the memory again that it had in the job before.
+    So each core is likely to work on the same memory as in the previous job.
     """
     return fetch_add_seq_cst(team, _TAKEN, 1) < chunks
 
 
 @inner
 def taken_by_helpers(team: Address) -> int:
-    """How many chunks helpers had before: called once for each that a helper takes."""
+    """Count a chunk that a helper takes. Returns how many chunks helpers had taken before."""
     return fetch_add_seq_cst(team, _TAKEN_BY_HELPERS, 1)
 
 
 @inner
 def give_way(team: Address, chunks: int, since: int) -> int:
-    """Between two of so many chunks: let the system run another thread on this core, if the caller has had it since
-    `since` and for long enough. Since when it has it now, in `nanoseconds`.
+    """Yield the core between two of `chunks` chunks if the caller has run since `since` for long enough.
 
-    Threads of kernels that had all cores would keep the event loop from its turn, and with it all other requests, for
-    a time slice of the system's: a millisecond and more. Where the event loop itself waits for the chunks, none gives
-    way, nor does a thread for which none is left.
+    Returns the time since which the caller has had the core, in `nanoseconds`. Kernel threads on all cores would
+    otherwise keep the event loop, and all other requests, waiting for a scheduler time slice of a millisecond or more.
+    Threads do not yield if the event loop itself waits for the chunks, or if no chunk is left.
     """
     if load_seq_cst(team, _GIVES_WAY) == 0 or load_seq_cst(team, _TAKEN) >= chunks or nanoseconds() - since < _TURN_NS:
         return since
@@ -339,18 +350,18 @@ def give_way(team: Address, chunks: int, since: int) -> int:
 
 @inner
 def report_bad(team: Address, component: int) -> None:
-    """The component is out of bounds."""
+    """Record that the component is out of bounds."""
     fetch_umin_seq_cst(team, _FIRST_BAD, component)
 
 
 @inner
 def job_of(team: Address) -> Address:
-    """Where the owner describes its job, in JOB_WORDS int64."""
+    """Return the address of the job's description, JOB_WORDS int64."""
     return team + 8 * _JOB
 
 
 class UnfinishedJob(Unfinished):
-    """A job that its owner left: a helper has not given back its chunk. It keeps the arrays until the job is over."""
+    """A job that its owner left because a helper still holds a chunk. Keeps the arrays alive until the job ends."""
 
     def __init__(self, team: ThreadTeam, arrays: tuple[object, ...]) -> None:
         super().__init__("a helper has not given back its chunk")
@@ -370,7 +381,7 @@ class UnfinishedJob(Unfinished):
             sleep(_POLL_S)
 
     def free_team(self) -> None:
-        """Free the team if the job is over; returns at once."""
+        """Free the team if the job has ended. Does not block."""
         if self._lock.acquire(blocking=False):
             try:
                 self._poll()
@@ -387,11 +398,11 @@ class UnfinishedJob(Unfinished):
 
 
 class ThreadTeam:
-    """The memory at `address` and its helpers, threads that run `help_with(address)` until `shut_down(address)`.
+    """The memory at `address` and its helpers: threads that run `help_with(address)` until `shut_down(address)`.
 
     The three functions are compiled and run without the GIL; `poll_helpers` is `wait_for_helpers(address, 0)`.
-    `settings` is an array of one `TeamSettings`. `unfinished` holds the job that was left, while there is one, and
-    `helpers` is how many threads help.
+    `settings` is an array of one `TeamSettings`. `unfinished` contains the unfinished job, if there is one. `helpers`
+    is the number of helper threads.
     """
 
     def __init__(
@@ -421,7 +432,7 @@ class ThreadTeam:
         atexit.register(self.end)
 
     def prepare(self, threads: int) -> None:
-        """Have helpers for so many threads, and be free again if the job that was left is over."""
+        """Start helpers for `threads` threads in total, and free the team if its unfinished job has ended."""
         if threads - 1 > self.helpers:
             self.grow(threads - 1)
         if self.unfinished:
@@ -429,16 +440,16 @@ class ThreadTeam:
                 left.free_team()
 
     def check_finished(self, first_bad: int, arrays: tuple[object, ...]) -> None:
-        """Raise UnfinishedJob if that is what a kernel returned for a job on these arrays."""
+        """Raise UnfinishedJob if a kernel returned UNFINISHED for a job on these arrays."""
         if first_bad == UNFINISHED:
             raise UnfinishedJob(self, arrays)
 
     def poll(self) -> int:
-        """The first bad component, or -1, of the job that was left, if it is over, else UNFINISHED."""
+        """Return UNFINISHED, or the first invalid component (-1 if none) of the unfinished job once it has ended."""
         return self._poll_helpers(self.address)
 
     def grow(self, helpers: int) -> None:
-        """Have at least so many helpers, unless the team has ended."""
+        """Start helpers until there are at least `helpers`, unless the team has ended."""
         with self._lock:
             while len(self._threads) < helpers and not self._ended:
                 thread = Thread(target=self._help_with, args=(self.address,), name="gather-helper", daemon=True)
@@ -448,7 +459,7 @@ class ThreadTeam:
                 self._items[_HELPERS] += 1
 
     def end(self) -> None:
-        """Let the helpers end, once the job is done that they have; later ones their own threads do alone."""
+        """End the helpers after their current job. Later jobs run on their own threads alone."""
         for left in tuple(self.unfinished):
             left.wait()
         with self._lock:

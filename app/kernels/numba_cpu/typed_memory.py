@@ -1,4 +1,4 @@
-"""Memory at an address as what compiled code can read by name: a record with fields, or a table of items."""
+"""Typed views of memory at an address, for compiled code: a record with named fields, or an array of items."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from app.compilation.intrinsics import Address, Builder, intrinsic, with_argumen
 
 R = TypeVar("R")
 MAX_DEPTH: Final = 64
-"""Components of a tuple: the most axes that NumPy's arrays have (NPY_MAXDIMS of NumPy 2)."""
+"""Maximum components of a tuple: the axis limit of NumPy arrays (NPY_MAXDIMS in NumPy 2)."""
 KEPT_PLANS: Final = 1024
-"""Plans of each type whose numbers are kept as an array for compiled code."""
+"""Number of plans of each type whose fields are cached as an array for compiled code."""
 Sizes = NDArray[np.int64]
-"""A field of a record: MAX_DEPTH numbers, one for each axis."""
+"""A record field with MAX_DEPTH numbers, one per axis."""
 Items = NDArray[Any]
-"""Of one axis, contiguous."""
+"""A contiguous 1-D array."""
 Table = NDArray[Any]
-"""[rows, columns], contiguous."""
+"""A contiguous array [rows, columns]."""
 
 _arrays: Any = numba.np.arrayobj
 _cgutils: Any = numba.core.cgutils
@@ -37,13 +37,14 @@ _FIELD_TYPES: Final[dict[str, tuple[Any, ...]]] = {
     "float": (np.float64,),
     "Sizes": (np.int64, MAX_DEPTH),
 }
-"""NumPy's types of the annotations of a record's class that do not stand for an int64."""
+"""NumPy types of the annotations in a record class. All other annotations mean int64."""
 
 
 def dtype_of(kind: type[Any]) -> np.dtype[Any]:
-    """NumPy's type of the record that a class describes by annotations, its bases' fields first.
+    """Return the NumPy dtype of the record that a class describes by its annotations. Fields of base classes come
+    first.
 
-    Those are `bool`, `float` (float64), `Sizes`, and int64 for all others.
+    The annotations may be `bool`, `float` (float64) or `Sizes`; all others mean int64.
     """
     annotations: dict[str, str] = {}
     for base in reversed(kind.__mro__):
@@ -53,14 +54,18 @@ def dtype_of(kind: type[Any]) -> np.dtype[Any]:
 
 @lru_cache(maxsize=KEPT_PLANS)
 def int64_array(numbers: tuple[int, ...]) -> NDArray[np.int64]:
-    """The numbers as an array for compiled code, which nobody may change. Raises OverflowError if one does not fit."""
+    """Return the numbers as an array for compiled code, which must not be changed.
+
+    Raises OverflowError if a number does not fit.
+    """
     return np.array(numbers, np.int64)
 
 
 def record_as_int64(kind: type[Any], values: Mapping[str, Any]) -> NDArray[np.int64]:
-    """A record of a class as an array of int64, which NumPy copies twenty times faster; fields not given are 0.
+    """Make a record of a class as an int64 array, which NumPy copies twenty times as fast.
 
-    Of a field of several numbers the first ones may be given. Raises TypeError for a number that does not fit.
+    Missing fields are 0. A field with several numbers may be given partially, from the front. Raises TypeError if a
+    number does not fit.
     """
     record = np.zeros(1, dtype_of(kind))
     try:
@@ -75,9 +80,9 @@ def record_as_int64(kind: type[Any], values: Mapping[str, Any]) -> NDArray[np.in
 
 
 def record_of(kind: type[R], *, offset: int = 0) -> Callable[[Address], R]:
-    """A function for compiled code: the record of a class at an address plus `offset` bytes.
+    """Make a compiled function that returns the record of a class at an address plus `offset` bytes.
 
-    Compiled code reads and writes its fields as `record.name`.
+    Compiled code accesses its fields as `record.name`.
     """
     dtype = dtype_of(kind)
 
@@ -90,13 +95,13 @@ def record_of(kind: type[R], *, offset: int = 0) -> Callable[[Address], R]:
 
 
 def items_at(dtype: Any) -> Callable[[Address, int], Items]:
-    """A function for compiled code: (address, count) as an array, whose items need not be aligned. Checks nothing."""
+    """Make a compiled function (address, count) that returns a 1-D array. Items need no alignment; nothing is checked."""
     made: Callable[[Address, int], Items] = _array_at(dtype, 1)
     return made
 
 
 def table_at(dtype: Any) -> Callable[[Address, int, int], Table]:
-    """A function for compiled code: (address, rows, columns) as an array of two axes. Checks nothing, either."""
+    """Make a compiled function (address, rows, columns) that returns a 2-D array. Nothing is checked."""
     made: Callable[[Address, int, int], Table] = _array_at(dtype, 2)
     return made
 

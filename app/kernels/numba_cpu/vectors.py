@@ -1,4 +1,4 @@
-"""Vectors of floats as values of compiled code: some items of a row, in registers, as float32 or float64."""
+"""Vectors of floats as values in compiled code: some items of a row in registers, as float32 or float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.compilation.intrinsics import Address, Builder, intrinsic
 from app.kernels.numba_cpu.half_floats import bfloat16_of_float, float_of_bfloat16, float_of_half, half_of_float
 
 Vector: TypeAlias = Any
-"""Of so many lanes, float64 for items of that type, else float32."""
+"""A vector of `lanes` floats: float64 for float64 items, else float32."""
 
 _extending: Any = numba.extending
 _INT: Final = ir.IntType(32)
@@ -33,24 +33,24 @@ class _VectorModel(_extending.models.PrimitiveModel):  # type: ignore[misc]
 
 
 class VectorFunctions(NamedTuple):
-    """Functions for the items of one type, so many at a time."""
+    """Functions for vectors of items of one type."""
 
     zeros: Callable[[], Vector]
     load: Callable[[Address], Vector]
-    """The items at an address, which need not be aligned."""
+    """Load items from an address, which need not be aligned."""
     load_one: Callable[[Address], float]
-    """One item."""
+    """Load one item."""
     add_product: Callable[[Vector, Vector, float], Vector]
     """(sums, items, weight): the product is rounded before it is added."""
     larger: Callable[[Vector, Vector], Vector]
-    """The larger one of each pair, the first if they are equal or it is a NaN."""
+    """Return the larger item of each pair; the first one if both are equal or if it is a NaN."""
     divide: Callable[[Vector, float], Vector]
     store: Callable[[Address, Vector], None]
-    """Store items at an address, rounded to their type, half to even."""
+    """Round items half to even to their type, and store them at an address."""
 
 
 def vector_functions(dtype: str, lanes: int) -> VectorFunctions:
-    """The functions for items of a type, float16, bfloat16, float32 or float64."""
+    """Make the functions for float16, bfloat16, float32 or float64 items."""
     double = dtype == "float64"
     vector = _VectorType(ir.DoubleType() if double else ir.FloatType(), lanes)
     number = types.float64 if double else types.float32

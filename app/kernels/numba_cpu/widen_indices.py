@@ -1,4 +1,4 @@
-"""Indices of any integer type as int64, block by block, so that kernels need no memory for them."""
+"""Convert indices of any integer type to int64 block by block, so that kernels need no memory for a full copy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _INT64: Final = ir.IntType(64)
 
 
 def widen(bits: int, *, signed: bool) -> Callable[[Address, int, int, Address], None]:
-    """A loop that writes items [first, first + count) of those at `source`, integers of so many bits, as int64.
+    """Make a loop that writes items [first, first + count) of `source`, integers of `bits` bits, as int64.
 
-    A uint64 above 2**63 - 1 becomes that, which is out of bounds everywhere.
+    A uint64 above 2**63 - 1 becomes 2**63 - 1, which is always out of bounds.
     """
     kind = ir.IntType(bits)
     keep = bits < 64 or signed
@@ -54,7 +54,7 @@ _widen_uint64: Final = widen(64, signed=False)
 
 @inlined
 def widen_components(kind: int, source: Address, first: int, count: int, target: Address) -> None:
-    """The loop for the index type `kind` (see `array_header.index_type`)."""
+    """Run the loop for the index type `kind` (see `array_header.index_type`)."""
     if kind == -1:
         _widen_uint8(source, first, count, target)
     elif kind == 1:

@@ -1,6 +1,6 @@
-"""The reference: every kernel in NumPy, the plainest way. It is the tests' oracle, and what `--kernel numpy` runs.
+"""The reference kernels, in plain NumPy. Tests compare other kernels to them, and `--kernel numpy` runs them.
 
-It works in blocks, so that its temporary memory is a few MiB however large a request is.
+They work in blocks: temporary memory is a few MiB regardless of the size of a request.
 """
 
 from __future__ import annotations
