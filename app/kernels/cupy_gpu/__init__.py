@@ -1,1 +1,1 @@
-"""The GPU kernel, launched by CuPy; the only package that imports CuPy."""
+"""The GPU kernel, launched by CuPy. No other package imports CuPy."""

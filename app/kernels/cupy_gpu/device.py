@@ -1,13 +1,15 @@
-"""The gather on an NVIDIA GPU, through CuPy: the only module that imports it (extra `gpu`).
+"""The gather on an NVIDIA GPU, through CuPy. No other module imports CuPy (extra `gpu`).
 
-What happens to a gather: indices, and data that is not on the device yet, go there through pinned memory in pieces, one
-being copied into it while the one before is on its way; the kernel checks and gathers in one pass (gather.cu); the word
-that says what was bad comes back together with the beginning of the output, and the rest only if nothing was. The word
-and the output of a small gather are written into pinned memory by the kernel, across the bus, and need no copy. Each of
-several threads has a stream and pinned memory of its own, so that the copies of one gather and the kernel of another
-overlap. Device memory comes from a pool with a limit, so that the service leaves others what is theirs.
+Indices, and data that is not on the device yet, are sent in pieces through pinned memory: one piece is copied into it
+while the previous one is transferred. The kernel checks and gathers in one pass (gather.cu). The word with the first
+invalid position comes back together with the beginning of the output; the rest follows only if all positions are valid.
+For a small gather the kernel writes the word and the output directly into pinned memory, across the bus, so they need
+no copy.
 
-The device is number 0; CUDA_VISIBLE_DEVICES says which that is.
+Each concurrent gather has its own stream and pinned memory, so the copies of one overlap the kernel of another. Device
+memory comes from a pool with a limit, which leaves memory for other processes.
+
+The device is number 0. Select it with CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -29,19 +31,21 @@ from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
 
 STAGE_BYTES: Final = 4 << 20
-"""Bytes of each of the two halves of a stream's pinned memory."""
+"""Bytes of each half of a stream's pinned memory."""
 STREAMS: Final = 4
-"""Gathers that are under way at a time, so that the copies of some overlap the kernels of others."""
+"""Concurrent gathers: the copies of some overlap the kernels of others."""
 _SMALL_TUPLES: Final = 1 << 13
-"""Most tuples of a gather whose output the kernel writes into pinned memory, across the bus: where all of them are bad,
-each may update the word for the first bad position there."""
+"""Maximum tuples of a gather whose output the kernel writes into pinned memory, across the bus. The limit exists
+because each invalid tuple may update the word for the first invalid position there.
+"""
 _HEADER: Final = 256
-"""Bytes before the output for the first bad position: as CUDA aligns what it allocates (Programming Guide, "Device
-Memory Accesses"), so that the output is aligned as if it had memory of its own."""
+"""Bytes for the first invalid position, before the output. This is the alignment of CUDA's own allocations (Programming
+Guide, "Device Memory Accesses"), so the output is aligned like a separate allocation.
+"""
 _MEMORY_SHARE: Final = 0.9
-"""Of the free memory, which the service takes where no setting says how much: the rest is for CUDA's own and others."""
+"""Share of the free memory that the service uses by default. The rest is for CUDA itself and other processes."""
 _OUT_OF_MEMORY: Final = 2
-"""CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation."""
+"""The value of CUDA_ERROR_OUT_OF_MEMORY and of cudaErrorMemoryAllocation."""
 _BYTES: Final = np.dtype(np.uint8)
 _INT32: Final = np.dtype(np.int32)
 _INT64: Final = np.dtype(np.int64)
@@ -49,7 +53,7 @@ _HIGHEST: Final = np.uint64(2**63 - 1)
 
 
 class DeviceCopy:
-    """Items on the device."""
+    """Items in device memory."""
 
     __slots__ = ("memory", "nbytes", "pointer")
 
@@ -63,9 +67,10 @@ class CupyDevice:
     """See `app.kernels.gpu_interface.Device`."""
 
     def __init__(self, memory: int | None = None, streams: int = STREAMS, stage_bytes: int = STAGE_BYTES) -> None:
-        """Open the device, compile the kernel or load it from CuPy's cache.
+        """Open the device, and compile the kernel or load it from CuPy's cache.
 
-        `memory` is the most bytes to use of the device's, by default nine tenths of what is free now. Raises NoDevice.
+        `memory` is the maximum number of bytes of device memory to use; it defaults to nine tenths of the memory that
+        is free now. Raises NoDevice.
         """
         try:
             if runtime.getDeviceCount() < 1:
@@ -116,7 +121,7 @@ class CupyDevice:
             return -1
         travelling = travelling_type(indices.dtype)
         with self._stream() as staged:
-            # One stretch of memory: indices, then, but for small gathers, the first bad position and the output.
+            # A single allocation: the indices and, except for small gathers, the first invalid position and the output.
             header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
             small = staged.holds(_HEADER + out.nbytes) and plan.index_items <= _SMALL_TUPLES * plan.depth
             work = self._room(header if small else header + _HEADER + out.nbytes)
@@ -136,15 +141,15 @@ class CupyDevice:
             return staged.wait_for_output(out) if small else staged.receive(first, out)
 
     def start(self, plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int], stream: int) -> None:
-        """Put the kernel into `stream`, a handle of CUDA's, for what lies at `addresses`, as in `kernel_launch.launch`.
+        """Launch the kernel in `stream`, a CUDA handle, for the arrays at `addresses` (see `kernel_launch.launch`).
 
-        The word for the first bad position must hold `kernel_launch.NOTHING` by then. `run` is what the
-        service calls; benchmarks call this too, without the ways to the device and back. The thread must have used
-        the device before, through CuPy. Raises CuPy's own errors.
+        The word for the first invalid position must already contain `kernel_launch.NOTHING`. The service calls `run`;
+        benchmarks also call this method, to exclude transfers to the device and back. The calling thread must have used
+        the device through CuPy before. Raises CuPy's own errors.
         """
         prepared = kernel_launch.launch(plan, index_size, addresses, self._multiprocessors)
         if prepared is not None:
-            # Where the arguments lie, of which there is one; they have been read when this returns.
+            # An array of pointers to the arguments, here only one. The launch has read them when it returns.
             arguments = (c_char_p * 1)(prepared.argument)
             block, grid = (kernel_launch.BLOCK, 1, 1), (*prepared.grid, 1)
             driver.launchKernel(self._entries[prepared.entry], *grid, *block, 0, stream, addressof(arguments), 0)
@@ -154,7 +159,7 @@ class CupyDevice:
 
     @contextmanager
     def _stream(self) -> Iterator[_StagedStream]:
-        """A stream of one's own, and errors by their own names. Nothing is under way in it afterwards."""
+        """Return a context with an exclusive stream, which translates CUDA errors. The stream is idle on exit."""
         staged = self._streams.get()
         try:
             yield staged
@@ -174,7 +179,7 @@ class CupyDevice:
 
 
 class _StagedStream:
-    """A stream, and two halves of pinned memory through which everything goes to the device and back in turns."""
+    """A stream, with pinned memory in two halves. All transfers to and from the device alternate between them."""
 
     def __init__(self, half: int) -> None:
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -187,16 +192,16 @@ class _StagedStream:
         self._turn = 0
 
     def send(self, pointer: int, source: NDArray[Any], dtype: np.dtype[Any] = _BYTES) -> None:
-        """Put the copying of `source` to the device, as items of `dtype`, into the stream.
+        """Enqueue the copy of `source` to the device, as items of `dtype`. `source` has been read on return.
 
-        Items of another type are converted piece by piece, in the pinned memory; a uint64 that int64 cannot hold
-        becomes the highest that it can. `source` has been read when this returns.
+        Items of another type are converted piece by piece in the pinned memory. A uint64 too large for int64 becomes
+        the largest int64.
         """
         step = self._half // dtype.itemsize
         for at in range(0, source.size, step):
             piece = source[at : at + step]
             turn = self._turn
-            self._events[turn].synchronize()  # what was there before has left
+            self._events[turn].synchronize()  # wait until the previous contents have been copied
             size = piece.size * dtype.itemsize
             if source.dtype == np.uint64 and dtype == _INT64:
                 np.minimum(piece, _HIGHEST, out=self._halves[turn][:size].view(np.uint64))
@@ -206,17 +211,21 @@ class _StagedStream:
             self._turn = turn ^ 1
 
     def holds(self, nbytes: int) -> bool:
-        """Whether half of the pinned memory is enough."""
+        """Return whether `nbytes` fit into half of the pinned memory."""
         return nbytes <= self._half
 
     def pinned_for_output(self) -> int:
-        """Where the kernel may write: the word for the first bad position and, _HEADER bytes behind it, the output."""
-        self._events[self._turn].synchronize()  # what was there before has left
+        """Return the address to which the kernel may write: the first invalid position and, _HEADER bytes later, the
+        output.
+        """
+        self._events[self._turn].synchronize()  # wait until the previous contents have been copied
         self._halves[self._turn][:8] = 0xFF
         return self._addresses[self._turn]
 
     def wait_for_output(self, out: NDArray[Any]) -> int:
-        """The first bad position, or -1 and in `out` what the kernel wrote to what `pinned_for_output` gave."""
+        """Wait for the results at `pinned_for_output`. Returns the first invalid position, or -1 with the output in
+        `out`.
+        """
         self.stream.synchronize()
         half = self._halves[self._turn]
         first = int(half[:8].view(np.uint64)[0])
@@ -226,7 +235,11 @@ class _StagedStream:
         return -1
 
     def receive(self, pointer: int, out: NDArray[Any]) -> int:
-        """The first bad position, from the word at `pointer`, or -1 and in `out` what follows _HEADER bytes behind."""
+        """Copy the results at `pointer` to the host. Returns the first invalid position, or -1 with the output in
+        `out`.
+
+        `pointer` is the address of the word for that position. The output follows it at a distance of _HEADER bytes.
+        """
         octets = out.view(_BYTES)
         total = _HEADER + octets.size
         self._fetch(pointer, 0, total)
@@ -247,7 +260,7 @@ class _StagedStream:
         return -1
 
     def wait(self) -> None:
-        """Wait until nothing is under way, so that memory can be given back; after an error."""
+        """Wait, after an error, until the stream is idle and memory can be freed."""
         with suppress(runtime.CUDARuntimeError):
             self.stream.synchronize()
 
@@ -261,8 +274,8 @@ class _StagedStream:
 
 
 def travelling_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type of indices of type `dtype` on the device: int32 or int64, in as few bytes as hold every value.
+    """Return the type in which indices of type `dtype` are sent: int32 or int64, the smallest that holds every value.
 
-    A uint64 above 2**63 - 1 becomes that, which is out of bounds everywhere.
+    A uint64 above 2**63 - 1 becomes 2**63 - 1, which is always out of bounds.
     """
     return _INT64 if dtype.itemsize == 8 or dtype == np.uint32 else _INT32

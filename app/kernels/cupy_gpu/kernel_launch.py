@@ -1,7 +1,7 @@
-"""How a plan becomes a launch of gather.cu: which entry point, how many threads, which arguments.
+"""Convert a plan to a launch of gather.cu: its entry point, number of threads and arguments.
 
-Nothing here needs CUDA: it is apart from `cupy_gpu` so that tests can run the very same source, launched in the very
-same way, on a CPU.
+This module does not need CUDA. It is separate from `cupy_gpu.device` so that tests can run the same source, with the
+same launch parameters, on a CPU.
 """
 
 from __future__ import annotations
@@ -15,44 +15,45 @@ from app.operators.gather_plan import GatherPlan
 
 SOURCE: Final = Path(__file__).with_name("gather.cu")
 OPTIONS: Final = ("--std=c++17",)
-# The next four are those of gather.cu.
+# The next four constants must match gather.cu.
 BLOCK: Final = 256
-"""Threads of a block."""
+"""Threads per block."""
 AT_ONCE: Final = 4
-"""Units or wide slices that a thread has under way, so that their waits overlap."""
+"""Units or wide slices in flight per thread, to overlap their latencies."""
 MAX_DEPTH: Final = 64
-"""Components of a tuple: the most axes of NumPy's arrays (NPY_MAXDIMS of NumPy 2)."""
+"""Maximum components of a tuple: the axis limit of NumPy arrays (NPY_MAXDIMS in NumPy 2)."""
 UNITS: Final = (16, 8, 4, 2, 1)
-"""Bytes that are copied at once, up to those of CUDA's int4."""
+"""Bytes per copy, up to the size of CUDA's int4."""
 ENTRIES: Final = tuple(
     f"gather_{bits}_{unit}_{kind}"
     for bits in (32, 64)
     for unit in UNITS
     for kind in ("1", "2", "3", "any", *(("wide",) if unit < 16 else ()))
 )
-"""The entry points of gather.cu: by bits of an index, bytes of a unit, length of a tuple; any for wide slices."""
+"""The entry points of gather.cu: gather_{index bits}_{unit bytes}_{tuple length, any, or wide for wide slices}."""
 NOTHING: Final = (1 << 64) - 1
-"""What `Plan.first` points to before the launch, and after it where no component is bad."""
+"""The value of `*Plan.first` before the launch, and after it if no component is invalid."""
 _WARP_BITS: Final = 5
-"""2**5 threads of a warp, on all of CUDA's devices."""
+"""A warp has 2**5 threads on all CUDA devices."""
 _ADDRESSES: Final = Struct("<4Q")
 _REST: Final = Struct(f"<7Q8I{MAX_DEPTH}q")
 PLAN_BYTES: Final = _ADDRESSES.size + _REST.size
 _BUSY: Final = 4
-"""Blocks that each multiprocessor needs to be busy."""
+"""Blocks that keep a multiprocessor busy."""
 _NARROW: Final = {8: 304, 4: 16, 2: 16, 1: 16}
-"""Most bytes of a slice that is not wide, by its unit: about where the wide kernel begins to be faster. That of 8 was
-measured on an H100, the others on an H200. With units of 16 bytes it never is."""
+"""Maximum bytes of a slice that is not wide, by its unit: about where the wide kernel becomes faster. The value for 8
+was measured on an H100, the others on an H200. With units of 16 bytes the wide kernel is never faster.
+"""
 _PACKS: Final = {8: 8, 4: 16, 2: 16, 1: 16}
-"""Bytes that the wide kernel writes at once, by a slice's unit."""
+"""Bytes per store of the wide kernel, by a slice's unit."""
 _THREAD_BYTES: Final = 128
-"""Of a stretch of slices, for each thread: more and smaller blocks finish at more nearly the same time."""
+"""Bytes per thread of a stretch of slices. More and smaller blocks finish closer together."""
 _MOST_BLOCKS: Final = (1 << 31) - 1, 65535
-"""The most that CUDA takes for a grid's dimensions (Programming Guide, "Compute Capabilities")."""
+"""CUDA's limits for the dimensions of a grid (Programming Guide, "Compute Capabilities")."""
 
 
 class Launch(NamedTuple):
-    """An entry point of gather.cu, the grid of blocks of BLOCK threads, and the bytes of its one argument, `Plan`."""
+    """An entry point of gather.cu, its grid of blocks of BLOCK threads, and the bytes of its argument, a `Plan`."""
 
     entry: str
     grid: tuple[int, int]
@@ -62,13 +63,13 @@ class Launch(NamedTuple):
 def launch(
     plan: GatherPlan, index_size: int, addresses: tuple[int, int, int, int], multiprocessors: int
 ) -> Launch | None:
-    """The launch for `plan`, or None if there is nothing to check.
+    """Return the launch for `plan`, or None if there is nothing to check.
 
-    `addresses` are those of data, indices (signed integers of `index_size` bytes, 4 or 8, aligned to that), output and
-    the word that the first bad position goes to, on the device.
+    `addresses` are the device addresses of data, indices (aligned signed integers of `index_size` bytes, 4 or 8),
+    output, and the word for the first invalid position.
     """
     data, _, out, _ = addresses
-    # The lowest bit set in any of them says how far they are aligned, all three together.
+    # The lowest set bit of the three gives their common alignment.
     width = plan.slice_items * plan.item_size
     shaped = _shape(plan, index_size, alignment(data | out | width), multiprocessors)
     if shaped is None:
@@ -78,7 +79,7 @@ def launch(
 
 
 def alignment(bits: int) -> int:
-    """The largest unit, in bytes, that divides `bits`."""
+    """Return the largest unit, in bytes, that divides `bits`."""
     return min(bits & -bits, UNITS[0]) if bits else UNITS[0]
 
 
@@ -131,10 +132,10 @@ def _shape(
 
 
 def division(divisor: int) -> tuple[int, int]:
-    """A factor and a shift: number // divisor is (number * factor >> 64) >> shift for every number below 2**63.
+    """Return a factor and a shift: number // divisor == (number * factor >> 64) >> shift for all numbers below 2**63.
 
-    (0, 0) for 0 and 1, by which the kernel does not divide. With 2**(n-1) < divisor <= 2**n the factor is 2**(63+n)
-    over the divisor, rounded up; what it is too large by adds less than 1/divisor to the quotient of such a number.
+    Returns (0, 0) for 0 and 1, by which the kernel does not divide. With 2**(n-1) < divisor <= 2**n, the factor is
+    2**(63+n) / divisor, rounded up. The rounding adds less than 1/divisor to the quotient of such a number.
     """
     if divisor < 2:
         return 0, 0

@@ -1,6 +1,6 @@
-"""The loops of a gradient: slices added to the sums of the rows that they belong to, and sums rounded to the result.
+"""The loops of a gradient: add slices to the sums of their rows, and round the sums to the result.
 
-Sums are float32, or float64 for float64. Each type has its own two loops.
+Sums are float32, or float64 for float64. Each float type has its own compiled loops.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from app.kernels.numba_cpu.thresholds import ROWS_AHEAD
 from app.kernels.numba_cpu.typed_memory import Items, Table, items_at, table_at
 
 _NANS: Final = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": np.float32(np.nan), "float64": np.float64(np.nan)}
-"""The one NaN of results, as items."""
+"""The single NaN that results use, as an item of each type."""
 ItemAdder = Callable[[Address, Address, int, Items, int, int], bool]
-"""(address of the sums, of the items, how many sums, the sum of each item, begin, end): see `add_slices`."""
+"""(sums address, items address, number of sums, sum number of each item, begin, end): see `add_slices`."""
 RowAdder = Callable[[Address, Address, int, int, Items, Items], bool]
-"""(address of the sums, of the slices, how many rows of sums, items of each, the row of each slice, own)."""
+"""(sums address, slices address, number of rows of sums, items per row, row of each slice, own)."""
 _stack_own: Final = stack_words(BLOCK)
 
 
@@ -33,8 +33,8 @@ def _item_adder(number: FloatKind) -> ItemAdder:
     def add_items(target: Address, source: Address, count: int, rows: Items, begin: int, end: int) -> bool:
         sums, items = sums_of(target, count), items_of(source, len(rows))
         for t in range(len(items)):
-            if ult(rows[t] - begin, end - begin):  # a negative one is large, unsigned
-                place = np.uint64(rows[t])  # Numba does not look whether it is negative
+            if ult(rows[t] - begin, end - begin):  # negative numbers are large as unsigned
+                place = np.uint64(rows[t])  # skips Numba's check for negative indices
                 sums[place] += widen(items[t])
         odd = 0
         for row in range(begin, end):
@@ -102,7 +102,7 @@ _finish: Final = by_float_kind(_finisher)
 
 @inner
 def add_slices(job: Any, batch: int, rows: Items, begin: int, end: int) -> bool:
-    """Add the slices of a batch whose rows are in [begin, end), in their order: whether a sum has become a NaN."""
+    """Add the slices of a batch whose rows are in [begin, end), in order. Returns whether any sum became NaN."""
     width = job.row_items
     slice_bytes = width * job.item_size
     source = job.gradient + batch * len(rows) * slice_bytes
@@ -120,7 +120,7 @@ def add_slices(job: Any, batch: int, rows: Items, begin: int, end: int) -> bool:
 
 @inner
 def finish_rows(job: Any, begin: int, end: int) -> None:
-    """Write rows [begin, end) of the result, counted over all batches, from their sums."""
+    """Write rows [begin, end) of the result from their sums. Rows are counted over all batches."""
     width = job.row_items
     result = job.result + begin * width * job.item_size
     sums = job.sums + begin * width * job.sum_size

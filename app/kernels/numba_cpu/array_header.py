@@ -1,8 +1,8 @@
-"""Arrays of NumPy's as compiled kernels meet them: by the address of the array's object, whose header they read.
+"""Access to NumPy arrays from compiled kernels: by the address of the array object, whose header the kernels read.
 
-Numba's own arrays copy that header for each call, count references, ask for one type of item, and have every call look
-up its types: a microsecond, where a small gather takes a tenth of that. What its types would have refused the kernel
-refuses itself: `is_array` comes first, since the header of any other object is something else.
+Numba's own arrays copy that header on each call, count references, fix the item type, and look up the argument types.
+That takes a microsecond, ten times as long as a small gather. Kernels must therefore do the type checks themselves.
+Call `is_array` first, because other objects have a different header.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from app.compilation.decorators import inlined
 from app.compilation.intrinsics import Address, Builder, intrinsic
 
 ArrayHeader: TypeAlias = object
-"""What Python hands over as it is, an array if it is what it should be."""
+"""An object passed from Python as it is. It is an array only if `is_array` says so."""
 
 _extending: Any = numba.extending
 _INT64: Final = ir.IntType(64)
 
 
 class _Header(types.Type):
-    """An array by the address of its object."""
+    """Numba type: an array, represented by the address of its object."""
 
     def __init__(self) -> None:
         super().__init__(name="ArrayHeader")
@@ -47,7 +47,8 @@ def _unbox_header(kind: Any, found: Any, context: Any) -> Any:
     return _extending.NativeValue(context.builder.ptrtoint(found, _INT64))
 
 
-# NumPy's PyArrayObject_fields, in bytes from the object's address; the type's own address ends every object's header.
+# Offsets in NumPy's PyArrayObject_fields, in bytes from the object's address. The type's address is the last word of
+# every object's header.
 _DATA: Final = object.__basicsize__
 _TYPE: Final = _DATA - 8
 _AXES: Final = _DATA + 8
@@ -55,7 +56,7 @@ _SHAPE: Final = _DATA + 16
 _STRIDES: Final = _DATA + 24
 _DTYPE: Final = _DATA + 40
 _FLAGS: Final = _DATA + 48
-# NumPy's PyArray_Descr, likewise.
+# Offsets in NumPy's PyArray_Descr.
 _KIND: Final = object.__basicsize__ + 8
 _ORDER: Final = _KIND + 2
 _ITEM_SIZE: Final = object.__basicsize__ + 24
@@ -65,7 +66,7 @@ _WRITABLE: Final = 0x400
 
 
 def check_layout() -> None:
-    """Raises RuntimeError if arrays are not laid out as the compiled code takes them to be."""
+    """Raises RuntimeError if the memory layout of arrays is not the one that compiled code expects."""
     array = np.zeros((3, 5), ">c8")
     array.flags.writeable = False
 
@@ -82,7 +83,7 @@ def check_layout() -> None:
         (2, half, (_AXES,)),
         (5, whole, (_SHAPE, 8)),
         (40, whole, (_STRIDES, 0)),
-        (id(array.dtype), whole, (_DTYPE,)),  # before it is followed
+        (id(array.dtype), whole, (_DTYPE,)),  # checked before the pointer is followed
         (b"c", letter, (_DTYPE, _KIND)),
         (b">", letter, (_DTYPE, _ORDER)),
         (8, whole, (_DTYPE, _ITEM_SIZE)),
@@ -95,7 +96,7 @@ def check_layout() -> None:
 
 
 def _reader(offset: int, bits: int, *path: int) -> Callable[[ArrayHeader], int]:
-    """An intrinsic that reads an integer of the header, or, by `path`, of what the header points to."""
+    """Make an intrinsic that reads an integer from the header or, with `path`, through the header's pointers."""
     kind = ir.IntType(bits)
 
     def build(builder: Builder, array: Any) -> Any:
@@ -111,9 +112,9 @@ def _reader(offset: int, bits: int, *path: int) -> Callable[[ArrayHeader], int]:
 
 
 address: Final[Callable[[ArrayHeader], Address]] = _reader(_DATA, 64)
-"""The address of the first item."""
+"""Return the address of the first item."""
 length: Final = _reader(_SHAPE, 64, 0)
-"""How many items there are along the first axis, of which there must be one."""
+"""Return the number of items along the first axis. The array must have an axis."""
 _type = _reader(_TYPE, 64)
 _axes = _reader(_AXES, 32)
 _flags = _reader(_FLAGS, 32)
@@ -129,7 +130,7 @@ _BIG_ENDIAN: Final = ord(">")
 
 @inlined
 def is_array(array: ArrayHeader, array_type: Address) -> bool:
-    """Whether it is an array, of which `array_type` is the address of the type, with one axis and without gaps."""
+    """Return whether the object is a contiguous 1-D array. `array_type` is the address of `numpy.ndarray`."""
     if _type(array) != array_type or _axes(array) != 1 or _flags(array) & _CONTIGUOUS == 0:
         return False
     return length(array) < 2 or _step(array) == _item_size(array)
@@ -137,7 +138,7 @@ def is_array(array: ArrayHeader, array_type: Address) -> bool:
 
 @inlined
 def holds_carriers(array: ArrayHeader, item_size: int) -> bool:
-    """Whether its items have that size and a carrier's type, so that their bytes may be copied as they are."""
+    """Return whether the items have this size and a carrier type, so that their bytes can be copied."""
     kind = _kind(array)
     fit = kind in (_UNSIGNED, _COMPLEX) and _order(array) != _BIG_ENDIAN
     return fit and _item_size(array) == item_size
@@ -145,7 +146,7 @@ def holds_carriers(array: ArrayHeader, item_size: int) -> bool:
 
 @inlined
 def index_type(array: ArrayHeader) -> int:
-    """The bytes of its items, which are integers, negative where these are unsigned; 0 where it cannot hold indices."""
+    """Return the bytes per item, negated for unsigned integers; 0 if the array cannot hold indices."""
     if _flags(array) & _ALIGNED == 0 or _order(array) == _BIG_ENDIAN:
         return 0
     size = _item_size(array)
@@ -155,7 +156,7 @@ def index_type(array: ArrayHeader) -> int:
 
 @inlined
 def is_writable(array: ArrayHeader) -> bool:
-    """Whether its items may be changed."""
+    """Return whether the array is writable."""
     return _flags(array) & _WRITABLE != 0
 
 
@@ -163,7 +164,7 @@ def is_writable(array: ArrayHeader) -> bool:
 def index_type_if_usable(
     data: ArrayHeader, indices: ArrayHeader, out: ArrayHeader, item_size: int, array_type: Address
 ) -> int:
-    """The `index_type` of a kernel's indices, or 0 where one of its arrays is of a kind that it does not take."""
+    """Return the `index_type` of a kernel's indices, or 0 if the kernel does not accept one of the arrays."""
     if not (is_array(data, array_type) and is_array(indices, array_type) and is_array(out, array_type)):
         return 0
     if not (holds_carriers(data, item_size) and holds_carriers(out, item_size) and is_writable(out)):
@@ -178,7 +179,7 @@ def _checked_product(builder: Builder, first: Any, second: Any) -> Any:
 
 
 checked_product: Final[Callable[[int, int], int]] = intrinsic(types.int64, (types.int64, types.int64), _checked_product)
-"""The product of sizes, or something negative where it exceeds an int64 or a factor was such a product.
+"""Return the product of two sizes, or a negative number if it overflows int64 or a factor is such a result.
 
-A factor of 0 makes 0 of everything, as it should.
+If a factor is 0 the product is 0, even after an overflow.
 """

@@ -1,6 +1,6 @@
-"""The loops of the block-quantized gather, compiled by Numba: one pass over a portion's bytes, and one to round it.
+"""The loops of the block-quantized gather, compiled by Numba: one pass to dequantize a portion and one to round it.
 
-They take a third of NumPy's time for the same portion, which makes several passes.
+They take a third of the time of NumPy, which makes several passes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(
 
 @cache
 def compiled() -> tuple[Any, block_quantized.Narrow]:
-    """`_dequantize` and `_narrow`, compiled for the arrays that a portion has."""
+    """Return `_dequantize` and `_narrow`, compiled for the arrays of a portion."""
     narrow = compile_entry(_narrow, (_FLOATS, _SHORTS, types.boolean))
 
     def narrow_items(values: NDArray[np.float32], out: NDArray[Any]) -> None:
@@ -55,7 +55,7 @@ def compiled() -> tuple[Any, block_quantized.Narrow]:
 
 
 def _float16_bits(builder: Builder, value: Any) -> Any:
-    """The bits of a float16; as in NumPy a NaN keeps the upper ones of its own."""
+    """Return the bits of a float16. As in NumPy, a NaN keeps the upper bits of its payload."""
     word = builder.bitcast(value, ir.IntType(32))
     sign = builder.and_(builder.trunc(builder.lshr(word, word.type(16)), _SHORT), _SHORT(0x8000))
     kept = builder.and_(builder.trunc(builder.lshr(word, word.type(13)), _SHORT), _SHORT(0x3FF))
@@ -64,7 +64,7 @@ def _float16_bits(builder: Builder, value: Any) -> Any:
 
 
 def _bfloat16_bits(builder: Builder, value: Any) -> Any:
-    """The bits of a bfloat16; as in ml_dtypes a NaN keeps its sign alone."""
+    """Return the bits of a bfloat16. As in ml_dtypes, a NaN keeps only its sign."""
     word = builder.bitcast(value, ir.IntType(32))
     sign = builder.and_(builder.trunc(builder.lshr(word, word.type(16)), _SHORT), _SHORT(0x8000))
     is_nan = builder.fcmp_unordered("uno", value, value)
@@ -76,7 +76,7 @@ _to_bfloat16: Final = intrinsic(types.uint16, (types.float32,), _bfloat16_bits)
 
 
 def _narrow(values: NDArray[np.float32], out: NDArray[np.uint16], to_float16: bool) -> None:
-    """Write the values rounded to 16 bits: to float16, else to bfloat16."""
+    """Write the values rounded to float16, or to bfloat16 if not `to_float16`."""
     rows, groups, width = out.shape
     for row in range(rows):
         for group in range(groups):

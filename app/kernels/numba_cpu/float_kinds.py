@@ -1,4 +1,4 @@
-"""The float types that kernels compute with: their items, how they are widened and rounded, and a switch over them."""
+"""The float types that kernels compute with: their items, their conversions, and a switch over the types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.kernels.numba_cpu.half_floats import bfloat16_of_float, float_of_bfloat
 
 F = TypeVar("F", bound=Callable[..., Any])
 FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = 16, 17, 18, 19
-"""Kinds of items; integers have their size in bytes as their kind."""
+"""Kinds of float items. The kind of integers is their size in bytes."""
 
 
 class FloatKind(NamedTuple):
@@ -24,15 +24,15 @@ class FloatKind(NamedTuple):
     name: str
     kind: int
     item: Any
-    """NumPy's type of its items in memory: uint16 for 16-bit floats."""
+    """NumPy type of an item in memory; uint16 for 16-bit floats."""
     sum: Any
-    """NumPy's type of its sums."""
+    """NumPy type of a sum."""
     widen: Callable[[Any], Any]
-    """An item as a sum."""
+    """Convert an item to a sum."""
     narrow: Callable[[Any], Any]
-    """A sum as an item, rounded half to even."""
+    """Convert a sum to an item, rounded half to even."""
     bits: Callable[[Any], int]
-    """The bits of a sum, an integer."""
+    """Return the bits of a sum as an integer."""
 
 
 @inlined
@@ -64,7 +64,10 @@ KINDS: Final = {each.name: each.kind for each in FLOATS}
 
 
 def by_float_kind(make: Callable[[FloatKind], F]) -> Callable[..., Any]:
-    """A compiled function (kind, *arguments) that calls the one made for that kind; all take the same arguments."""
+    """Make a compiled function (kind, *arguments) that calls the function made for that kind.
+
+    `make` returns one function for each float type. All of them take the same arguments.
+    """
     of_float16, of_bfloat16, of_float32, of_float64 = map(make, FLOATS)
 
     @inner

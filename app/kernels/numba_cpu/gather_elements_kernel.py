@@ -1,7 +1,7 @@
-"""GatherElements in one function compiled by Numba, with the threads of the gather's kernel.
+"""GatherElements in one function compiled by Numba, run by the thread team.
 
-A chunk goes over the entries of indices in blocks: it checks them, writes down the addresses of the items that they
-name (`write_items`), and copies the items.
+A chunk processes the entries of indices in blocks. It checks them, records the addresses of the items that they name
+(`write_items`), and copies the items.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from app.operators.gather_elements import GatherElementsPlan
 
 
 class ElementsJob(IndexedItemsJob):
-    """A GatherElements: its units are the entries of indices."""
+    """A GatherElements. Its units are the entries of indices."""
 
     output: Address
     run_chunk: Address
@@ -39,7 +39,7 @@ class ElementsJob(IndexedItemsJob):
     data_items: int
     item_size: int
     prefetches: bool
-    """Items are asked for ahead of their copy: no cache holds the data."""
+    """Prefetch items before they are copied, because no cache holds the data."""
 
 
 _job_at: Final = record_of(ElementsJob)
@@ -69,14 +69,14 @@ def run(
 
 @lru_cache(maxsize=KEPT_PLANS)
 def job_of_plan(plan: GatherElementsPlan, chunk: Address) -> NDArray[np.int64]:
-    """The job of a plan without its arrays, an `ElementsJob` as int64. Raises TypeError for a plan that is wrong."""
+    """Make the job of a plan without its arrays: an `ElementsJob` as int64. Raises TypeError if the plan is invalid."""
     check_places(plan)
     if not 1 <= len(plan.sizes) <= MAX_DEPTH:
         raise TypeError(f"the plan has {len(plan.sizes)} axes")
     reads = plan.index_items > 0 and plan.axis_size > 0
 
     def step(size: int, stride: int) -> int:
-        """Bytes of data from one place along an axis to the next; 0 if there is none, whatever the stride is then."""
+        """Return the byte stride along an axis; 0 if the axis has at most one position."""
         return stride * plan.item_size if reads and size > 1 else 0
 
     values = {
@@ -98,7 +98,7 @@ def job_of_plan(plan: GatherElementsPlan, chunk: Address) -> NDArray[np.int64]:
 
 @cache
 def compiled() -> CompiledKernel:
-    """The compiled functions."""
+    """Return the compiled functions."""
     integer = types.int64
     return compile_kernel(_gather_elements, (*(header,) * 4, integer, integer, types.boolean), gather_elements_chunk)
 
@@ -112,9 +112,9 @@ def _gather_elements(
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
-    """The whole gather, with up to so many helpers: its first bad entry, -1 or REFUSED.
+    """Run the gather with at most `helpers` helpers. Returns the first invalid entry, -1, or REFUSED.
 
-    If it `may_leave_unfinished`, perhaps UNFINISHED.
+    With `may_leave_unfinished` it may also return UNFINISHED.
     """
     job = _job_at(address(job_array))
     job.index_type = index_type_if_usable(data, indices, out, job.item_size, settings_of(team).array_type)
@@ -131,7 +131,7 @@ def _gather_elements(
 
 
 def gather_elements_chunk(job_address: Address, number: int) -> int:
-    """Gather chunk `number` of a job: its first bad entry, or -1."""
+    """Gather chunk `number` of a job. Returns its first invalid entry, or -1."""
     job = _job_at(record_job_at(job_address).record)
     done, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
     addresses = _stack_addresses()
@@ -147,7 +147,7 @@ def gather_elements_chunk(job_address: Address, number: int) -> int:
 
 @inner
 def _copy_items(target: Address, addresses: Address, count: int, item_size: int, prefetches: bool) -> None:
-    """Copy the items of a block, all asked for at first unless caches hold them or they lie close together."""
+    """Copy a block's items. Prefetch them all first, unless they are already cached or lie close together."""
     far = abs(load_item(addresses, count - 1) - load_item(addresses, 0)) >= NEIGHBORS_BYTES * count
     if prefetches and far:
         for t in range(count):

@@ -1,7 +1,7 @@
-"""float16 and bfloat16 as float32 and back, rounded half to even, one number or a vector of them.
+"""Convert float16 and bfloat16 to float32 and back, rounded half to even, for scalars and vectors.
 
-What a processor has no instructions for is done on integers, with the same bits. A NaN stays one with its sign: as a
-float16 it is quiet and has no other bits, as a bfloat16 it keeps those that it has room for.
+If the processor has no instructions for a conversion, integer operations produce the same bits. A NaN stays a NaN with
+the same sign. As a float16 it becomes the quiet NaN without payload; as a bfloat16 it keeps the upper payload bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _registry: Any = numba.core.registry
 
 @cache
 def has_instructions() -> bool:
-    """Whether Numba compiles for a processor that converts float16 by itself; half to even, by default."""
+    """Return whether the target processor has instructions for float16 conversion.
+
+    They round half to even by default.
+    """
     if platform.machine() in ("aarch64", "arm64"):
         return True
     features = _registry.cpu_target.target_context.codegen().magic_tuple()[2].split(",")
@@ -32,14 +35,14 @@ def has_instructions() -> bool:
 
 
 def float_of_half(builder: Builder, bits: Any) -> Any:
-    """The float32 of the bits of a float16."""
+    """Convert the bits of a float16 to a float32."""
     if has_instructions():
         return builder.fpext(builder.bitcast(bits, like(_HALF, bits)), like(_FLOAT, bits))
     return float_of_half_by_integers(builder, bits)
 
 
 def half_of_float(builder: Builder, value: Any) -> Any:
-    """The bits of the float16 nearest to a float32."""
+    """Return the bits of the float16 nearest to a float32."""
     if not has_instructions():
         return half_of_float_by_integers(builder, value)
     short, word = like(_SHORT, value), like(_WORD, value)
@@ -51,8 +54,9 @@ def half_of_float(builder: Builder, value: Any) -> Any:
 
 
 def float_of_half_by_integers(builder: Builder, bits: Any) -> Any:
-    """`float_of_half` without instructions for it: shifted into place its exponent is 112 too small, which a product
-    mends.
+    """Do `float_of_half` without conversion instructions.
+
+    The bits are shifted into place. The exponent is then 112 too small, which a multiplication corrects.
     """
     word, real = like(_WORD, bits), like(_FLOAT, bits)
     wide = builder.zext(bits, word)
@@ -65,15 +69,15 @@ def float_of_half_by_integers(builder: Builder, bits: Any) -> Any:
 
 
 def half_of_float_by_integers(builder: Builder, value: Any) -> Any:
-    """`half_of_float` without instructions for it."""
+    """Do `half_of_float` without conversion instructions."""
     word, real = like(_WORD, value), like(_FLOAT, value)
     bits = builder.bitcast(value, word)
     size = builder.and_(bits, constant(word, 0x7FFFFFFF))
-    # A normal number: half of what falls away is added before it does, and the exponent becomes 112 less.
+    # Normal numbers: add half of the dropped part before it is dropped, and reduce the exponent by 112.
     odd = builder.and_(builder.lshr(size, constant(word, 13)), constant(word, 1))
     rounded = builder.add(builder.add(size, constant(word, (0xFFF - (112 << 23)) % 2**32)), odd)
     normal = builder.lshr(rounded, constant(word, 13))
-    # To 0.5 a float32 adds whole units of 2**-24, which are those of float16's subnormal numbers.
+    # Subnormal numbers: the sum with 0.5 is rounded to units of 2**-24, as float16's subnormal numbers are.
     shifted = builder.fadd(builder.bitcast(size, real), constant(real, 0.5))
     subnormal = builder.sub(builder.bitcast(shifted, word), constant(word, 0x3F000000))
     found = choose(builder, builder.icmp_unsigned("<", size, constant(word, 0x38800000)), subnormal, normal)
@@ -86,14 +90,14 @@ def half_of_float_by_integers(builder: Builder, value: Any) -> Any:
 
 
 def float_of_bfloat16(builder: Builder, bits: Any) -> Any:
-    """The float32 of the bits of a bfloat16, which are its upper half."""
+    """Convert the bits of a bfloat16, the upper half of a float32, to that float32."""
     word = like(_WORD, bits)
     wide = builder.shl(builder.zext(bits, word), constant(word, 16))
     return builder.bitcast(wide, like(_FLOAT, bits))
 
 
 def bfloat16_of_float(builder: Builder, value: Any) -> Any:
-    """The bits of the bfloat16 nearest to a float32."""
+    """Return the bits of the bfloat16 nearest to a float32."""
     word = like(_WORD, value)
     bits = builder.bitcast(value, word)
     odd = builder.and_(builder.lshr(bits, constant(word, 16)), constant(word, 1))
@@ -104,19 +108,19 @@ def bfloat16_of_float(builder: Builder, value: Any) -> Any:
 
 
 def choose(builder: Builder, condition: Any, one: Any, other: Any) -> Any:
-    """`one` where the condition holds, else `other`, without a branch: what items hold cannot be predicted."""
+    """Return `one` if the condition holds, else `other`. It does not branch, because the data is unpredictable."""
     found = builder.select(condition, one, other)
     found.set_metadata("unpredictable", builder.module.add_metadata([]))
     return found
 
 
 def like(kind: Any, value: Any) -> Any:
-    """The type `kind`, or vectors of it of as many lanes as `value` has."""
+    """Return the type `kind`, or a vector of `kind` if `value` is a vector, with the same number of lanes."""
     return ir.VectorType(kind, value.type.count) if isinstance(value.type, ir.VectorType) else kind
 
 
 def constant(kind: Any, value: int | float) -> Any:
-    """A number of a type, in each lane of a vector."""
+    """Return a constant of a type. For a vector type every lane has the value."""
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
     return ir.Constant(kind, value)

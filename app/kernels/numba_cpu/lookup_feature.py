@@ -15,7 +15,7 @@ POOLINGS: Final = {"none": NONE, "sum": SUM, "mean": MEAN, "max": MAX}
 
 
 class Feature:
-    """A feature. `lookup_kernel.run` sets the first GIVEN fields, from its plan and arrays; `_lookup` sets the others."""
+    """A feature. `lookup_kernel.run` sets the first GIVEN fields, `_lookup` the others."""
 
     table_object: Address
     """Address of the array object, as for the next five; 0 if there is none."""

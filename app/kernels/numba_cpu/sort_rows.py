@@ -1,4 +1,4 @@
-"""The distinct rows that tuples name, in order, and which of them each tuple names."""
+"""Find the distinct rows that tuples name, in ascending order, and number the tuples by them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from app.compilation.decorators import inner
 from app.kernels.numba_cpu.typed_memory import Items
 
 DIGIT_BITS: Final = 11
-"""Of a digit: the counts of 2,048 digits stay in the first cache."""
+"""Bits per digit of the radix sort: the counts for 2,048 digits stay in the L1 cache."""
 DIGITS: Final = 1 << DIGIT_BITS
 
 
 @inner
 def number_distinct_rows(rows: Items, distinct: Items, order: Items, counts: Items, most: int) -> int:
-    """Write the distinct ones of `rows`, all below `most`, in ascending order; returns how many there are.
+    """Write the distinct values of `rows`, all below `most`, to `distinct` in ascending order. Returns their number.
 
-    Each of `rows` becomes the number of its own among these. `order` has room for twice as many tuples, and `counts`
-    for DIGITS.
+    Each item of `rows` is replaced by the position of its value in `distinct`. `order` must have room for twice as many
+    items as `rows`, `counts` for DIGITS.
     """
     count = len(rows)
     order = _sorted_by_row(rows, order[:count], order[count:], counts, most)
@@ -34,7 +34,7 @@ def number_distinct_rows(rows: Items, distinct: Items, order: Items, counts: Ite
 
 @inner
 def _sorted_by_row(rows: Items, order: Items, other: Items, counts: Items, most: int) -> Items:
-    """The numbers of all tuples, sorted by their rows, digit by digit from the lowest: in `order` or in `other`."""
+    """Return the numbers of all tuples sorted by row (LSD radix sort), in either `order` or `other`."""
     count = len(rows)
     for t in range(count):
         order[t] = t

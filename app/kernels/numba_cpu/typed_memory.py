@@ -95,7 +95,10 @@ def record_of(kind: type[R], *, offset: int = 0) -> Callable[[Address], R]:
 
 
 def items_at(dtype: Any) -> Callable[[Address, int], Items]:
-    """Make a compiled function (address, count) that returns a 1-D array. Items need no alignment; nothing is checked."""
+    """Make a compiled function (address, count) that returns a 1-D array.
+
+    Items need no alignment. Nothing is checked.
+    """
     made: Callable[[Address, int], Items] = _array_at(dtype, 1)
     return made
 

@@ -1,4 +1,4 @@
-"""The gradient of a gather in plain NumPy (see `BackwardPlan`): each slice is added to the row that its tuple names."""
+"""The gradient of a gather in plain NumPy: each slice is added to the row that its tuple names (see `BackwardPlan`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from app.kernels.reference.indices import BLOCK_COMPONENTS, first_bad, rows_of
 from app.operators.backward_plan import SCRATCH_HEAD, BackwardPlan
 
 _BLOCK_ITEMS: Final = 1 << 18
-"""Items that are added, or rounded, at a time: temporary memory of a MiB or two."""
+"""Items that are added or rounded at a time. Temporary memory is one or two MiB."""
 _TYPES: Final[dict[str, tuple[np.dtype[Any], np.dtype[Any]]]] = {
     "float16": (np.dtype(np.float16), np.dtype(np.float32)),
     "bfloat16": (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)),
     "float32": (np.dtype(np.float32), np.dtype(np.float32)),
     "float64": (np.dtype(np.float64), np.dtype(np.float64)),
 }
-"""Of each float type: its items, and its sums."""
+"""For each float type, the type of its items and of its sums."""
 
 
 def run(
@@ -32,10 +32,10 @@ def run(
     places: NDArray[np.int64] | None = None,
     count: NDArray[np.int64] | None = None,
 ) -> int:
-    """See `app.kernels.Kernel.run`: `data` is grad_output, `out` grad_data, or grad_values where the plan is sparse.
+    """See `app.kernels.Kernel.run`. `data` is grad_output; `out` is grad_data, or grad_values for a sparse plan.
 
-    `scratch` is memory to work in, of plan.scratch_items. A sparse one writes to `places` which slice of grad_data each
-    slice of `out` is, and adds to `count` how many there are; what `out` holds behind them is undefined.
+    `scratch` is working memory of plan.scratch_items. A sparse plan writes to `places`, for each slice of `out`, its
+    slice number in grad_data, and adds the number of slices to `count`. The rest of `out` is undefined.
     """
     check_backward_arrays(plan, data, indices, out, scratch, places, count)
     assert scratch is not None
@@ -76,20 +76,20 @@ def run(
 
 
 def _add(sums: NDArray[Any], rows: NDArray[np.int64], slices: NDArray[Any]) -> None:
-    """Add each slice to the sums of its row, in the order of the slices."""
+    """Add each slice to the sums of its row, in order."""
     width = slices.shape[1]
     step = max(1, _BLOCK_ITEMS // width)
     with np.errstate(all="ignore"):
         for start in range(0, len(rows), step):
             for left in range(0, width, _BLOCK_ITEMS):
                 columns = slice(left, left + _BLOCK_ITEMS)
-                # Not buffered: one slice after the other.
+                # `np.add.at` is unbuffered, so the slices are added in order.
                 added = slices[start : start + step, columns].astype(sums.dtype)
                 np.add.at(sums[:, columns], rows[start : start + step], added)
 
 
 def _finish(result: NDArray[Any], sums: NDArray[Any], coefficient: float) -> None:
-    """Write the sums times the coefficient, rounded to the type of the result; every NaN the same."""
+    """Write the sums times the coefficient, rounded to the result's type. All NaNs become the same NaN."""
     factor = sums.dtype.type(coefficient)
     with np.errstate(all="ignore"):
         for start in range(0, result.size, _BLOCK_ITEMS):

@@ -1,7 +1,8 @@
-"""Block-quantized gather: rows of 4-bit or 8-bit values, dequantized as they are gathered.
+"""Block-quantized gather: rows of 4-bit or 8-bit values, dequantized during the gather.
 
-The rows are taken in portions that stay in the second cache. What dequantizes and rounds a portion is handed over:
-NumPy's `dequantize` and `narrow` here, which are the reference, or the loops of `numba_cpu.block_quantized_kernel`.
+Rows are processed in portions that fit into the L2 cache. The functions that dequantize and round a portion are
+parameters: `dequantize` and `narrow`, written in NumPy as the reference, or the loops of
+`numba_cpu.block_quantized_kernel`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from app.tensors.dtypes import DTYPES
 Dequantize = Callable[
     [NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], int, int, NDArray[np.float32]], None
 ]
-"""Of the packed values [n, groups, bytes], zero points and scales [n, groups, blocks], the bits of a value and the
-values of a block to the output [n, groups, width]."""
+"""(packed values [n, groups, bytes], zero points and scales [n, groups, blocks], bits per value, values per block,
+output [n, groups, width]).
+"""
 Narrow = Callable[[NDArray[np.float32], NDArray[Any]], None]
-"""Of values to items of the same shape, float16 or bfloat16."""
+"""(values, float16 or bfloat16 output of the same shape)."""
 _BYTES: Final = np.dtype(np.uint8)
 
 
@@ -43,13 +45,13 @@ def dequantize(
 
 
 def narrow(values: NDArray[np.float32], out: NDArray[Any]) -> None:
-    """Write the values to `out`, rounded half to even; what is too large becomes infinite."""
+    """Write the values to `out`, rounded half to even. Values out of range become infinite."""
     with np.errstate(over="ignore"):
         out[...] = values
 
 
 def unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """The values in the bytes of the last axis: of two in a byte, the low half comes first."""
+    """Unpack the values along the last axis. Of two 4-bit values in a byte, the low half comes first."""
     if bits == 8:
         return packed
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], 2 * packed.shape[-1])
@@ -66,7 +68,10 @@ def run(
     dequantize: Dequantize = dequantize,
     narrow: Narrow = narrow,
 ) -> int:
-    """See `app.kernels.Kernel.run`: `data` and `zero_points` are bytes, `scales` and `out` carriers of plan.dtype."""
+    """See `app.kernels.Kernel.run`.
+
+    `data` and `zero_points` are bytes; `scales` and `out` are carriers of plan.dtype.
+    """
     _check_arrays(plan, data, indices, out, scales, zero_points)
     first = first_bad(plan, indices.reshape(-1, 1), BLOCK_COMPONENTS)
     if first >= 0 or not out.size:
@@ -96,7 +101,7 @@ def run(
 def _check_arrays(
     plan: BlockQuantizedPlan, data: object, indices: object, out: object, scales: object, zero_points: object
 ) -> None:
-    """Raises TypeError unless all are 1-D and contiguous with the plan's sizes, and of the types that `run` names."""
+    """Check that all arrays are 1-D and contiguous, with the plan's sizes and the types for `run`. Raises TypeError."""
     numbers = (plan.rows, plan.groups, plan.width, plan.tuples)
     if min(numbers) < 0 or plan.bits not in (4, 8) or plan.block_size < 2 or plan.width * plan.bits % 8:
         raise TypeError("the plan has a size that no array can have")

@@ -1,4 +1,4 @@
-"""The gather and GatherElements in NumPy: check every component, then take the slices, in blocks."""
+"""Gather and GatherElements in NumPy: check all components, then copy the slices in blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gather(
 
 
 def _slices(plan: GatherPlan, data: NDArray[Any], batches: NDArray[np.int64], tuples: NDArray[Any]) -> NDArray[Any]:
-    """The slices that tuples of these batches name; all are within bounds."""
+    """Return the slices that the tuples of these batches name. All components must be valid."""
     found: NDArray[Any] = data.reshape(plan.batches, -1, plan.slice_items)[batches, rows_of(plan.dims, tuples)]
     return found
 

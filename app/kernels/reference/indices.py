@@ -1,4 +1,4 @@
-"""Indices in NumPy: which components are out of bounds, and which items the others name."""
+"""Index arithmetic in NumPy: find components out of bounds, and the items that valid ones name."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from app.operators.gather_plan import Plan
 from app.operators.scatter_plan import ScatterElementsPlan
 
 BLOCK_COMPONENTS: Final = 1 << 16
-"""Components that are looked at together: half a MiB of int64, and as much again for each temporary array."""
+"""Components per block: half a MiB of int64, and as much again for each temporary array."""
 
 
 def is_bad(plan: Plan, tuples: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which components of `tuples`, [count, depth], are out of bounds."""
+    """Return which components of `tuples` [count, depth] are out of bounds."""
     components, sizes = widened(tuples), np.array(plan.dims, np.int64)
     found: NDArray[np.bool_] = (components < (-sizes if plan.wrap else 0)) | (components >= sizes)
     return found
 
 
 def first_bad(plan: Plan, components: NDArray[Any], step: int) -> int:
-    """The first component out of bounds, or -1; `components` is [tuples, depth], looked at `step` tuples at a time."""
+    """Return the first component out of bounds, or -1.
+
+    `components` [tuples, depth] is checked `step` tuples at a time.
+    """
     for start in range(0, len(components), step):
         bad = is_bad(plan, components[start : start + step])
         if bad.any():
@@ -35,7 +38,7 @@ def first_bad(plan: Plan, components: NDArray[Any], step: int) -> int:
 def element_offsets(
     plan: GatherElementsPlan | ScatterElementsPlan, indices: NDArray[Any], start: int
 ) -> NDArray[np.int64]:
-    """The item of data that each entry of a block names, the block that begins at entry `start`."""
+    """Return the item of data that each entry names, for the block that starts at entry `start`."""
     entries = widened(indices[start : start + BLOCK_COMPONENTS])
     places = np.arange(start, start + len(entries), dtype=np.int64)
     offsets: NDArray[np.int64] = np.where(entries < 0, entries + plan.axis_size, entries) * plan.axis_stride
@@ -46,7 +49,7 @@ def element_offsets(
 
 
 def rows_of(dims: tuple[int, ...], tuples: NDArray[Any]) -> NDArray[np.int64]:
-    """The row that each tuple names where the axes `dims` are counted through; components are within them."""
+    """Return the row that each tuple names, if the axes `dims` are flattened to one. All components must be valid."""
     components = widened(tuples)
     rows = np.zeros(len(components), np.int64)
     for axis, size in enumerate(dims):

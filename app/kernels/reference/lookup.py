@@ -1,4 +1,4 @@
-"""Lookups in NumPy. Rows of a bag are added in the order of the indices, as the plan asks for: `ufunc.at` does so."""
+"""Lookups in NumPy. The rows of a bag are added in the order of the indices, as `ufunc.at` does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.operators.lookup_plan import FeaturePlan
 from app.tensors.dtypes import DTYPES
 
 _BLOCK_ITEMS: Final = 1 << 17
-"""Items of rows that are held at a time: a MiB of float64."""
+"""Items of rows that are held at a time: one MiB of float64."""
 
 
 def lookup(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: int = 1) -> int:
@@ -52,7 +52,7 @@ def _copy_rows(plan: FeaturePlan, given: FeatureArrays) -> None:
 
 
 def _pool(plan: FeaturePlan, given: FeatureArrays) -> None:
-    """Pool the bags of a feature into its columns of the output, one row after the other."""
+    """Pool the bags of a feature into its columns of the output, row by row."""
     if not plan.row_items:
         return
     assert given.offsets is not None
@@ -82,10 +82,10 @@ def _pool(plan: FeaturePlan, given: FeatureArrays) -> None:
 
 
 def _keep_largest(largest: NDArray[Any], bags: NDArray[np.int64], rows: NDArray[Any]) -> None:
-    """Let the item of each bag be the largest one so far; of 0 and -0 the first one, as no ufunc promises."""
+    """Update the maximum of each bag. Of 0 and -0 the first one is kept, which no ufunc guarantees."""
     before = largest.copy()
     np.maximum.at(largest, bags, rows)
     at, column = np.nonzero((rows == 0) & (largest[bags] == 0))
-    # Backwards, since of several values for an item NumPy leaves the last one.
+    # In reverse, because NumPy keeps the last of several values for an item.
     largest[bags[at[::-1]], column[::-1]] = rows[at[::-1], column[::-1]]
     np.copyto(largest, before, where=(before == 0) & (largest == 0))

@@ -1,8 +1,8 @@
-"""The scatters in plain NumPy: a copy of data, and the updates in their order.
+"""The scatters in plain NumPy: copy data, then apply the updates in order.
 
-Updates are applied in blocks, so that the temporary memory is a few MiB. Float16 and bfloat16 add and multiply in
-float32 and round at each step, as NumPy and ml_dtypes do. Minimum and maximum are those of IEEE 754-2019: a NaN wins,
-the first one that comes, and -0 is less than 0.
+Updates are applied in blocks, so temporary memory is a few MiB. Float16 and bfloat16 are added and multiplied in
+float32 and rounded at each step, as in NumPy and ml_dtypes. Minimum and maximum follow IEEE 754-2019: the first NaN
+wins, and -0 is less than 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def scatter_nd(
     if plan.reduction == "none":
         targets, values = out.reshape(-1, width), updates.reshape(-1, width)
         for start in range(0, plan.tuples, step):
-            # Of several values for a row NumPy leaves the last one.
+            # NumPy keeps the last of several values for a row.
             targets[rows_of(plan.dims, tuples[start : start + step])] = values[start : start + step]
         return -1
     reduced = _Reduced(plan.reduction, plan.dtype, out)
@@ -77,7 +77,7 @@ def _stretches(width: int) -> Iterator[tuple[int, int]]:
 
 
 class _Reduced:
-    """The items of an output while updates are reduced into them; it holds them once `finish` was called."""
+    """The items of an output into which updates are reduced. The output is valid after `finish`."""
 
     def __init__(self, reduction: str, dtype: str, out: NDArray[Any]) -> None:
         row = DTYPES[dtype]
@@ -91,21 +91,21 @@ class _Reduced:
             self._swap()
 
     def apply(self, items: NDArray[np.int64], updates: NDArray[Any]) -> None:
-        """Reduce one update after the other into the item that is named for it."""
+        """Reduce the updates, in order, each into the item at the same position of `items`."""
         if self._nans is None:
             with np.errstate(all="ignore"):
                 self._ufunc.at(self._items, items, updates.view(self._items.dtype))
             return
         bits = updates.view(self._bits.dtype)
         new = self._is_nan(bits) & ~self._nans[items]
-        # Backwards, since of several values for an item NumPy leaves the last one.
+        # In reverse, because NumPy keeps the last of several values for an item.
         self._bits[items[new][::-1]] = bits[new][::-1]
         self._nans[items[new]] = True
         numbers = ~self._nans[items]
         self._ufunc.at(self._bits, items[numbers], self._ordered(bits[numbers]))
 
     def finish(self) -> None:
-        """Let the output hold the items."""
+        """Write the final items to the output."""
         if self._nans is not None:
             self._swap()
 
@@ -114,7 +114,7 @@ class _Reduced:
         return found
 
     def _swap(self) -> None:
-        """Numbers by their bits to integers in the numbers' order, or back; NaN stays as it is."""
+        """Map floats, by their bits, to integers that sort like them, or back. NaNs are unchanged."""
         assert self._nans is not None
         for start in range(0, self._bits.size, BLOCK_COMPONENTS):
             block, nans = (array[start : start + BLOCK_COMPONENTS] for array in (self._bits, self._nans))
@@ -122,6 +122,6 @@ class _Reduced:
 
     @staticmethod
     def _ordered(bits: NDArray[Any]) -> NDArray[Any]:
-        """Integers in the order of the numbers whose bits these are; of those integers, the bits."""
+        """Map float bits to integers that sort like the floats, and back."""
         found: NDArray[Any] = bits ^ ((bits >> (8 * bits.itemsize - 1)) & np.iinfo(bits.dtype).max)
         return found
