@@ -1,4 +1,4 @@
-"""Carrying out the changes of one tensor that wait at the same time: scatters, upserts and removals."""
+"""Execute the queued changes of one tensor as a batch: scatters, upserts and removals."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from app.tensors.shape_limits import Limits
 
 @dataclass
 class ContentChanges:
-    """Changes the contents of a store. All methods block on the disk."""
+    """Changes the contents of a store. All methods do blocking disk I/O."""
 
     _locked: Callable[[str], AbstractContextManager[Row]]
-    """Gives the version that a reference names within its tensor's lock."""
+    """Opens a reference: takes the lock of its tensor and returns the version's row."""
     _index: CatalogueCache
     _logs: ReplayedLogs
     _keys: IdempotencyKeys
@@ -48,9 +48,10 @@ class ContentChanges:
     _limits: Limits
 
     def execute(self, reference: str, take: Take) -> Callable[[], None] | None:
-        """Carry out and finish the changes by one reference that `take` gives; a checkpoint left for after the answers.
+        """Execute and finish the changes queued for one reference, which `take` returns.
 
-        Raises the errors that hold for all of them.
+        Returns a checkpoint to run after the callers have their answers, or None. Raises the errors that apply to the
+        whole batch.
         """
         batch: list[PendingScatter] = []
         with self._locked(reference) as found:
@@ -87,7 +88,7 @@ class ContentChanges:
         pending.finish(answered or self._scatter_strings(writable, reference, pending.change))
 
     def _scatter_strings(self, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
-        """A scatter of strings, which differ in length: writes a new file of the content."""
+        """Execute a scatter of strings by writing a new content file, since the strings may change in length."""
         row, sequence = writable.row, writable.applied + 1
         spec = UploadSpec(row.name, DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock)
         upload = Upload(self._uploads, spec, self._limits)

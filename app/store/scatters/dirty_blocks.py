@@ -1,4 +1,4 @@
-"""Which blocks of a content's files have other bytes than their checksums say: those that logged records change."""
+"""Find the blocks of a content's files whose checksums are out of date because logged records changed them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from app.store.scatters.log_frames import Record, changed_key_parts, changed_par
 
 
 def dirty_blocks(records: Iterable[Record]) -> set[int]:
-    """The numbers of the 64 KiB blocks of the rows that records change."""
+    """Return the numbers of the 64 KiB blocks that hold rows changed by `records`."""
     blocks: set[int] = set()
-    for record in records:  # one by one: they may be those of a long log
+    for record in records:  # one by one: a long log may not fit in memory
         blocks.update(changed_parts([record], BLOCK).tolist())
     return blocks
 
 
 def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int) -> set[int]:
-    """The numbers of the blocks of the key file that records change, and of those behind the end of the heap.
+    """Return the blocks of the key file that records change, and all blocks beyond the end of the heap.
 
-    A repair may have written keys there, and then others before them: see `WritableKeys.heap_start`. `heap_checked` and
-    `heap_end` are the words HEAP_CHECKED and HEAP_END.
+    A repair may have written keys beyond the end and later others before it: see `WritableKeys.heap_start`.
+    `heap_checked` and `heap_end` are the words HEAP_CHECKED and HEAP_END.
     """
     changed = dirty_table_blocks(records, layout, heap_checked, layout.heap)[1] or set()
     if layout.dtype == "string":
@@ -32,9 +32,9 @@ def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked:
 def dirty_table_blocks(
     records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int
 ) -> tuple[set[int], set[int] | None]:
-    """The blocks of the rows and of the key file that records change; None for the latter if they change no keys.
+    """Return the blocks of the rows and of the key file that records change; None for the latter if no keys change.
 
-    In the heap these are all between two places.
+    If keys change, all blocks of the heap from `heap_checked` to `heap_end` are included.
     """
     blocks, key_blocks = set[int](), set[int]()
     changes = False

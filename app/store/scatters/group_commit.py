@@ -1,7 +1,7 @@
-"""Group commit: scatters of one tensor, by one reference to it, that wait at the same time share one fsync.
+"""Group commit: scatters that wait for one tensor under the same reference share one fsync.
 
-The caller of the first scatter in the queue takes the tensor's lock, and carries out all scatters queued by then; when
-they are done, the caller of the next one goes on with those queued meanwhile. No scatter is delayed to form a batch.
+The caller of the first scatter in the queue takes the tensor's lock and executes all scatters queued so far. Then the
+caller of the next scatter continues with those queued in between. No scatter is delayed to form a batch.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Final
 from app.store.scatters.pending_scatter import PendingScatter, Scattered
 
 MAX_BATCH: Final = 64
-"""Scatters in a batch."""
+"""Maximum number of scatters in a batch."""
 MAX_BATCH_BYTES: Final = 1 << 24
-"""Bytes of rows and updates in a batch of several."""
+"""Maximum bytes of rows and updates in a batch of several scatters; a single scatter may be larger."""
 
 Take = Callable[[int], list[PendingScatter]]
 Work = Callable[[str, Take], Callable[[], None] | None]
 
 
 class ScatterQueues:
-    """The queues of scatters, one for each reference by which any were asked for."""
+    """The queues of scatters, one for each reference in use."""
 
     def __init__(self, work: Work) -> None:
-        """`work` takes the reference to a tensor, and a function that takes scatters from its queue, up to a number.
+        """`work(reference, take)` executes a batch; `take(n)` returns up to `n` scatters from the front of the queue.
 
-        It finishes all that it has taken. An error that it raises is the result of those that it has not finished; the
-        function that it returns is called once all other callers have been woken.
+        `work` must finish every scatter it takes. If it raises, the unfinished ones get that error as their result. It
+        may return a function, which is called after all other callers have been woken.
         """
         self._work = work
         self._lock = Lock()
         self._queues: dict[str, list[PendingScatter]] = {}
 
     def enqueue(self, name: str, scatter: PendingScatter) -> None:
-        """Queue a scatter; never blocks.
+        """Queue a scatter without blocking.
 
-        A caller that is not the leader waits, without a thread if it likes, until the scatter's `wake` is called; then,
-        as the leader does at once, it calls `complete`. It must, or all behind it wait for ever.
+        The leader calls `complete` at once. Any other caller waits for the scatter's `wake`, which needs no thread, and
+        then calls `complete`. A caller that never does so blocks all scatters behind its own.
         """
         with self._lock:
             queue = self._queues.setdefault(name, [])
@@ -46,13 +46,13 @@ class ScatterQueues:
             scatter.is_leader = len(queue) == 1
 
     def complete(self, name: str, scatter: PendingScatter) -> Scattered:
-        """The result, or the error; carries out a batch unless the scatter is done, which blocks."""
+        """Return the scatter's result or raise its error. Unless it is done, executes a batch first, which blocks."""
         if not scatter.done:
             self._run_batch(name, scatter)
         return scatter.result()
 
     def _run_batch(self, name: str, first: PendingScatter) -> None:
-        """Carry out the first scatter of a queue, and others behind it."""
+        """Execute the first scatter of a queue together with others behind it."""
         queue = self._queues[name]
         taken = [first]
 

@@ -1,6 +1,6 @@
-"""What upserts and removals by key change: the rows of their keys, the keys that come, and the rows that move.
+"""Plan upserts and removals by key: find the rows of the keys, the new keys, and the rows that move.
 
-Worked out within the tensor's lock, before anything is logged.
+Plans are made with the tensor's lock held, before anything is logged.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from app.store.scatters.writable_tensor import WritableTensor
 from app.tensors.string_tensor import PackedStrings
 
 _COPIES_MOVED: Final = 4
-"""Copies of a row that moves: its values, the record in the log, the frame for the replicas, and what is read of it."""
+"""Copies of a moved row in memory: its values, the log record, the frame for the replicas, and the frame as read back.
+"""
 
 
 class TableFull(Exception):
-    """A table has no room for `rows` rows, or for `heap` bytes of string keys more."""
+    """A table has no room for `rows` rows, or for `heap` more bytes of string keys."""
 
     def __init__(self, rows: int, heap: int) -> None:
         super().__init__(rows, heap)
@@ -40,7 +41,7 @@ class TableFull(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """What becomes of rows and keys, as a record has it, and how many rows there are then."""
+    """The new rows and keys of a change, in the form of a record, and the row counts afterwards."""
 
     rows: NDArray[np.uint64]
     values: NDArray[np.uint8]
@@ -49,7 +50,7 @@ class PlannedChange:
     keys: KeyColumn = NO_KEYS
 
     def members(self) -> dict[str, Any]:
-        """What an entry of the log says of keys."""
+        """Return the log entry's members that describe keys."""
         if self.counts is None:
             return {}
         keys = self.keys
@@ -60,9 +61,9 @@ class PlannedChange:
 
 
 def bytes_moved(content: MappedContent, change: KeyedChange) -> int:
-    """About the most bytes that the rows take which a removal moves, and their keys, until it is applied.
+    """Return about the maximum bytes of memory for the rows and keys that a removal moves, until it is applied.
 
-    The rows behind the new end move, so that there are no more of them than keys, or than half of the rows. 0 for an
+    Only rows beyond the new end move: no more of them than keys, and no more than half of the rows. Returns 0 for an
     upsert.
     """
     if change.updates is not None:
@@ -74,15 +75,15 @@ def bytes_moved(content: MappedContent, change: KeyedChange) -> int:
 
 
 def rows_after(writable: WritableTensor, records: Sequence[Record]) -> int:
-    """How many rows a table with keys has after `records`, which are not applied yet."""
+    """Return the number of rows in a keyed table after `records`, which are not applied yet."""
     sizes = [record.entry.size for record in records if record.entry.size is not None]
     return sizes[-1] if sizes else writable.words[HeaderWord.ROWS]
 
 
 def plan_change(writable: WritableTensor, change: KeyedChange, unapplied: Sequence[Record]) -> PlannedChange:
-    """What a change makes of a table after `unapplied` records, of which none removes rows. Raises TableFull.
+    """Plan a change to a table as if the records `unapplied` were applied. Raises TableFull.
 
-    A removal needs that there are none.
+    None of these records may remove rows. For a removal there must be none.
     """
     keys = change.keys
     wanted = wanted_column(keys if isinstance(keys, PackedStrings) else keys.array)
@@ -111,7 +112,7 @@ def _plan_upsert(
 
 
 def _find_unapplied(wanted: KeyColumn, rows: NDArray[np.int64], present: int, unapplied: Sequence[Record]) -> None:
-    """Find what is missing in `rows` among the keys that records append behind the `present` rows."""
+    """Set missing entries of `rows` for keys that `unapplied` records append after the `present` rows."""
     if not any(len(record.key_rows) for record in unapplied) or not (rows < 0).any():
         return
     parts = [record.keys for record in unapplied if len(record.key_rows)]
@@ -153,7 +154,7 @@ def _plan_removal(writable: WritableTensor, wanted: KeyColumn) -> PlannedChange:
 
 
 def _check_room(writable: WritableTensor, size: int, keys: KeyColumn, unapplied: Sequence[Record]) -> None:
-    """Raises TableFull."""
+    """Raise TableFull unless the table has room for `size` rows and the new keys."""
     layout, more = writable.keys.layout, string_bytes(keys)
     heap_end = writable.words[HeaderWord.HEAP_END] + sum(string_bytes(record.keys) for record in unapplied)
     if size > layout.capacity or heap_end + more > layout.heap:

@@ -1,8 +1,11 @@
-"""Redo records, and the frames in which they stand in a log or go to another machine.
+"""Redo records, and the frames that hold them in a log and on the way to other machines.
 
-frame: magic, CRC-32 of what follows, length of the JSON, length of the rows; JSON, a list of entries; then for each
-    of them its row numbers (uint64) and its rows, the numbers of rows that get other keys (uint64), and these keys:
-    integers of 8 bytes, or the lengths of strings (uint64) and then their UTF-8
+A frame is, in this order: magic, CRC-32 of everything after it, length of the JSON, length of the data; the JSON, a
+list of entries; then the data of each entry:
+
+- the row numbers (uint64) and the rows
+- the numbers of the rows that get a different key (uint64), and these keys: 8-byte integers, or the lengths of the
+  strings (uint64) followed by their UTF-8
 """
 
 from __future__ import annotations
@@ -23,26 +26,27 @@ from app.store.files.regular_file import read_at
 from app.tensors.buffer_type import Buffer
 
 FRAME: Final = Struct("<4sIIQ")
-"""The head of a frame."""
+"""The struct at the start of a frame."""
 FRAME_MAGIC: Final = b"redo"
 _CHECKED_FROM: Final = 8
 _SIZES: Final = Struct("<IQ")
 
 
 class BrokenLog(Exception):
-    """A record within the log is damaged, while later ones are not: acknowledged changes are lost."""
+    """A damaged record lies before sound ones in a log: acknowledged changes are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The description of a record. `time` is in nanoseconds since 1970; `width` is the bytes of a row.
+    """The description of a record.
 
-    `clock` is the time by the store's clock (see `idempotency`). `scope` is the name by which the request named the
-    tensor; `version` is the number of the version. `epoch` is that of the primary that made the record, 0 if the
-    content is not replicated.
+    `time` is in nanoseconds since 1970; `clock` is the time on the store's own clock (see `idempotency`). `width` is
+    the size of a row in bytes. `scope` is the name by which the request addressed the tensor, and `version` is the
+    number of the version. `epoch` is the epoch of the primary that made the record, 0 if the content is not replicated.
 
-    The others are of upserts and removals by key: `size` is the number of rows after it, `key_count` how many rows get
-    other keys, of type `key_type` and of so many bytes, and `counts` what was answered (see `RowCounts`).
+    The remaining fields describe upserts and removals by key: `size` is the number of rows after the change;
+    `key_count` rows get a different key, of type `key_type`; these keys take `key_bytes` bytes in the record. `counts`
+    are the numbers returned to the caller (see `RowCounts`).
     """
 
     sequence: int
@@ -64,7 +68,7 @@ class Entry:
 
     @property
     def string_bytes(self) -> int:
-        """The bytes of the string keys that it brings."""
+        """The size of the record's string keys in bytes, without their lengths."""
         return self.key_bytes - 8 * self.key_count if self.key_type == "string" else 0
 
 
@@ -77,7 +81,7 @@ NO_KEYS: Final = KeyColumn.integers(np.empty(0, np.int64))
 class Record:
     """An entry and its rows: row `rows[i]` of the content becomes the bytes `values[i]`.
 
-    Of a table with keys, row `key_rows[i]` gets the key `keys[i]`, and the table has `entry.size` rows then.
+    In a keyed table, row `key_rows[i]` also gets the key `keys[i]`, and the table has `entry.size` rows afterwards.
     """
 
     entry: Entry
@@ -88,17 +92,17 @@ class Record:
 
     @property
     def changes_keys(self) -> bool:
-        """Whether rows come, go or get other keys."""
+        """Whether the record is an upsert or a removal: rows are added, removed or get a different key."""
         return self.entry.size is not None
 
 
 def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
-    """The numbers of the parts of the content, of `size` bytes each, that records change: each once, in order."""
+    """Return the parts of the content, `size` bytes each, that `records` change: sorted, without duplicates."""
     return _parts(((record.rows, record.entry.width) for record in records), size)
 
 
 def changed_key_parts(records: Iterable[Record], width: int, size: int) -> NDArray[np.int64]:
-    """The numbers of the parts of a key file, of `size` bytes each, that records change; keys have `width` bytes."""
+    """Return the parts of a key file, `size` bytes each, that `records` change; a key takes `width` bytes."""
     return _parts(((record.key_rows, width) for record in records), size)
 
 
@@ -118,7 +122,7 @@ def _parts(changed: Iterable[tuple[NDArray[np.uint64], int]], size: int) -> NDAr
 
 
 def encode(records: Sequence[Record]) -> bytes:
-    """The bytes of a frame with these records."""
+    """Return the bytes of one frame that holds `records`."""
     text = orjson.dumps([_told(record.entry) for record in records])
     arrays: list[NDArray[Any]] = []
     for record in records:
@@ -128,7 +132,7 @@ def encode(records: Sequence[Record]) -> bytes:
     crc = 0
     for part in rest:
         crc = zlib.crc32(part, crc)
-    return b"".join((FRAME_MAGIC, crc.to_bytes(4, "little"), *rest))  # copied once: they may be large
+    return b"".join((FRAME_MAGIC, crc.to_bytes(4, "little"), *rest))  # copy once: the arrays may be large
 
 
 def _told(entry: Entry) -> dict[str, Any]:
@@ -149,12 +153,12 @@ def _key_arrays(record: Record) -> tuple[NDArray[Any], ...]:
 
 
 def key_bytes(keys: KeyColumn) -> int:
-    """The bytes of keys in a record."""
+    """Return the size of `keys` in a record, in bytes."""
     return 8 * len(keys) + string_bytes(keys)
 
 
 def string_bytes(keys: KeyColumn) -> int:
-    """The bytes of all strings of a column; 0 for integers."""
+    """Return the total size of a column's strings in bytes; 0 for integers."""
     if keys.dtype != "string":
         return 0
     starts, stops = keys.bounds()
@@ -162,7 +166,7 @@ def string_bytes(keys: KeyColumn) -> int:
 
 
 def frame_size(content: Buffer, place: int = 0) -> int:
-    """The bytes of the frame whose head stands at `place`; 0 if there is no head of a frame."""
+    """Return the size in bytes of the frame that starts at `place`; 0 if no frame starts there."""
     if place + FRAME.size > len(content):
         return 0
     magic, _, text_size, rows_size = FRAME.unpack_from(content, place)
@@ -170,13 +174,16 @@ def frame_size(content: Buffer, place: int = 0) -> int:
 
 
 def is_whole(frame: Buffer) -> bool:
-    """Whether a frame of the size that its head says is sound."""
+    """Return whether the checksum of a frame is correct. The frame must have the size given in its head."""
     with memoryview(frame) as view:
         return zlib.crc32(view[_CHECKED_FROM:]) == int(FRAME.unpack_from(view)[1])
 
 
 def frame_at(fd: int, place: int, end: int) -> bytes:
-    """The sound frame at `place` of a file of which `end` bytes count; nothing if there is none. Raises OSError."""
+    """Return the sound frame at offset `place` of a file, or empty bytes if there is none.
+
+    Bytes of the file from `end` on are ignored. Raises OSError.
+    """
     size = frame_size(os.pread(fd, FRAME.size, place))
     frame = read_at(fd, place, size) if size and place + size <= end else b""
     return frame if len(frame) == size and frame and is_whole(frame) else b""
@@ -195,7 +202,7 @@ def frames_in(content: bytes) -> Iterator[bytes]:
 
 
 def holds_record(content: bytes) -> bool:
-    """Whether a sound record stands anywhere in `content`."""
+    """Return whether `content` contains a sound frame at any offset."""
     place = content.find(FRAME_MAGIC)
     while place >= 0:
         size = frame_size(content, place)
@@ -206,7 +213,7 @@ def holds_record(content: bytes) -> bool:
 
 
 def decode(frame: bytes) -> Iterator[Record]:
-    """The records of a sound frame; unknown members of an entry are ignored. Raises BrokenLog."""
+    """Yield the records of a sound frame, ignoring unknown members of an entry. Raises BrokenLog."""
     place, text_size = FRAME.size, FRAME.unpack_from(frame)[2]
     try:
         entries: list[dict[str, Any]] = orjson.loads(frame[place : place + text_size])
@@ -237,7 +244,7 @@ def decode(frame: bytes) -> Iterator[Record]:
 
 
 def _keys_in(entry: Entry, octets: NDArray[np.uint8]) -> KeyColumn:
-    """The keys of a record. Raises BrokenLog."""
+    """Return the keys of a record. Raises BrokenLog."""
     heads = octets[: 8 * entry.key_count].copy()
     if len(heads) != 8 * entry.key_count:
         raise BrokenLog
@@ -253,4 +260,4 @@ def _keys_in(entry: Entry, octets: NDArray[np.uint8]) -> KeyColumn:
 
 _MEMBERS: Final = frozenset(one.name for one in fields(Entry))
 _OF_KEYS: Final = ("size", "key_count", "key_type", "key_bytes", "counts")
-"""Members that only entries of upserts and removals have."""
+"""Members that only the entries of upserts and removals have."""

@@ -1,6 +1,6 @@
-"""Opening tensors for scatters: each with its redo log read to the end, and replayed where a process died.
+"""Open tensors for scatters: read the redo log to its end, and replay it if a process died.
 
-Everything here happens within the lock of the tensor that it is about.
+Call everything here with the tensor's lock held.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from app.store.store_errors import damaged, unreadable
 from app.store.tensor_metadata import read_first_page
 
 _MAX_KNOWN_LOGS: Final = 1000
-"""Logs whose position is kept between scatters; a log that was dropped is read from its start again."""
+"""Maximum number of logs whose read position is cached; a log evicted from the cache is read from its start again."""
 
 
 class ReplayedLogs:
-    """The redo logs of a store, replayed into the tensors' files as those are opened."""
+    """The redo logs of a store, replayed into a tensor's files when it is opened."""
 
     def __init__(self, tensors: Path, logs: Path, session: Callable[[], int]) -> None:
-        """`session` gives the number of the store's present session, see `app.store.processes.session`."""
+        """`session` returns the number of the store's current session, see `app.store.processes.session`."""
         self.session = session
         self.tensor_folder = tensors
         self.log_folder = logs
@@ -40,9 +40,9 @@ class ReplayedLogs:
 
     @contextmanager
     def open(self, row: Row) -> Iterator[WritableTensor]:
-        """A tensor's file for writing, with every logged change applied; with what is committed if it is replicated.
+        """Open a tensor's file for writing with every logged change applied.
 
-        Raises tensor_damaged and OSError.
+        If the content is replicated, only the committed changes are applied. Raises tensor_damaged and OSError.
         """
         with self.open_without_replay(row) as writable:
             if writable.words[HeaderWord.EPOCH]:
@@ -55,9 +55,9 @@ class ReplayedLogs:
 
     @contextmanager
     def open_without_replay(self, row: Row) -> Iterator[WritableTensor]:
-        """A tensor's file for writing, as it lies on the disk. Raises tensor_damaged and OSError."""
-        # A log in use is taken out of the cache, so that no eviction can drop it: two objects for one log would
-        # write over each other's records.
+        """Open a tensor's file for writing in its state on disk. Raises tensor_damaged and OSError."""
+        # Take a log in use out of the cache, so that it cannot be evicted: two objects for one log would overwrite each
+        # other's records.
         log = self._take(row.content)
         try:
             with closing(_open_writable(self.tensor_folder, row, log)) as writable:
@@ -74,7 +74,7 @@ class ReplayedLogs:
         return ScatterLog(self.log_folder / content) if log is None else log
 
     def keys_of(self, row: Row) -> list[AnsweredKey]:
-        """The Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
+        """Return the Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
         log = self._take(row.content)
         with suppress(BrokenLog, NotRegular):
             log.read()
@@ -84,10 +84,10 @@ class ReplayedLogs:
         return list(log.keys.values())
 
     def remove(self, content: str) -> None:
-        """Remove the log of a content that has been removed."""
+        """Remove the log of a removed content."""
         with self._lock:
             self._known_logs.pop(content, None)
-        # What cannot be removed now is removed later, as is what a crash leaves: see `remove_leftovers`.
+        # Ignore errors: `remove_leftovers` removes the files later, as after a crash.
         with suppress(OSError):
             disk_writes.unlink(self.log_folder / content)
             disk_writes.unlink(full_path(self.log_folder / content))
@@ -95,7 +95,7 @@ class ReplayedLogs:
 
 
 def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTensor:
-    """A tensor's file for writing, as it lies on the disk. Raises tensor_damaged and OSError."""
+    """Open a tensor's file for writing in its state on disk. Raises tensor_damaged and OSError."""
     try:
         writable = WritableTensor(tensor_folder, row, log)
     except BadFile as problem:
@@ -111,12 +111,13 @@ def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTe
 
 
 def _apply_rest(writable: WritableTensor) -> None:
-    """Apply the records that a process logged and did not apply before it died. Raises tensor_damaged and OSError."""
+    """Apply the records that a process logged but did not apply before it died. Raises tensor_damaged and OSError."""
     log, applied = writable.log, writable.applied
     try:
         log.read()
         if log.last_sequence is not None and log.last_sequence > applied:
-            # Their writer may have died before its fsync, and readers see them once they are applied.
+            # Their writer may have died before its fsync, and readers see them once they are applied: make them durable
+            # first.
             log.make_durable()
 
             def left() -> Iterator[Record]:

@@ -1,7 +1,7 @@
-"""The tail of a log: the records of a replicated content that are durable and not applied yet, and what is after them.
+"""The tail of a log: records of a replicated content that are durable but not yet applied.
 
-All functions are for the tensor's lock, and for a log that has been read to its end and told what is applied
-(`ScatterLog.settle`). They raise BrokenLog and OSError.
+Call all functions with the tensor's lock held, on a log that has been read to its end and settled
+(`ScatterLog.settle`). They may raise BrokenLog and OSError.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.store.scatters.scatter_log import LOG_ID_BYTES, ScatterLog, full_path, 
 
 
 def tail_records(log: ScatterLog, up_to: int) -> list[Record]:
-    """The records of the tail up to this sequence."""
+    """Return the records of the tail up to and including the sequence `up_to`."""
     if not log.tail or log.tail[0].entry.sequence > up_to:
         return []
     first = log.tail[0].entry.sequence
@@ -33,14 +33,15 @@ def tail_records(log: ScatterLog, up_to: int) -> list[Record]:
 
 
 def drop_after(log: ScatterLog, sequence: int) -> None:
-    """Remove the records of the tail after this sequence, durably."""
+    """Remove the tail's records after `sequence`, durably."""
     dropped = next((placed for placed in log.tail if placed.entry.sequence > sequence), None)
     if dropped is None:
         return
     _trim_full(log)
     kept = [one for one in log.read_frame(dropped) if one.entry.sequence <= sequence]
     if kept:
-        # Frames are whole or not there at all, so one that goes in part is written anew, with all before it.
+        # A frame cannot be cut in the middle: if only some of its records are dropped, rewrite it and everything before
+        # it.
         before = log.read_bytes(LOG_ID_BYTES, dropped.begin)
         log.replace(before, encode(kept))
     else:
@@ -48,14 +49,15 @@ def drop_after(log: ScatterLog, sequence: int) -> None:
 
 
 def _trim_full(log: ScatterLog) -> None:
-    """Cut off the copies of the log's records from the log that was set aside: they count where the log has them."""
+    """Cut records off the log that was set aside if the log holds them too; the log's copies are the ones that count.
+    """
     path = full_path(log.path)
     if mode_of(path) is None or not log.landmarks:
         return
-    if path.samefile(log.path):  # a process died in `replace`: it is one file with two names
+    if path.samefile(log.path):  # a process died in `replace`, so one file has both names
         remove_full(log.path)
         return
-    first = log.landmarks[0][0]  # both have the same frames, so that one begins there
+    first = log.landmarks[0][0]  # both logs have the same frames, so a frame begins at this record in both
     full = ScatterLog(path)
     full.read(repair=False)
     for placed in full.tail:
@@ -70,14 +72,18 @@ def _trim_full(log: ScatterLog) -> None:
 
 
 def leave_tail(log: ScatterLog, *, aside: bool) -> None:
-    """Begin a new log with the frames of the tail; `aside` sets the old one aside, for which its place must be free."""
+    """Replace the log by a new one that holds only the tail's frames.
+
+    With `aside`, the old log is set aside; no log may be set aside already.
+    """
     log.replace(log.read_bytes(log.settled_end, log.end), aside=aside)
 
 
 def frames_after(log: ScatterLog, sequence: int, most: int) -> bytes | None:
-    """Frames with the records after `sequence`, of `most` bytes or one frame more; None if some are not there.
+    """Return frames with the records after `sequence`, or None if some of these are no longer in a log.
 
-    Nothing if there are no records after it.
+    Returns whole frames, and stops once they take at least `most` bytes. Returns empty bytes if there are no later
+    records.
     """
     if log.last_sequence is None or log.last_sequence <= sequence:
         return b""
@@ -94,7 +100,10 @@ def frames_after(log: ScatterLog, sequence: int, most: int) -> bytes | None:
 
 
 def _frames(log: ScatterLog, after: int, before: int | None, most: int) -> Iterator[bytes]:
-    """Frames with the records after one sequence, and before another, from a log in which the first is."""
+    """Yield frames with the records after the sequence `after` and before `before`.
+
+    The log must hold the first of these records.
+    """
     place = log.landmarks[max(0, bisect_right(log.landmarks, (after + 1, log.end)) - 1)][1] if log.landmarks else 0
     if not place:
         return

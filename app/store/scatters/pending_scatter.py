@@ -1,4 +1,4 @@
-"""A scatter on its way to the disk: what it changes, and its result once it has been carried out."""
+"""A scatter on its way to the disk: what it changes, and its result once it has been executed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from app.tensors.tensor import Tensor
 
 
 class Scattered(NamedTuple):
-    """What a scatter is answered: the ETag of the content after it, and the number of the version that it changed.
+    """The answer to a scatter: the content's ETag afterwards, and the number of the version that it changed.
 
-    `repeated` says that it was carried out before, for a request with the same Idempotency-Key, and not again. `counts`
-    is for upserts and removals by key; a repeated request gets those of the first one.
+    `repeated` says that the scatter was already executed for an earlier request with the same Idempotency-Key, and was
+    not executed again. `counts` are set for upserts and removals by key; a repeated request gets the counts of the
+    first one.
     """
 
     etag: str
@@ -30,15 +31,15 @@ class Scattered(NamedTuple):
 
 
 class ContentReplaced(Exception):
-    """The tensor has been replaced since the scatter was validated; it is to be validated again."""
+    """The tensor has been replaced since the scatter was validated; validate it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterChange:
-    """A scatter validated against the content of id `content`: update number i goes to row `rows[i]`.
+    """A scatter validated against the content with id `content`: update i goes to row `rows[i]`.
 
-    `updates` have `width` items a row. `key` is the Idempotency-Key, `digest` identifies the request. If `rows` depend
-    on how many rows a table with keys has, as negative indices do, `of_rows` is that number.
+    `updates` have `width` items per row. `key` is the Idempotency-Key, and `digest` identifies the request. If `rows`
+    depend on the number of rows in a keyed table, as negative indices do, `of_rows` is that number.
     """
 
     content: str
@@ -55,10 +56,10 @@ class ScatterChange:
 class KeyedChange:
     """An upsert into the table whose content has id `content`, or a removal of rows if `updates` is None.
 
-    `keys` is of one dimension and has the type of the table's keys. `updates` have `width` items for each key, those of
-    a whole row. An upsert combines the rows of known keys with their updates by `reduction`, and appends a row for each
-    new key, which starts from zeros. A removal moves the last rows into the gaps, and counts keys that are missing.
-    `key` is the Idempotency-Key, `digest` identifies the request.
+    `keys` has one dimension and the type of the table's keys. `updates` has `width` items per key, a whole row. An
+    upsert combines the rows of existing keys with their updates by `reduction`, and appends a row for each new key,
+    which starts as zeros. A removal moves the last rows into the gaps, and counts missing keys. `key` is the
+    Idempotency-Key, and `digest` identifies the request.
     """
 
     content: str
@@ -71,10 +72,10 @@ class KeyedChange:
 
 
 class PendingScatter:
-    """A scatter that waits to be carried out: a future whose result is a `Scattered`, or an error.
+    """A scatter that waits to be executed: a future whose result is a `Scattered` or an error.
 
-    `wake` is called, from any thread, when its turn has come (see `group_commit`); `is_leader` says that its turn has
-    come when it is queued.
+    `wake` is called, from any thread, when the scatter's turn has come (see `group_commit`). `is_leader` is set if its
+    turn comes as soon as it is queued.
     """
 
     __slots__ = ("_outcome", "change", "conditions", "done", "is_leader", "wake")
@@ -93,24 +94,24 @@ class PendingScatter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its row numbers or keys, and of its updates; strings count with their frames."""
+        """The size in bytes of its row numbers or keys and its updates; strings count with their frames."""
         change = self.change
         named = change.rows.nbytes if isinstance(change, ScatterChange) else _nbytes(change.keys)
         return named + (0 if change.updates is None else _nbytes(change.updates))
 
     @property
     def scattered(self) -> Scattered | None:
-        """The result, None before it is done and after an error."""
+        """The result, or None before it is done and after an error."""
         return self._outcome if self.done and isinstance(self._outcome, Scattered) else None
 
     def finish(self, outcome: Scattered | BaseException) -> None:
-        """Set the result, durable by now, or the error."""
+        """Set the result, which must be durable, or the error."""
         self._outcome = outcome
         self.done = True
 
     def result(self) -> Scattered:
-        """The result; raises the error if it met one."""
-        outcome, self._outcome = self._outcome, None  # an error's traceback leads to this frame: do not keep a cycle
+        """Return the result, or raise the error."""
+        outcome, self._outcome = self._outcome, None  # do not keep a cycle: an error's traceback refers to this frame
         if isinstance(outcome, BaseException):
             raise outcome
         assert outcome is not None

@@ -1,26 +1,29 @@
-"""Contents that several machines have: the primitives by which a shard keeps its copy equal to that of the others.
+"""Contents replicated on several machines: the primitives with which a shard keeps its copies in sync with the others.
 
-A content is replicated from the first `set_epoch` on. One machine, the primary of an epoch, makes records; each copy
-has them in its log, durably, before any copy applies them. What is logged and not applied is the log's tail: readers do
-not see it, its Idempotency-Keys are not known, it is never applied by opening the content or by a start, and no
-checkpoint takes it away. `commit_to` applies it, `drop_tail` removes it.
+A content is replicated from the first `set_epoch` on. One machine, the primary of an epoch, makes records. Each copy
+logs them durably before any copy applies them. Records that are logged but not applied are the log's tail: readers do
+not see them, their Idempotency-Keys are unknown, neither opening the content nor a start applies them, and no
+checkpoint removes them. `commit_to` applies the tail; `drop_tail` removes it.
 
-    with store.replicated.open(tensor) as content:     # within the tensor's lock
+    with store.replicated.open(tensor) as content:     # with the tensor's lock held
         content.set_epoch(7)
         content.append_frames(frames)                  # durable now
-        content.commit_to(41)                          # seen by readers now
+        content.commit_to(41)                          # visible to readers now
 
-A sequence and an epoch name one record for ever. So the primary logs a batch durably before it gives it to others; it
-makes records in an epoch only while the content has seen no higher one; and it makes none while its log has a tail.
+A sequence and an epoch identify one record forever. The primary therefore logs a batch durably before it sends the
+batch to others, makes records in an epoch only while the content has seen no higher one, and makes none while its log
+has a tail.
 
 A scatter to a replicated content goes through `ReplicatedContents.replication`, which the shard sets (see
-`Replication`); without it such scatters are refused. While a batch is on its way to others the tensor's lock is free:
-otherwise two machines, each with a batch for the other, would wait for one another, since tensors share locks.
+`Replication`); without it such scatters are refused. The tensor's lock is released while a batch is in flight to other
+machines. Otherwise two machines that replicate to each other could deadlock, since several tensors share one lock.
 
-After a loss of power a copy may be unsettled: see `session_replay`. It is not to be read until `is_settled`. After any
-start it may be an older copy, on a disk that was put back to an earlier state: a primary says when it `is_confirmed`.
+After a power loss a copy may be unsettled (see `session_replay`); it must not be read until `is_settled`. After any
+start it may be an outdated copy, from a disk that was restored to an earlier state; a primary tells when it
+`is_confirmed`.
 
-Changes by key go the same way. A copy that has no room for their rows and keys grows, by itself, before it logs them.
+Changes by key are replicated in the same way. A copy without room for their rows and keys grows by itself before it
+logs them.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ T = TypeVar("T")
 class Batch:
     """Records that the primary of `epoch` has logged after the record `after`, whose epoch is `after_epoch`.
 
-    They have the sequences `after` + 1 to `last` and stand in one frame.
+    They have the sequences `after` + 1 to `last` and share one frame.
     """
 
     epoch: int
@@ -69,41 +72,42 @@ class Batch:
 
 
 class Replication(Protocol):
-    """What a shard does for the scatters of replicated contents.
+    """What a shard provides for scatters to replicated contents.
 
-    `lead` and `replicate` are called within `ReplicatedContents.exclusive`, without the tensor's lock, and may block.
-    They raise GatherError alone: an OSError would be taken for one of the disk.
+    `lead` and `replicate` are called inside `ReplicatedContents.exclusive` without the tensor's lock, and may block.
+    They must raise only GatherError; an OSError would be mistaken for a disk error.
     """
 
     def lead(self, tensor: str) -> int:
-        """The epoch in which this machine is the primary. The content has seen it and no higher one, and has no tail.
+        """Return the epoch in which this machine is the primary.
 
-        To that end the tail, if there is one, is made committed and applied first. Raises precondition_failed if
-        another machine is the primary, and shard_unavailable.
+        The content has then seen this epoch and no higher one, and has no tail: a tail is first committed and applied.
+        Raises precondition_failed if another machine is the primary, and shard_unavailable.
         """
         raise NotImplementedError
 
     def replicate(self, tensor: str, batch: Batch) -> None:
-        """Return once a batch, which is durable here, is committed; the store applies it then.
+        """Return once a batch that is durable here is committed; the store then applies it.
 
-        If this raises, the batch stays in the tail, and its callers get the error.
+        If this raises, the batch stays in the tail and its callers get the error.
         """
         raise NotImplementedError
 
     def keeps_log(self, tensor: str) -> bool:
-        """Whether other machines are to get records from the log here. Called within the tensor's lock."""
+        """Return whether other machines still need records from the log here. Called with the tensor's lock held."""
         raise NotImplementedError
 
 
 @dataclass
 class ReplicatedContents:
-    """The replicated contents of a store, for any number of threads and processes. All methods block on the disk.
+    """The replicated contents of a store, usable by any number of threads and processes.
 
-    They take the name of a tensor, and raise tensor_not_found, tensor_damaged and insufficient_storage.
+    All methods do blocking disk I/O. They take the name of a tensor, and may raise tensor_not_found, tensor_damaged and
+    insufficient_storage.
     """
 
     _locked: Callable[[str], AbstractContextManager[Row]]
-    """Gives a tensor's row within its lock."""
+    """Takes a tensor's lock and returns its row."""
     _locks: StoreLocks
     _index: CatalogueCache
     _logs: ReplayedLogs
@@ -120,7 +124,7 @@ class ReplicatedContents:
 
     @contextmanager
     def open(self, tensor: str) -> Iterator[ReplicatedCopy]:
-        """A content within its tensor's lock. A long log is checkpointed after that, in the background."""
+        """Open a content with its tensor's lock held. Afterwards a long log is checkpointed in the background."""
         with storage_errors():
             with self._locked(tensor) as row, self._opened(row) as (content, later):
                 yield content
@@ -134,9 +138,10 @@ class ReplicatedContents:
         refused: Callable[[GatherError], T] | None = None,
         growing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> T:
-        """What `work` returns of a content, as within `open`; where it raises TableFull it is done again, on a larger
-        table, which is written within `growing`. If the table cannot grow, what `refused` makes of the error, which is
-        raised without it.
+        """Return `work(content)`, called as inside `open`.
+
+        If `work` raises TableFull, the table grows inside the context `growing()`, and `work` is called again. If the
+        table cannot grow, returns `refused(error)`, or raises the error without `refused`.
         """
         with storage_errors():
             later: list[Callable[[], None]] = []
@@ -162,12 +167,15 @@ class ReplicatedContents:
 
     @contextmanager
     def _opened(self, row: Row) -> Iterator[tuple[ReplicatedCopy, list[Callable[[], None]]]]:
-        """A content within its tensor's lock, and a list that gets the checkpoint to be run without the lock."""
+        """Open a content with its tensor's lock held.
+
+        Yields the content and a list, which receives a checkpoint to run after the lock is released.
+        """
         later: list[Callable[[], None]] = []
         with self._logs.open(row) as writable:
             try:
                 yield self._content(row, writable), later
-                if self._index.find(row.reference) is row:  # it has not grown
+                if self._index.find(row.reference) is row:  # unless the table has grown
                     checkpoint = self._checkpoints.begin_if_due(row, writable)
                     later += [] if checkpoint is None else [checkpoint]
             except BrokenLog:
@@ -176,18 +184,20 @@ class ReplicatedContents:
 
     @cached_property
     def session(self) -> int:
-        """The present session, see `processes.session`. The store is open."""
+        """The current session, see `processes.session`. The store must be open."""
         return self._logs.session()
 
     def is_confirmed(self, words: Sequence[int]) -> bool:
-        """Whether the content with these words is known not to be an older copy: see `ReplicatedCopy.confirm`."""
+        """Return whether the content with these header words is known not to be outdated: see `ReplicatedCopy.confirm`.
+        """
         return words[HeaderWord.CONFIRMED] == self.session
 
     @contextmanager
     def exclusive(self, tensor: str) -> Iterator[None]:
-        """Keep others from making records of a tensor; its lock is taken within this, never around it. Blocks.
+        """Keep others from making records of a tensor. Blocks.
 
-        For scatters, for taking over as a primary, and for letting a copy join: no batch is under way meanwhile.
+        Take the tensor's lock only inside this context, never around it. Use it for scatters, for taking over as
+        primary, and for letting a copy join: no other batch is in flight inside it.
         """
         while True:
             with self._locked(tensor) as row:
@@ -203,15 +213,16 @@ class ReplicatedContents:
     def adopt(
         self, upload: Upload, copied: CopiedContent, judge: Callable[[CopyState | None], bool] = lambda _: True
     ) -> Row | None:
-        """Publish a finished upload as the content of its tensor, durably, in the place of any that it has.
+        """Publish a finished upload as the content of its tensor, durably, replacing any existing content.
 
-        `judge` is asked within the tensor's lock, with the state of the content that is there, None if there is none or
-        it is damaged. Where it says no, or this raises insufficient_storage, the upload is abandoned.
+        `judge` is called with the tensor's lock held and the state of the existing content, or None if there is no
+        content or it is damaged. If it returns False, the upload is abandoned and None is returned. The upload is also
+        abandoned if this raises insufficient_storage.
         """
         return self._versions.adopt(upload, copied, lambda row: judge(self._state_of(row)))
 
     def _state_of(self, row: Row | None) -> CopyState | None:
-        """The state of a content within its tensor's lock."""
+        """Return the state of a content, or None if there is none or it is damaged. Needs the tensor's lock."""
         if row is None:
             return None
         try:
@@ -226,10 +237,10 @@ class ReplicatedContents:
         return ReplicatedCopy(row, writable, self._keys, self._checkpoints, self.session)
 
     def keys(self, tensor: str) -> list[CarriedKey]:
-        """The Idempotency-Keys of all that is applied, but for those that have expired."""
+        """Return the unexpired Idempotency-Keys of all applied records."""
         with self.open(tensor) as content:
             logged = [*content.writable.log.keys.values()]
-        with storage_errors():  # those of the catalogue without the lock: a key that leaves the log is there before
+        with storage_errors():  # Read the catalogue without the lock: keys are stored there before they leave the log.
             found = self._keys.all_of(tensor, logged)
         now = self._keys.clock.now()
         return [
@@ -240,9 +251,9 @@ class ReplicatedContents:
         ]
 
     def execute(self, tensor: str, batch: Sequence[PendingScatter]) -> None:
-        """Carry out scatters of a tensor, which finish as their batches are committed.
+        """Execute scatters of a tensor, finishing each when its batch is committed.
 
-        Raises what `Replication` raises: those that are not finished may be carried out later, or never.
+        Errors of `Replication` propagate: unfinished scatters may then still be executed later, or never.
         """
         replication = self.replication
         if replication is None:
@@ -251,7 +262,7 @@ class ReplicatedContents:
         left = list(batch)
         with self.exclusive(tensor):
             while left:
-                with _perhaps_made(tensor):  # a tail may have what was asked for before
+                with _perhaps_made(tensor):  # the tail may contain these scatters from an earlier attempt
                     epoch = replication.lead(tensor)
                 made, outcomes = self._log_batch(tensor, epoch, left)
                 if made is not None:
@@ -266,9 +277,10 @@ class ReplicatedContents:
     def _log_batch(
         self, tensor: str, epoch: int, batch: Sequence[PendingScatter]
     ) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
-        """Log the first scatters of a batch, if they change anything; what they are answered once it is committed.
+        """Log the first scatters of a batch, as many as can go together.
 
-        The first one alone is refused if the table has to grow for it and cannot.
+        Returns the logged batch, or None if nothing changes, and the outcomes that hold once it is committed. If the
+        table has to grow for the first scatter and cannot, only that scatter is refused.
         """
 
         def log(content: ReplicatedCopy) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
@@ -289,7 +301,7 @@ class ReplicatedContents:
 
 
 def _commit(content: ReplicatedCopy, batch: Batch) -> None:
-    """Apply a batch that is committed, unless another primary has told to do so meanwhile."""
+    """Apply a committed batch, unless it was already applied on the order of another primary."""
     state = content.state()
     if state.applied < batch.last:
         if state.last < batch.last or state.tail[batch.last - state.applied - 1] != batch.epoch:
@@ -301,7 +313,10 @@ def _commit(content: ReplicatedCopy, batch: Batch) -> None:
 
 @contextmanager
 def _perhaps_made(tensor: str) -> Iterator[None]:
-    """Have an error of the disk say that a scatter may be made: insufficient_storage says that it is not."""
+    """Turn insufficient_storage into shard_unavailable, which leaves open whether the scatter was made.
+
+    insufficient_storage would promise that it was not made.
+    """
     try:
         yield
     except GatherError as problem:

@@ -1,4 +1,4 @@
-"""One machine's copy of a replicated content, within its tensor's lock: see `replicated_contents`."""
+"""One machine's copy of a replicated content, used with its tensor's lock held: see `replicated_contents`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.writable_tensor import WritableTensor
 
 MOST_BYTES: Final = 1 << 24
-"""Bytes of frames that are read from a log at once."""
+"""Maximum bytes of frames read from a log at once; the last frame may exceed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """How far a copy is. `epoch` is the highest that it has seen, 0 if the content is not replicated.
+    """The state of a copy.
 
-    `applied` is the sequence of the last record that readers see, `applied_epoch` its epoch, 0 if that is not known.
-    `tail` has the epochs of the records after it, one for each, in order. `settled` says whether the content is what
-    the records up to `applied` make it.
+    `epoch` is the highest epoch that it has seen, 0 if the content is not replicated. `applied` is the sequence of the
+    last record that readers see, and `applied_epoch` its epoch, 0 if unknown. `tail` holds the epoch of each later
+    record, in order. `settled` says whether the content is exactly the result of the records up to `applied`.
     """
 
     epoch: int
@@ -42,12 +42,12 @@ class CopyState:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, 0 if it is not known."""
+        """The epoch of the last record, 0 if unknown."""
         return self.tail[-1] if self.tail else self.applied_epoch
 
 
 class ReplicatedCopy:
-    """One content, within its tensor's lock. The methods raise OSError if the disk refuses."""
+    """One copy of a replicated content, used with its tensor's lock held. All methods may raise OSError."""
 
     def __init__(
         self, row: Row, writable: WritableTensor, keys: IdempotencyKeys, checkpoints: Checkpoints, session: int
@@ -59,7 +59,7 @@ class ReplicatedCopy:
         self._session = session
 
     def state(self) -> CopyState:
-        """How far it is."""
+        """Return the state of the copy."""
         words = self.writable.words
         return CopyState(
             words[HeaderWord.EPOCH],
@@ -70,9 +70,9 @@ class ReplicatedCopy:
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Raise the epoch, durably; the first time makes the content a replicated one.
+        """Raise the epoch, durably; the first call makes the content a replicated one.
 
-        Raises ValueError for a lower epoch than it has seen, and not_implemented for strings.
+        Raises ValueError if the copy has seen a higher epoch, and not_implemented for strings.
         """
         words = self.writable.words
         if self.row.dtype == "string":
@@ -90,11 +90,11 @@ class ReplicatedCopy:
             self.writable.set_epoch(epoch)
 
     def append_frames(self, frames: bytes) -> None:
-        """Add the records of frames to the tail, durably, all or none; those that are there already are skipped.
+        """Append the records of `frames` to the tail, durably, all or none; skip records that are already present.
 
-        Their Idempotency-Keys live on from now, by the clock of this store. Raises ValueError if they are not
-        frames, do not follow the last record, differ in epoch from those that are there, or have rows or keys that the
-        content cannot have; and TableFull if a table with keys needs more room for them first.
+        The age of their Idempotency-Keys counts from now on this store's clock. Raises ValueError if the frames are
+        damaged, do not follow the last record, differ in epoch from records already present, or contain rows or keys
+        that do not fit the content. Raises TableFull if a keyed table first needs more room for them.
         """
         state = self.state()
         try:
@@ -126,7 +126,7 @@ class ReplicatedCopy:
             self.writable.log.settle(self.writable.applied)
 
     def _check_room(self, fresh: Sequence[Entry]) -> None:
-        """Raise TableFull unless the tail and these records can be applied to the table."""
+        """Raise TableFull unless the table has room for the tail and these records."""
         changes = [
             one for one in (*(placed.entry for placed in self.writable.log.tail), *fresh) if one.size is not None
         ]
@@ -138,7 +138,7 @@ class ReplicatedCopy:
             raise TableFull(rows, more)
 
     def _check_rows(self, record: Record) -> None:
-        """Raise ValueError for rows or keys that the content cannot have."""
+        """Raise ValueError if a record's rows or keys do not fit the content."""
         entry, size, keys = record.entry, self.writable.description.size, self.row.keys
         fits = not len(record.rows) or (
             entry.width > 0 and size % entry.width == 0 and int(record.rows.max()) < size // entry.width
@@ -152,31 +152,33 @@ class ReplicatedCopy:
             raise ValueError(f"record {entry.sequence} has rows that {self.row.name} does not have")
 
     def log_records(self, records: Sequence[Record]) -> None:
-        """Add records to the tail as one frame, durably."""
+        """Append records to the tail as one frame, durably."""
         self._checkpoints.append(self.writable, records)
         self.writable.set_words({HeaderWord.LOGGED: records[-1].entry.sequence})
 
     def commit_to(self, sequence: int) -> int:
-        """Apply the tail up to this record, or all of it if it ends before; the sequence that is applied then.
+        """Apply the tail's records up to `sequence`, or all of them if the tail ends earlier.
 
-        Not durable by itself: after a loss of power it may be in the tail again.
+        Returns the sequence of the last applied record. This is not durable by itself: after a power loss the records
+        may be in the tail again.
         """
         writable = self.writable
         records = tail_records(writable.log, sequence)
         if records:
             writable.save_snapshots(records)
-        for record in records:  # one by one: see `session_replay.make_sure`
+        for record in records:  # apply one by one: see `session_replay.make_sure`
             if self.row.keys is None or is_settled(writable.words):
                 writable.apply([record], snapshots_saved=True)
-            else:  # its keys and index may be of any moment: see `session_replay`
+            else:  # keys and index may have any earlier state: see `session_replay`
                 writable.repair(lambda record=record: [record])  # type: ignore[misc]
         writable.log.settle(writable.applied)
         return writable.applied
 
     def drop_tail(self, after: int) -> None:
-        """Remove the records after this one from the tail, durably. Raises ValueError if they are applied.
+        """Remove the tail's records after the sequence `after`, durably. Raises ValueError if they are applied.
 
-        By the word of a primary, which has all that was ever committed: so they were not, and no copy has applied them.
+        Call it only on the order of a primary, which has every record ever committed: the dropped records were never
+        committed, and no copy has applied them.
         """
         writable = self.writable
         if after < writable.applied:
@@ -189,23 +191,25 @@ class ReplicatedCopy:
         writable.set_words({HeaderWord.UNSETTLED: min(after, writable.words[HeaderWord.UNSETTLED])})
 
     def settle(self) -> None:
-        """Let the content be read: the primary has said that nothing is committed beyond what is applied here."""
+        """Allow the content to be read: the primary has said that nothing is committed beyond what is applied here."""
         if not is_settled(self.writable.words):
             self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
         self.confirm()
 
     def confirm(self) -> None:
-        """Note that, in this session, the content has had all that its primary had applied at some moment.
+        """Record that the content has caught up with its primary in this session.
 
-        Otherwise it may be an older copy: the disk of the machine may have been put back to an earlier state.
+        It then holds everything that the primary had applied at some moment. Until then it may be an outdated copy: the
+        machine's disk may have been restored to an earlier state.
         """
         if self.writable.words[HeaderWord.CONFIRMED] != self._session:
             self.writable.set_words({HeaderWord.CONFIRMED: self._session})
 
     def frames_after(self, sequence: int) -> bytes | None:
-        """Frames with the records after `sequence`, the tail among them; None if some are no longer in the log.
+        """Return frames with the records after `sequence`, including the tail.
 
-        Nothing if there are no more; otherwise at least one record, and MOST_BYTES or one frame more.
+        Returns None if some of the records are no longer in the log, and empty bytes if there are no later records.
+        Otherwise returns at least one frame, and stops at MOST_BYTES.
         """
         if sequence >= self.state().last:
             return b""

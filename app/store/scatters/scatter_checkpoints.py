@@ -1,12 +1,12 @@
-"""Checkpoints: writing the scatters in a redo log through to the tensor's file, and removing the log.
+"""Checkpoints: write the scatters of a redo log through to the tensor's file, then remove the log.
 
-A checkpoint enters the keys of a log in the catalogue, and sets the log aside under another name; only that, and the
-keys that came meanwhile, take the tensor's lock. Then, while scatters go on in a new log, it computes the checksums of
-the blocks that the log has changed, waits until the content is durable, and removes the log.
+A checkpoint stores the log's keys in the catalogue and sets the log aside under another name. Only renaming the log and
+storing the most recent keys need the tensor's lock. While scatters continue in a new log, the checkpoint then computes
+the checksums of the blocks that the old log changed, waits until the content is durable, and removes the old log.
 
-All of a log is checkpointed within the lock at start-up, on a full disk, after an fsync of the content failed, and if
-scatters come faster than the disk writes them. The methods of `Checkpoints` that take a `WritableTensor` are
-called within it.
+A log is checkpointed entirely with the lock held at start-up, on a full disk, after an fsync of the content has failed,
+and if scatters arrive faster than the disk writes them. Call the methods of `Checkpoints` that take a `WritableTensor`
+with the tensor's lock held.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from app.store.scatters.writable_tensor import WritableTensor
 
 logger = logging.getLogger("gathernd")
 CHECKPOINT_BYTES: Final = 1 << 26
-"""A log is checkpointed once it is longer: it is what a start after a crash has to replay."""
+"""A longer log is checkpointed; this bounds what a start after a crash has to replay."""
 CHECKPOINT_KEYS: Final = 20_000
-"""A log with more Idempotency-Keys is checkpointed; until then they are all in memory."""
+"""A log with more Idempotency-Keys is checkpointed; until then all of its keys are in memory."""
 KEPT_BYTES: Final = 1 << 30
 KEPT_RECORDS: Final = 250_000
-"""A log that is kept for other machines has no more records: a process that reads it anew has their keys in memory."""
+"""Maximum number of records in a log kept for other machines: a process that rereads it holds all their keys in memory.
+"""
 _BLOCKING_FACTOR: Final = 4
-"""A log this many times over its size is checkpointed within the tensor's lock: scatters wait, so that it grows no more
-where they come faster than the disk writes them.
+"""A log longer than this many times `checkpoint_bytes` is checkpointed with the tensor's lock held.
+
+Scatters then wait, so the log stops growing when they arrive faster than the disk writes them.
 """
 
 
@@ -57,18 +59,22 @@ class Checkpoints:
     _keys: IdempotencyKeys
     checkpoint_bytes: int = CHECKPOINT_BYTES
     keeps_log: Callable[[str], bool] = lambda _: False
-    """Says of a tensor whether other machines are to get records from its log; it then grows to KEPT_BYTES at most."""
+    """Returns whether other machines still need records from a tensor's log; the log may then grow to KEPT_BYTES."""
     renew: Callable[[WritableTensor], object] = lambda _: None
-    """Writes the files of a table with keys anew: see `TableGrowth`, which sets it."""
+    """Rewrites the files of a keyed table; `TableGrowth.renew`, set by the store."""
     _running: set[str] = field(default_factory=set)
-    """Contents whose checkpoint this process runs in the background."""
+    """Contents for which this process runs a checkpoint in the background."""
 
     def begin_if_due(self, row: Row, writable: WritableTensor) -> Callable[[], None] | None:
-        """After scatters: the checkpoint of a long log, to be run in the background without the lock."""
+        """Return the checkpoint of a long log, to be run in the background without the lock, or None.
+
+        Call it after scatters, with the tensor's lock held.
+        """
         log = writable.log
         if not self._is_due(row.name, log) or row.content in self._running:
             return None
-        # A log that was kept for a replica may be long when that has joined: scatters do not wait for its checkpoint.
+        # A log kept for a replica may be long by the time the replica has joined: do not make scatters wait for its
+        # checkpoint.
         if log.settled_end > _BLOCKING_FACTOR * self.checkpoint_bytes + (KEPT_BYTES if log.landmarks else 0):
             self._try_checkpoint(writable)
             return None
@@ -76,35 +82,35 @@ class Checkpoints:
         return partial(self._run, row, log.keys.copy())
 
     def _is_due(self, tensor: str, log: ScatterLog) -> bool:
-        """Whether what is applied in a log is to be checkpointed, or its keys are to be entered."""
+        """Return whether the applied records of a log are due for a checkpoint, or its keys for the catalogue."""
         return len(log.keys) > CHECKPOINT_KEYS or (
             log.settled_end > self.checkpoint_bytes and not self._stays(tensor, log)
         )
 
     def _stays(self, tensor: str, log: ScatterLog) -> bool:
-        """Whether a log is kept for other machines."""
+        """Return whether a log is kept for other machines."""
         if not log.landmarks or log.settled_end > KEPT_BYTES:
             return False
         return (log.last_sequence or 0) - log.landmarks[0][0] < KEPT_RECORDS and self.keeps_log(tensor)
 
     def _run(self, row: Row, keys: dict[tuple[str, str], AnsweredKey]) -> None:
-        """Checkpoint the log of a content, which has these keys and perhaps more by now."""
+        """Checkpoint the log of a content; `keys` are the keys it had when the checkpoint was scheduled."""
         try:
             self._keys.store_in_parts([*keys.values()])
             if self._set_aside(row, keys):
                 self._checkpoint_full(row)
         except (GatherError, BadFile, BrokenLog, BlockingIOError, FileNotFoundError):
-            pass  # the content has been replaced, or another process runs this checkpoint
+            pass  # the content was replaced, or another process runs this checkpoint
         except OSError as error:
-            # The scatters have been answered; a later one tries the checkpoint again.
+            # The scatters have been answered; a later one retries the checkpoint.
             _warn(row.name, error.strerror)
         finally:
             self._running.discard(row.content)
 
     def _set_aside(self, row: Row, keys: Collection[tuple[str, str]]) -> bool:
-        """Set a long log aside, whose `keys` are in the catalogue; False if there is nothing to be done after that.
+        """Set a long log aside, whose `keys` are in the catalogue. Returns False if the checkpoint ends here.
 
-        If an fsync of the content has failed, all of the log is checkpointed here: what it has is stored once more.
+        If an fsync of the content has failed, the whole log is checkpointed here, which stores its rows again.
         """
         with self._group.locks.tensor(row.name):
             if self._index.find(row.reference) is not row:
@@ -117,7 +123,7 @@ class Checkpoints:
                 if mode_of(full_path(log.path)) is None and self._is_due(row.name, log):
                     self._keys.store_in_parts([answer for key, answer in log.keys.items() if key not in keys])
                     if self._stays(row.name, log):
-                        log.keys.clear()  # they are in the catalogue now
+                        log.keys.clear()  # now in the catalogue
                         return False
                     if log.tail:
                         leave_tail(log, aside=True)
@@ -127,7 +133,7 @@ class Checkpoints:
                 return True
 
     def _checkpoint_full(self, row: Row) -> None:
-        """Checkpoint the log that was set aside; needs no lock, since it does not change."""
+        """Checkpoint the log that was set aside. Needs no lock, since that log no longer changes."""
         log = ScatterLog(self._logs.log_folder / row.content)
         with (
             closing(WritableTensor(self._logs.tensor_folder, row, log)) as writable,
@@ -138,9 +144,9 @@ class Checkpoints:
                 remove_full(log.path)
 
     def _try_checkpoint(self, writable: WritableTensor) -> None:
-        """`checkpoint` after a scatter; where the disk refuses, a later scatter tries again.
+        """Run `checkpoint` after a scatter; if the disk refuses, a later scatter retries it.
 
-        A table with keys gets new files if an fsync has failed: `writable` is not to be used any more.
+        If an fsync has failed, a keyed table gets new files, and `writable` must not be used afterwards.
         """
         try:
             if writable.words[HeaderWord.UNWRITTEN] and writable.row.keys is not None:
@@ -153,20 +159,20 @@ class Checkpoints:
             _warn(writable.description.name, problem.detail)
 
     def append(self, writable: WritableTensor, records: Sequence[Record]) -> None:
-        """Add records to the log as one frame, durably. Raises OSError, and the log is as it was then."""
+        """Append records to the log as one frame, durably. On OSError the log stays as it was."""
         try:
             writable.log.append(records)
         except OSError as error:
             is_renewed = writable.row.keys is not None and writable.words[HeaderWord.UNWRITTEN]
             if error.errno not in disk_writes.FULL or is_renewed:
                 raise
-            self.checkpoint(writable)  # the log itself may be what fills the disk
+            self.checkpoint(writable)  # the log itself may fill the disk
             writable.log.append(records)
 
     def checkpoint(self, writable: WritableTensor) -> None:
-        """Remove the log, once the content, its checksums and the log's keys are durable elsewhere. Raises OSError.
+        """Make the content, its checksums and the log's keys durable, then remove the log. Raises OSError.
 
-        The tail stays.
+        The tail stays in the log.
         """
         log = writable.log
         with writable.checkpoint_lock():
@@ -176,10 +182,13 @@ class Checkpoints:
             self.empty_log(writable)
 
     def empty_log(self, writable: WritableTensor) -> None:
-        """Remove the log of a content that is durable, as its keys are; the tail stays. Raises OSError."""
+        """Remove the log of a content once the content and the log's keys are durable. Raises OSError.
+
+        The tail stays in the log.
+        """
         log = writable.log
         try:
-            remove_full(log.path)  # first and for good: what came before a log is not to be replayed without it
+            remove_full(log.path)  # first: its records must not be replayed without the newer log
             if log.tail:
                 leave_tail(log, aside=False)
             else:
@@ -190,9 +199,9 @@ class Checkpoints:
             log.settle(writable.applied)
 
     def recover(self, row: Row) -> None:
-        """At start-up: apply everything that a content's log holds, and remove the log.
+        """At start-up, apply everything that a content's log holds, then remove the log.
 
-        The log of a replicated content stays: see `session_replay`. Raises tensor_damaged and OSError.
+        The log of a replicated content is kept: see `session_replay`. Raises tensor_damaged and OSError.
         """
         with self._logs.open_without_replay(row) as writable:
             log = writable.log
@@ -203,12 +212,12 @@ class Checkpoints:
                 return
 
             try:
-                count = sum(1 for _ in writable.logged())  # all are sound before one is applied
+                count = sum(1 for _ in writable.logged())  # check all records before applying any
                 log.read()
                 if count:
                     log.make_durable()
                     writable.repair(writable.logged)
-                    if row.keys is not None:  # all that an fsync may have lost is stored once more
+                    if row.keys is not None:  # the repair stored again everything that a failed fsync may have lost
                         writable.set_words({HeaderWord.UNWRITTEN: 0})
             except BrokenLog:
                 logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)

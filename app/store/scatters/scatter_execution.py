@@ -1,6 +1,6 @@
-"""Carrying out scatters: checked, computed, logged with one fsync for a batch, and applied.
+"""Execute scatters: check, compute, log each batch with a single fsync, and apply.
 
-Everything here happens within the lock of the tensor that it is about.
+Call everything here with the tensor's lock held.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.store.scatters.writable_tensor import WritableTensor
 
 
 def _can_join(change: ScatterChange | KeyedChange, records: Sequence[Record]) -> bool:
-    """Whether a change can be computed before `records` are applied, and its key is none of theirs."""
+    """Return whether a change can be computed before `records` are applied, and shares no Idempotency-Key with them."""
     if change.key is not None and any(record.entry.key == change.key for record in records):
         return False
     if change.updates is None:
@@ -36,23 +36,23 @@ def _can_join(change: ScatterChange | KeyedChange, records: Sequence[Record]) ->
 
 @dataclass
 class ScatterExecutor:
-    """Carries out the scatters of opened tensors."""
+    """Executes scatters on opened tensors."""
 
     _keys: IdempotencyKeys
     _checkpoints: Checkpoints
 
     def execute(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
-        """Carry out scatters as if one after the other, with as few fsyncs as can be; finishes each of them.
+        """Execute and finish a batch of scatters in order, with as few fsyncs as possible.
 
-        `scope` is the name by which all of them were asked for. Raises OSError if the disk refuses the log records; the
-        scatters that are not finished then have changed nothing. Raises TableFull if a change by key needs a larger
-        table first; those before it are finished.
+        `scope` is the name by which all requests addressed the tensor. Raises OSError if the disk refuses the log
+        records; the scatters that are not finished then have changed nothing. Raises TableFull if a change by key needs
+        a larger table first; the changes before it are finished.
         """
         left = list(batch)
         while left:
             records, outcomes = self.collect(writable, scope, left)
             if records:
-                writable.save_snapshots(records)  # before the log has them: what the log has is carried out
+                writable.save_snapshots(records)  # before logging: a record in the log counts as executed
                 self._checkpoints.append(writable, records)
                 writable.apply(records, snapshots_saved=True)
             for pending, outcome in outcomes:
@@ -62,9 +62,10 @@ class ScatterExecutor:
     def collect(
         self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]
     ) -> tuple[list[Record], list[tuple[PendingScatter, Scattered | Exception]]]:
-        """The first scatters of a batch that can go together: their records, and what they are answered after that.
+        """Return the records of the first scatters that can go together, and the outcome of each of these scatters.
 
-        Nothing is logged. The log has no tail. Raises OSError, and TableFull if the first one needs a larger table.
+        The outcomes hold once the records are durable; this method logs nothing. The log must have no tail. Raises
+        OSError, and TableFull if the first change needs a larger table.
         """
         records: list[Record] = []
         outcomes: list[tuple[PendingScatter, Scattered | Exception]] = []
@@ -80,11 +81,12 @@ class ScatterExecutor:
                     raise
                 break
             if pending.change.updates is None and records:
-                break  # nothing can be computed before the removal is applied
+                break  # the changes after a removal can only be computed once it is applied
         return records, outcomes
 
     def _add(self, writable: WritableTensor, scope: str, pending: PendingScatter, records: list[Record]) -> Scattered:
-        """Add to `records` what `pending` changes after them; its answer. Raises TableFull."""
+        """Append the record of `pending`, computed as if `records` were applied; return its answer. Raises TableFull.
+        """
         last_sequence = records[-1].entry.sequence if records else None
         answered = self.check(writable, scope, pending, last_sequence)
         if answered is not None:
@@ -111,10 +113,11 @@ class ScatterExecutor:
     def check(
         self, writable: WritableTensor, scope: str, pending: PendingScatter, last_sequence: int | None = None
     ) -> Scattered | None:
-        """What this Idempotency-Key was answered before, None if the scatter is to be carried out.
+        """Return the earlier answer for this Idempotency-Key, or None if the scatter has to be executed.
 
-        `scope` is the name by which it was asked for; `last_sequence` is that of the last scatter of the same batch, if
-        there is one. Raises precondition_failed, invalid_field, insufficient_storage, OSError and ContentReplaced.
+        `scope` is the name by which the request addressed the tensor; `last_sequence` is the sequence of the previous
+        scatter in the batch, if any. Raises precondition_failed, invalid_field, insufficient_storage, OSError and
+        ContentReplaced.
         """
         description, change, log = writable.description, pending.change, writable.log
         answered = self._keys.find_answer(scope, log, change.key, change.digest)
@@ -131,9 +134,9 @@ class ScatterExecutor:
 def _rows_of_table(
     writable: WritableTensor, change: ScatterChange, records: Sequence[Record]
 ) -> tuple[NDArray[np.int64], int]:
-    """The rows of a scatter by position to a table with keys, and their width: never wider than a row of the table.
+    """Return the rows of a scatter by position to a keyed table, and their width, at most one row of the table.
 
-    Raises ContentReplaced for rows that it has no more, or that may be others since the scatter was validated.
+    Raises ContentReplaced if a row no longer exists, or may have changed its position since the scatter was validated.
     """
     present, row_items = rows_after(writable, records), prod(writable.description.shape[1:])
     if change.of_rows not in (None, present):

@@ -1,21 +1,21 @@
-"""The redo log of a tensor that scatters change: a scatter is acknowledged once it is in here.
+"""The redo log of a tensor that scatters change: a scatter is acknowledged once its record is durable here.
 
-A record holds the new values of the rows that a scatter wrote, not what was added to the old ones, so that replaying it
-any number of times, over content that has none, some or all of it, gives the same. It also holds the request's
-Idempotency-Key with the answer.
+A record holds the new values of the changed rows, not the amounts that were added. Replaying it any number of times is
+therefore safe, whether the content already has all, some or none of its changes. A record also holds the request's
+Idempotency-Key and the answer.
 
-Records that reach the disk by one fsync stand in one frame under one checksum: a loss of power meanwhile leaves all of
-them or none, so that only the last frame of a log can be torn.
+Records written with one fsync share a frame and its checksum: after a power loss either all of them are present or
+none. Only the last frame of a log can be torn.
 
-A log that has grown long is set aside as `ID.full`, and the next record begins a new one: so a checkpoint reads a file
-that does not change, while scatters go on. All records in `ID.full` are durable and applied, but for copies of records
-that are in the new log as well.
+A log that has grown long is set aside as `ID.full`, and the next record starts a new log. A checkpoint thus reads a
+file that no longer changes while scatters continue. All records in `ID.full` are durable and applied, except copies of
+records that are also in the new log.
 
-Records of a replicated content (see `replicated_contents`) have an epoch. Those that are not applied yet are the log's
-tail: a later primary may have the tail dropped, and then the log gets another id.
+Records of a replicated content (see `replicated_contents`) have an epoch. Those not yet applied are the log's tail. A
+later primary may have the tail dropped; the log then gets a new id.
 
-    file: magic and eight random bytes, the log's id, by which a process sees that the log is not the one it read
-        before; then frames, see `log_frames`
+A log file starts with a magic and eight random bytes. Together these 16 bytes are the log's id, which tells a process
+whether the log is still the one it read before. The frames follow, see `log_frames`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _LOG_MAGIC: Final = b"redolog1"
 LOG_ID_BYTES: Final = 16
 """Bytes before the first frame of a log."""
 FULL: Final = ".full"
-"""Suffix of the name of a log that was set aside."""
+"""Suffix of a log that was set aside."""
 NEW: Final = ".new"
-"""Suffix of a log that is being written to replace another."""
+"""Suffix of a log being written to replace another."""
 _LANDMARK_BYTES: Final = 1 << 18
-"""Bytes of a log of replicated records for each place in it that is remembered."""
+"""Minimum distance in bytes between two landmarks of a log."""
 _PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedEntry:
-    """An entry of a log, and where the frame that holds it begins and ends in the file."""
+    """An entry of a log, and the offsets in the file at which its frame begins and ends."""
 
     entry: Entry
     begin: int
@@ -56,12 +56,12 @@ class PlacedEntry:
 
 
 class ScatterLog:
-    """The log at `path`, as far as this process has read it. All methods are for the tensor's lock.
+    """The log at `path`, as far as this process has read it. Call all methods with the tensor's lock held.
 
-    `keys` are the Idempotency-Keys in it, by their scope and key; `end` is how far the log has been read, in bytes.
-    `tail` has the entries with an epoch that `settle` has not been told of; their keys are not in `keys`. `landmarks`
-    are some places where frames with an epoch begin: the first sequence of the frame and its offset, in order; the
-    first of those frames is among them.
+    `keys` are the Idempotency-Keys in the log, by scope and key. `end` is the number of bytes read so far. `tail` holds
+    the entries with an epoch that `settle` has not yet moved out; their keys are not in `keys`. `landmarks` are the
+    positions of some frames with an epoch, always including the first: the frame's first sequence and its offset, in
+    order.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,17 +73,14 @@ class ScatterLog:
         self.landmarks: list[tuple[int, int]] = []
         self._aside: ScatterLog | None = None
         self.log_id = b""
-        """Tells this log from the one that was here before a checkpoint; empty while there is none."""
+        """The bytes that tell this log from its predecessor, which a checkpoint removed; empty if there is no log."""
 
     def read(self, *, repair: bool = True) -> None:
-        """Read what is new, and cut off a frame that a crash has torn; without `repair` it stays.
-
-        Raises BrokenLog and OSError.
-        """
+        """Read new frames, and cut off a torn last frame if `repair`. Raises BrokenLog and OSError."""
         deque(self.follow(repair=repair), maxlen=0)
 
     def follow(self, *, repair: bool = True) -> Generator[Record, None, None]:
-        """The records that `read` reads, one by one; all have to be asked for. Raises what `read` raises."""
+        """Yield new records while doing the work of `read`. Exhaust the generator. Raises BrokenLog and OSError."""
         try:
             fd = open_regular(self.path, os.O_RDWR if repair else os.O_RDONLY)
         except FileNotFoundError:
@@ -99,10 +96,10 @@ class ScatterLog:
             if self.end:
                 yield from self._records(fd, size)
             if self.end == LOG_ID_BYTES:
-                # Its writer may have died before the file's name was durable: a log without a record counts as missing.
+                # The writer may have died before the file's name was durable: a log without records counts as missing.
                 self._reset()
             if self.end < size:
-                # The last frame may be torn: it was never acknowledged. A torn frame before others is damage.
+                # The last frame may be torn; it was never acknowledged. A torn frame before a sound one means damage.
                 if holds_record(read_at(fd, self.end, size - self.end)[1:]):
                     raise BrokenLog
                 if repair:
@@ -131,7 +128,7 @@ class ScatterLog:
                 yield record
 
     def _note(self, entry: Entry, begin: int) -> None:
-        """Note an entry of the frame from `begin` to `end`."""
+        """Register an entry of the frame from `begin` to `self.end`."""
         if entry.epoch:
             if not self.landmarks or begin >= self.landmarks[-1][1] + _LANDMARK_BYTES:
                 self.landmarks.append((entry.sequence, begin))
@@ -148,7 +145,7 @@ class ScatterLog:
         )  # fmt: skip
 
     def settle(self, applied: int) -> None:
-        """Take the entries up to `applied`, the sequence of the last record that is applied, from the tail."""
+        """Move entries up to the sequence `applied` out of the tail; `applied` is the last applied record."""
         while self.tail and self.tail[0].entry.sequence <= applied:
             entry = self.tail.popleft().entry
             if entry.key is not None:
@@ -156,13 +153,13 @@ class ScatterLog:
 
     @property
     def settled_end(self) -> int:
-        """Where the frame begins in which the tail does; the end of the log if it has no tail."""
+        """The offset at which the tail's first frame begins; the end of the log if it has no tail."""
         return self.tail[0].begin if self.tail else self.end
 
     def append(self, records: Sequence[Record]) -> None:
-        """Add records as one frame, durably, or raise OSError and leave the log as it was.
+        """Append records as one frame, durably. On OSError the log stays as it was.
 
-        `read` comes first: raises RuntimeError where another process has added records that were not read.
+        Call `read` first: raises RuntimeError if another process has appended records that this one has not read.
         """
         content = encode(records)
         fresh = not self.end
@@ -191,11 +188,11 @@ class ScatterLog:
             self._note(record.entry, begin)
 
     def read_frame(self, placed: PlacedEntry) -> list[Record]:
-        """The records of the frame that holds an entry. Raises BrokenLog and OSError."""
+        """Return the records of the frame that holds an entry. Raises BrokenLog and OSError."""
         return list(decode(self.read_bytes(placed.begin, placed.end)))
 
     def read_bytes(self, begin: int, end: int) -> bytes:
-        """Whole frames of the log from one offset to another. Raises BrokenLog and OSError."""
+        """Return the bytes from `begin` to `end`, both at frame boundaries. Raises BrokenLog and OSError."""
         fd = open_regular(self.path)
         try:
             content = read_at(fd, begin, end - begin)
@@ -204,10 +201,10 @@ class ScatterLog:
         return b"".join(frames_in(content))
 
     def cut(self, offset: int) -> None:
-        """Cut off frames of the tail, from the one that begins at `offset` on, durably. Raises OSError.
+        """Cut off the tail's frames from the one that begins at `offset`, durably. Raises OSError.
 
-        The log gets another id first: by that other processes see that frames that they have read may be gone, also
-        when others have been appended since. If this process dies in between, they read the same frames again.
+        The log gets a new id first. It tells other processes that frames they have read may be gone, even if new frames
+        have been appended since. If this process dies in between, the others read the same frames again.
         """
         new_id = new_log_id()
         fd = disk_writes.open_or_create(self.path)
@@ -216,7 +213,7 @@ class ScatterLog:
             disk_writes.truncate(fd, 0 if offset <= LOG_ID_BYTES else offset)
             disk_writes.fsync(fd)
         except OSError:
-            self._reset()  # to be read again
+            self._reset()  # forces a reread
             raise
         finally:
             os.close(fd)
@@ -230,12 +227,13 @@ class ScatterLog:
         self.log_id, self.end = new_id, offset
 
     def replace(self, *frames: bytes, aside: bool = False) -> None:
-        """Put a log with these frames in the place of this one, durably; `aside` sets this one aside. Raises OSError.
+        """Replace this log by one with these frames, durably; `aside` sets the old log aside. Raises OSError.
 
-        Whenever the process dies, the log is the old one or the new one, whole. What was read is read again.
+        If the process dies at any point, the log is either the old or the new one, complete. The new log is then read
+        from its start.
         """
         new = new_path(self.path)
-        disk_writes.unlink(new)  # of a process that died
+        disk_writes.unlink(new)  # left by a process that died
         try:
             fd = disk_writes.create(new)
             try:
@@ -254,7 +252,7 @@ class ScatterLog:
         self.reread()
 
     def aside(self) -> ScatterLog:
-        """The log that was set aside, read to its end, for its landmarks. Raises BrokenLog and OSError."""
+        """Return the log that was set aside, read to its end for its landmarks. Raises BrokenLog and OSError."""
         if self._aside is None:
             self._aside = ScatterLog(full_path(self.path))
         self._aside.read(repair=False)
@@ -262,20 +260,22 @@ class ScatterLog:
         return self._aside
 
     def reread(self) -> None:
-        """Read the log from its start, for what it has by now. Raises BrokenLog and OSError."""
+        """Discard what was read, and read the log from its start. Raises BrokenLog and OSError."""
         self._reset()
         self.read()
 
     def make_durable(self, begin: int = 0) -> None:
-        """Make durable what `read` has found, whose writer may have died before its fsync. Raises OSError.
+        """Make the log durable as read so far: its writer may have died before its fsync. Raises OSError.
 
-        `begin` is where that may begin: each frame but the last was durable before the next one was written.
+        `begin` is the offset of the first frame that may not be durable. Only the last frame can be, since a writer
+        makes each frame durable before it writes the next.
         """
         if not self.end:
             return
         fd = disk_writes.open_or_create(self.path)
         try:
-            # Written again, since after a failed fsync the bytes are in memory alone, and the next fsync succeeds.
+            # Write the bytes again: after a failed fsync they are only in memory, and the next fsync would report
+            # success.
             for place in range(begin, self.end, _PIECE_BYTES):
                 disk_writes.write_at(fd, read_at(fd, place, min(_PIECE_BYTES, self.end - place)), place)
             disk_writes.fsync(fd)
@@ -284,36 +284,37 @@ class ScatterLog:
         disk_writes.fsync_folder(self.path.parent)
 
     def set_aside(self) -> None:
-        """Rename the log, durably, so that the next record begins a new one. Raises OSError."""
+        """Rename the log, durably, so that the next record starts a new log. Raises OSError."""
         disk_writes.rename(self.path, full_path(self.path))
         self._reset()
         disk_writes.fsync_folder(self.path.parent)
 
 
 def new_log_id() -> bytes:
-    """The first bytes of a new log."""
+    """Return a new random log id, the first bytes of a log."""
     return _LOG_MAGIC + os.urandom(LOG_ID_BYTES - len(_LOG_MAGIC))
 
 
 def full_path(path: Path) -> Path:
-    """The path to which the log at `path` is set aside."""
+    """Return the path at which the log at `path` is set aside."""
     return path.with_name(path.name + FULL)
 
 
 def new_path(path: Path) -> Path:
-    """Where the log that is to be at `path` is written."""
+    """Return the path at which a replacement for the log at `path` is written."""
     return path.with_name(path.name + NEW)
 
 
 def full_records(path: Path) -> Iterator[Record]:
-    """The records that were set aside from the log at `path`, one by one. Raises BrokenLog and OSError."""
+    """Yield the records of the log set aside from `path`. Raises BrokenLog and OSError."""
     return ScatterLog(full_path(path)).follow(repair=False)
 
 
 def aside_records(path: Path) -> Iterator[Record]:
-    """Those of `full_records` that the log does not have.
+    """Yield those records of the log set aside that are not also in the log at `path`.
 
-    What is in both was the tail when the log was set aside, and counts as the log's: see `ScatterLog.replace`.
+    Records in both were the tail when the log was set aside, and belong to the log: see `ScatterLog.replace`. Raises
+    BrokenLog and OSError.
     """
     with closing(ScatterLog(path).follow(repair=False)) as records:
         first = next(records, None)
@@ -323,22 +324,23 @@ def aside_records(path: Path) -> Iterator[Record]:
 
 
 def all_records(path: Path) -> Iterator[Record]:
-    """The `aside_records` and those of the log at `path`, one by one. Raises BrokenLog and OSError."""
+    """Yield `aside_records`, then the records of the log at `path`. Raises BrokenLog and OSError."""
     yield from aside_records(path)
     yield from ScatterLog(path).follow(repair=False)
 
 
 def remove_full(path: Path) -> None:
-    """Remove what was set aside from the log at `path`, if anything was, durably. Raises OSError."""
+    """Remove the log set aside from `path`, if any, durably. Raises OSError."""
     if mode_of(full_path(path)) is not None:
         disk_writes.unlink(full_path(path))
         disk_writes.fsync_folder(path.parent)
 
 
 def _undo_append(fd: int, end: int) -> None:
-    """Cut off what was written after `end`, durably. Raises OSError.
+    """Cut off everything written after `end`, durably. Raises OSError.
 
-    Where it cannot be cut it is overwritten with zeros, which are no record; the next reader of the log cuts them off.
+    If the file cannot be cut, the bytes are overwritten with zeros, which form no record; the next reader cuts them
+    off.
     """
     try:
         disk_writes.truncate(fd, end)

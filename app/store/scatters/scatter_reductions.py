@@ -1,4 +1,4 @@
-"""The new values of the rows that a scatter changes: replaced, or reduced by add, mul, min or max."""
+"""Compute the new values of the rows that a scatter changes: replaced, or reduced by add, mul, min or max."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def new_rows(
     unapplied: Sequence[Record] = (),
     present: int | None = None,
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """The rows that a scatter changes, each once and in order, and the bytes of their new values.
+    """Return the rows that a scatter changes, sorted and without duplicates, and the bytes of their new values.
 
-    `items` gives all items of the content, flat; `width` is the items of a row. `unapplied` are earlier records that
-    are not applied yet; with a reduction, their rows are as wide. Rows from number `present` on are new and start from
-    zeros. Updates of one row count in their order: the last one
-    wins, or they are reduced one after the other, each result rounded to the type, as NumPy does it (integers wrap).
-    Minimum and maximum are those of IEEE 754-2019: NaN wins, and -0 is less than 0.
+    `items` returns all items of the content as a flat array; `width` is the number of items in a row. `unapplied` are
+    earlier records that are not yet applied; with a reduction, their rows must have the same width. Rows from number
+    `present` on are new and start as zeros.
+
+    Several updates of one row are applied in order: the last one wins, or they are reduced one by one. Each
+    intermediate result is rounded to the dtype as in NumPy; integers wrap around. Minimum and maximum follow IEEE
+    754-2019: NaN wins, and -0 is less than 0.
     """
     if not len(rows) or not width:
         return np.empty(0, np.uint64), np.empty((0, 0), np.uint8)
@@ -66,7 +68,7 @@ def new_rows(
 
 
 def _winning_zeros(values: NDArray[Any], reduction: Reduction) -> NDArray[np.bool_]:
-    """Where a zero is that wins over one with the other sign."""
+    """Return a mask of the zeros that win over a zero of the opposite sign."""
     found: NDArray[np.bool_] = np.signbit(values)
     if reduction == "max":
         np.logical_not(found, out=found)
@@ -77,9 +79,10 @@ def _winning_zeros(values: NDArray[Any], reduction: Reduction) -> NDArray[np.boo
 def _set_signs_of_zeros(
     new: NDArray[Any], zeros: NDArray[np.bool_], place: NDArray[np.intp], values: NDArray[Any], reduction: Reduction
 ) -> None:
-    """Give the zeros among the least or greatest values `new` their signs, of which NumPy's comparison takes any.
+    """Set the signs of zeros in the minima or maxima `new`; NumPy's comparison picks either sign.
 
-    `zeros` says where the old values were winning zeros, and is changed; `values` are the updates of the rows `place`.
+    `zeros` is the mask of winning zeros among the old values, and is overwritten; `values` are the updates, and `place`
+    gives the row of `new` that each of them goes to.
     """
     is_zero = new == 0
     if is_zero.any():

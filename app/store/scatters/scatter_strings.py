@@ -1,4 +1,4 @@
-"""A tensor of strings with some of them replaced, as a stream: only the new strings and one piece are in memory."""
+"""Stream a tensor of strings with some strings replaced; only the new strings and one piece are in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def replaced_strings(writable: WritableTensor, change: ScatterChange) -> Iterator[bytearray]:
-    """The framed strings of a tensor after a scatter without reduction; of several updates of one row the last wins."""
+    """Yield the framed strings of a tensor after a scatter without reduction; the last update of a row wins."""
     piece = bytearray()
     for part in _parts(writable, change):
         piece += part

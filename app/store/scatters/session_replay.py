@@ -1,13 +1,18 @@
-"""Opening a replicated content: what of its log is applied, and what a process or the machine that died has left.
+"""Open a replicated content: find out which log records are applied, and repair what a crash has left.
 
-The tail of its log stays as it is: whether its records are committed is for the primary to say.
+The tail of the log is left alone: only the primary decides whether its records are committed.
 
-After a loss of power the header's words may be older than the content, and the content may have rows of any record in
-the log, also of such that were committed and applied and now are in the tail. That is safe: no record leaves the log
-before content and header are durable, so that all records up to the last one applied can be applied again; EPOCH is
-durable before anything is logged under it; LOGGED and DURABLE_EPOCH count in one session only; and where the log has a
-tail the content is unsettled, which keeps readers away, until all that may have reached it is applied. So a replica
-that was told before that a record is committed has to be told again: it asks its primary.
+After a power loss the header's words may be older than the content. The content may hold rows of any record in the log,
+including records that were committed and applied before and now are in the tail. This is safe:
+
+- No record leaves the log before content and header are durable, so all records up to the last applied one can be
+  applied again.
+- EPOCH is durable before anything is logged under it.
+- LOGGED and DURABLE_EPOCH are valid in one session only.
+- If the log has a tail, the content is unsettled: nobody may read it until every record that may have reached it is
+  applied.
+
+A replica that was told before the power loss that a record is committed must therefore ask its primary again.
 """
 
 from __future__ import annotations
@@ -26,10 +31,10 @@ logger = logging.getLogger("gathernd")
 
 
 def make_sure(writable: WritableTensor, session: int) -> None:
-    """Finish what processes that died have begun, read the log to its end, and note what of it is applied.
+    """Complete the work of processes that died, read the log to its end, and settle its applied records.
 
-    Within the tensor's lock. Marks the content as damaged if its log does not have what it should. Raises
-    tensor_damaged and OSError.
+    Call it with the tensor's lock held. Marks the content as damaged if required records are missing from its log.
+    Raises tensor_damaged and OSError.
     """
     log, words = writable.log, writable.words
     try:
@@ -39,13 +44,13 @@ def make_sure(writable: WritableTensor, session: int) -> None:
             _replay(writable)
             writable.set_words({HeaderWord.LOGGED: log.last_sequence or 0, HeaderWord.SESSION: session})
         elif log.last_sequence is not None and log.last_sequence > words[HeaderWord.LOGGED]:
-            log.make_durable(log.tail[-1].begin)  # its writer died before its fsync
+            log.make_durable(log.tail[-1].begin)  # the writer died before its fsync
             writable.set_words({HeaderWord.LOGGED: log.last_sequence})
         log.settle(writable.applied)
         if words[HeaderWord.DURABLE_EPOCH] != words[HeaderWord.EPOCH]:
             writable.set_epoch(words[HeaderWord.EPOCH])
         if writable.version & 1:
-            # Records are applied one by one, so that it is the first of the tail; and it is committed.
+            # Records are applied one by one, so the interrupted one is the first of the tail, and it is committed.
             following = tail_records(log, writable.applied + 1)
             if not following:
                 raise BrokenLog
@@ -59,17 +64,18 @@ def make_sure(writable: WritableTensor, session: int) -> None:
 
 
 def _replay(writable: WritableTensor) -> None:
-    """Apply once more all that is applied, in a new session. Raises BrokenLog and OSError.
+    """In a new session, apply all applied records again. Raises BrokenLog and OSError.
 
-    A record that was under way counts as applied from now on, so that a start which dies meanwhile finds it so.
+    A record whose application was interrupted counts as applied from now on, so that a start that dies here finds it
+    so.
     """
     log, words = writable.log, writable.words
     sequences = [record.entry.sequence for record in all_records(log.path)]
     applied = writable.applied
-    if writable.version & 1 and words[HeaderWord.SESSION] != 0:  # while SESSION is 0, that of a replay is odd
+    if writable.version & 1 and words[HeaderWord.SESSION] != 0:  # SESSION is 0 during a replay
         applied += 1
     for record in aside_records(log.path):
-        applied = max(applied, record.entry.sequence)  # only what is applied is set aside
+        applied = max(applied, record.entry.sequence)  # only applied records are set aside
     if applied not in sequences and (writable.version & 1 or (sequences and sequences[0] <= applied)):
         raise BrokenLog
     log.make_durable(log.tail[-1].begin if log.tail else 0)

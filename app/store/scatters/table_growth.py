@@ -1,11 +1,11 @@
-"""Larger files for a table with keys whose rows, keys or index are full, or whose heap of string keys is.
+"""Replace the files of a keyed table by larger ones when its rows, keys, index or string heap are full.
 
-The rows and keys that there are go to new files, which take the place of the old ones in one transaction of the
-catalogue; content and sequence stay. Whoever has mapped the old files reads them on, at the version that they have. The
-new files are durable with all that was logged, so growth is a checkpoint, too. Whenever the process dies, the table has
-the old files with their log or the new ones, and `remove_leftovers` removes the others.
+The rows and keys are copied to new files, which replace the old ones in one catalogue transaction; content id and
+sequence stay the same. A reader that has the old files mapped keeps reading them, at the version it sees there. The new
+files are durable with everything that was logged, so growth is also a checkpoint. If the process dies at any point, the
+table has either the old files and their log or the new files, and `remove_leftovers` removes the others.
 
-Of a replicated content the new files have what is applied; the tail stays in the log.
+For a replicated content, the new files contain everything applied so far; the tail stays in the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PIECE_BYTES: Final = 1 << 22
 
 @dataclass
 class TableGrowth:
-    """Grows tables of a store. All methods are for the tensor's lock, and block on the disk."""
+    """Grows the tables of a store. Call all methods with the tensor's lock held; they do blocking disk I/O."""
 
     _index: CatalogueCache
     _logs: ReplayedLogs
@@ -47,12 +47,12 @@ class TableGrowth:
     _uploads: Path
     _limits: Limits
     _empty_log: Callable[[WritableTensor], None]
-    """Removes the log of a content that is durable, with its keys."""
+    """Removes the log of a content once the content and the log's keys are durable elsewhere."""
 
     def grow(self, writable: WritableTensor, full: TableFull) -> Row:
-        """Make room for what `full` asks for, doubled if possible. Returns the version's new row.
+        """Make room for the rows and keys that `full` asks for, doubling the capacity if possible. Returns the new row.
 
-        Raises insufficient_storage, limit_exceeded and tensor_damaged, and nothing is changed.
+        Raises insufficient_storage, limit_exceeded and tensor_damaged; the table is then unchanged.
         """
         layout = writable.keys.layout
         capacity = layout.capacity
@@ -65,14 +65,14 @@ class TableGrowth:
         return self._replace(writable, capacity, full.heap)
 
     def renew(self, writable: WritableTensor) -> Row:
-        """Write the files anew: the disk has refused to keep what was written to them. Raises what `grow` does."""
+        """Rewrite the files after an fsync of them has failed. May raise everything `grow` raises."""
         return self._replace(writable, writable.keys.layout.capacity, 0)
 
     def _replace(self, writable: WritableTensor, capacity: int, more_heap: int) -> Row:
         with writable.checkpoint_lock():
             if not writable.words[HeaderWord.UNWRITTEN]:
                 return self._write(writable, writable, capacity, more_heap)
-            # What the memory shows may be older than what was applied: the log has it.
+            # After a failed fsync the mapped memory may lag behind what was applied: replay the log into a copy.
             folder = self._logs.tensor_folder
             with closing(WritableTensor(folder, writable.row, writable.log, private=True)) as copy:
                 if next(copy.applied_records(), None) is not None:
@@ -106,7 +106,7 @@ class TableGrowth:
             new = row_of(described, upload.id, row.created, now, row.number, row.note, upload.keys)
             self._flip(upload, row, new)
             self._versions.finish(upload, [row], row.content)
-            with suppress(OSError):  # what stays of the log is known to be in the new files: see RENEWED
+            with suppress(OSError):  # the new files contain the rest of the log: see RENEWED
                 self._empty_log(writable)
         found = self._index.find(row.reference)
         assert found is not None
@@ -117,8 +117,8 @@ class TableGrowth:
             with self._index.change() as transaction:
                 self._versions.install(transaction, upload, new, [old], ())
         except OSError:
-            # A commit that the disk refused may become durable by a crash before the next one: then the new files would
-            # lack what is logged and checkpointed until that.
+            # If a commit failed on disk, a crash before the next commit may still make it durable. The new files would
+            # then lack everything logged and checkpointed in between, so commit a harmless change now.
             with suppress(OSError), self._index.change() as transaction:
                 transaction.set_facts({"cleaned": time.time_ns()})
             raise

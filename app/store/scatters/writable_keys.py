@@ -1,8 +1,9 @@
-"""The key file and the index of a table, mapped for writing: how upserts and removals by key change them.
+"""The key file and the index of a keyed table, mapped for writing by upserts and removals.
 
-Within the tensor's lock, while the version is odd. A record says which rows get which keys, and how many rows there are
-then. The index follows from that and from the keys before. A process that finds a change cut short does not know how
-far the index is: it writes the keys of all records again, and builds the index anew, in place.
+Use it with the tensor's lock held and the version odd. A record says which rows get which keys, and how many rows the
+table has afterwards. The index follows from the record and the previous keys. A process that finds an interrupted
+change cannot tell how much of the index was updated: it writes the keys of all records again and rebuilds the index in
+place.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _FLUSH_BYTES: Final = 1 << 21
 
 
 class WritableKeys:
-    """The keys of a version that has keys."""
+    """The key file and the index of one version of a keyed table."""
 
     def __init__(self, folder: Path, row: Row, *, private: bool = False) -> None:
-        """See `WritableTensor`. Raises BadFile and OSError."""
+        """Open and map the files; the parameters are those of `WritableTensor`. Raises BadFile and OSError."""
         self._fds: list[int] = []
         access = Access.PRIVATE if private else Access.WRITE
         self.mapping, self.layout = map_key_file(folder, row, access)
@@ -45,25 +46,29 @@ class WritableKeys:
             raise
 
     def close(self) -> None:
-        """Close the files; the memory is unmapped with the last array that refers to it."""
+        """Close the files. The memory is unmapped once no array refers to it."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
 
     def column(self, count: int) -> KeyColumn:
-        """The keys of the first `count` rows."""
+        """Return the keys of the first `count` rows."""
         return self.layout.column(self.mapping, count)
 
     def change(self, record: Record, before: int, heap_end: int) -> int:
-        """Make what a record says of keys and index, of a table of `before` rows; where the heap ends then."""
+        """Apply a record to the keys and the index of a table that has `before` rows.
+
+        `heap_end` is the end of the string heap before the change. Returns its end afterwards.
+        """
         size = record.entry.size
         assert size is not None
         old, rows = self.column(before), record.key_rows.astype(np.int64)
         sources = np.empty(len(rows), np.int64)
-        if len(rows):  # a record without keys does not say of which type they are
+        if len(rows):  # a record without keys does not give their type
             self.index.find(old, record.keys, sources)
         moves = sources >= 0
-        # The keys go of the rows behind the new end, and of those that get another one; but not those that move.
+        # Remove the keys of rows beyond the new end and of rows that get a different key, but keep the keys that only
+        # move.
         gone = np.setdiff1d(np.concatenate((np.arange(size, before), rows[rows < before])), sources[moves])
         self._store_index(lambda: self.index.remove(old, gone))
         self._store_index(lambda: self.index.move(old, sources[moves], rows[moves]))
@@ -72,13 +77,13 @@ class WritableKeys:
             try:
                 self._insert(self.column(size), min(before, size), size)
                 return heap_end
-            except IndexFull:  # an unlucky seed
+            except IndexFull:  # an unlucky hash seed
                 pass
         self.rebuild(size)
         return heap_end
 
     def write(self, record: Record, heap_end: int) -> int:
-        """Write the keys of a record, and nothing to the index; where the heap ends then. Raises BrokenLog."""
+        """Write the keys of a record without touching the index. Returns the new end of the heap. Raises BrokenLog."""
         rows = record.key_rows.astype(np.int64)
         if not len(rows):
             return heap_end
@@ -100,7 +105,7 @@ class WritableKeys:
         return end
 
     def rebuild(self, count: int) -> None:
-        """Build the index of the first `count` rows anew."""
+        """Rebuild the index from the keys of the first `count` rows."""
         column = self.column(count)
         buffer = np.frombuffer(self._index_mapping, np.uint8)
         self._store_index(lambda: KeyIndex.create(buffer, self.layout.dtype, new_seed()))
@@ -117,14 +122,15 @@ class WritableKeys:
         disk_writes.store_words(self._index_mapping, lambda _: _discard(change()))
 
     def heap_start(self, records: Iterable[Record], tail: Iterable[Entry], rows: int, heap_end: int) -> int:
-        """From where on the heap may be written when `records` are applied again to a table of `rows` rows.
+        """Return the heap offset at which to start writing when `records` are applied again to a table of `rows` rows.
 
-        That is behind all keys that the records do not touch, and not before `heap_end`, where the heap ended when the
-        head of the file was written. If the records and those of the `tail` behind them do not fit there, it is lower:
+        By default this is after all keys that the records leave unchanged, and at or after `heap_end`, the end of the
+        heap when the file's header was written. If the records and the entries of `tail` after them do not fit there,
+        it is lower:
 
-        - At `heap_end`. After a loss of power the keys may be newer than the head. Rows that the tail touches may then
-          have keys behind `heap_end`, which the tail writes again.
-        - Behind the untouched keys before `heap_end`, if the head counts the records already.
+        - `heap_end`. After a power loss the keys may be newer than the header. Rows changed by the tail may then have
+          keys beyond `heap_end`, which the tail writes again.
+        - The end of the unchanged keys before `heap_end`, if the header already includes the records.
         """
         if self.layout.dtype != "string":
             return heap_end
@@ -147,7 +153,7 @@ class WritableKeys:
         return next(fitting, before_end)
 
     def make_durable(self, blocks: Collection[int]) -> None:
-        """Make keys and index durable, and the checksums of these blocks of the key file. Raises OSError."""
+        """Make the keys, the index and the checksums of these blocks of the key file durable. Raises OSError."""
         description, dirty = self._description, sorted(blocks)
         with memoryview(self.mapping) as view:
             checksums = [zlib.crc32(view[slice(*description.block_span(block))]) for block in dirty]

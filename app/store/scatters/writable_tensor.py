@@ -1,9 +1,9 @@
-"""A tensor's file, mapped for writing: scatters change it in place, under a seqlock, and make it durable later.
+"""A tensor's file, mapped for writing: scatters change it in place under a seqlock and make it durable later.
 
-A content is changed within its tensor's lock only, in this order: the log takes the new rows and is durable; the
-version turns odd, the rows change, the version turns even. A process that finds an odd version within the lock, or a
-log that is ahead of the version, finishes the work of one that died. A checkpoint removes what the log has, once the
-content and its checksums have reached the disk.
+A content changes only with its tensor's lock held, in this order: append the new rows to the log and fsync it; make the
+version odd; change the rows; make the version even. A process that takes the lock and finds an odd version, or a log
+ahead of the version, completes the work of a process that died. A checkpoint removes the log's records once the content
+and its checksums are on disk.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ _FLUSH_BYTES: Final = 1 << 21
 class WritableTensor:
     """A tensor's file, mapped for writing, and its log.
 
-    Used within the tensor's lock only, but for `checkpoint_lock` and `make_durable`.
+    Use it with the tensor's lock held; only `checkpoint_lock` and `make_durable` work without it.
     """
 
     def __init__(self, folder: Path, row: Row, log: ScatterLog, *, private: bool = False) -> None:
-        """`folder` is that of the tensors, `row` the version whose content it is. Raises BadFile and OSError.
+        """Map the content of the version `row` from `folder`, the folder of tensor files.
 
-        What is written to a `private` one is seen by nobody else, and never reaches the files.
+        If `private`, writes stay in this object's memory: they never reach the files or other readers. Raises BadFile
+        and OSError.
         """
         self.log = log
         self.row = row
@@ -70,14 +71,14 @@ class WritableTensor:
             self.words[HeaderWord.SNAPSHOTS] = 0
 
     def close(self) -> None:
-        """Close the files; the memory is unmapped with the last array that refers to it."""
+        """Close the files. The memory is unmapped once no array refers to it."""
         os.close(self._fd)
         if self._keys is not None:
             self._keys.close()
 
     @property
     def keys(self) -> WritableKeys:
-        """The keys of a table that has keys. Raises tensor_damaged and OSError."""
+        """The keys of a keyed table. Raises tensor_damaged and OSError."""
         if self._keys is None:
             try:
                 self._keys = WritableKeys(self._folder, self.row, private=self._private)
@@ -87,36 +88,36 @@ class WritableTensor:
 
     @property
     def applied(self) -> int:
-        """The sequence of the last record that is applied whole."""
+        """The sequence of the last record that is completely applied."""
         return self.version >> 1
 
     @property
     def version(self) -> int:
-        """The version without the bit that marks damage."""
+        """The version word without the damage flag."""
         return self.words[HeaderWord.VERSION] & ~DAMAGED
 
     def logged(self) -> Iterator[Record]:
-        """The records of its log, one by one, but for those that were in the file when it was written."""
+        """Yield the records of the log that are newer than the file (see the header word RENEWED)."""
         renewed = self.words[HeaderWord.RENEWED]
         return (record for record in all_records(self.log.path) if record.entry.sequence > renewed)
 
     def applied_records(self) -> Iterator[Record]:
-        """Those of `logged` that are applied: all but the tail of a replicated content."""
+        """Yield the records of `logged` that are applied, which excludes the tail of a replicated content."""
         applied = self.applied
         return (record for record in self.logged() if record.entry.sequence <= applied)
 
     def items(self) -> NDArray[Any]:
-        """All items of the content, flat."""
+        """Return all items of the content as a flat array."""
         description = self.description
         return np.frombuffer(self.mapping, DTYPES[description.dtype].numpy, description.item_count, PAGE)
 
     def rows(self) -> NDArray[Any]:
-        """The items by rows, all for which there is room."""
+        """Return the items as an array of rows, including the rows of unused capacity."""
         capacity, *rest = self.description.shape
         return self.items().reshape(capacity, prod(rest))
 
     def save_snapshots(self, records: Sequence[Record]) -> None:
-        """Copy the pages that `records` will change into the snapshots that are being read. Raises OSError."""
+        """Copy the pages that `records` will change into the snapshots of running downloads. Raises OSError."""
         if not self.words[HeaderWord.SNAPSHOTS]:
             return
         places = download_snapshots.Pages(self.description, self._bare)
@@ -131,16 +132,17 @@ class WritableTensor:
         return self.keys.mapping, changed_key_parts(records, self.keys.layout.width, PAGE)
 
     def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
-        """Write what `records`, of which there is one at least, say of rows and keys, while the version is odd.
+        """Write the rows and keys of `records` (at least one) while the version is odd.
 
-        Raises what reading `records` raises, and OSError if snapshots are not saved yet; the version stays odd then.
+        Any exception from the iterator `records` propagates. Unless `snapshots_saved`, saves snapshots first, which may
+        raise OSError. The version stays odd after an error.
         """
         self._apply(records, snapshots_saved=snapshots_saved)
 
     def repair(self, records: Callable[[], Iterable[Record]]) -> None:
-        """Apply what `records` gives to a content that has all, some or none of it, or one of them by half.
+        """Apply `records()` to a content in which they are already applied, missing or partly applied.
 
-        Raises what `apply` does, and BrokenLog.
+        May raise everything `apply` raises, and BrokenLog.
         """
         words, heap_end = self.words, None
         if self.row.keys is not None and any(record.changes_keys for record in records()):
@@ -152,7 +154,7 @@ class WritableTensor:
     def _apply(
         self, records: Iterable[Record], *, snapshots_saved: bool = False, repaired_from: int | None = None
     ) -> None:
-        """`repaired_from` is where the heap begins to be written in a repair that makes the index anew."""
+        """Apply records. In a repair, `repaired_from` is the heap offset to write from, and the index is rebuilt."""
         words = self.words
         rows, heap_end = words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]
         if repaired_from is not None:
@@ -160,7 +162,7 @@ class WritableTensor:
             self._set_word(HeaderWord.HEAP_CHECKED, min(words[HeaderWord.HEAP_CHECKED], heap_end))
         if self.row.keys is not None:
             self._set_word(HeaderWord.HEAP_BEFORE, heap_end)
-        # The odd version counts the scatters before these, so that a process that dies here leaves them to be replayed.
+        # The odd version still counts only the earlier scatters: if this process dies here, these are replayed.
         self._set_word(HeaderWord.VERSION, words[HeaderWord.VERSION] | 1)
         memory_barrier.fence()
         for record in records:
@@ -186,14 +188,14 @@ class WritableTensor:
         self.set_applied(last.sequence)
 
     def set_applied(self, sequence: int) -> None:
-        """Say that the records up to `sequence` are applied."""
+        """Set the version: the records up to `sequence` are applied."""
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] & DAMAGED | 2 * sequence)
 
     def rewrite(self, records: Iterable[Record]) -> set[int]:
-        """Store once more the values that the content has by `records`, all of which are applied; the dirty blocks.
+        """Store the current values of all rows in `records` again, and return the dirty blocks.
 
-        No reader sees a change; the system marks the pages as dirty, and writes them to the disk at the next fsync. The
-        values are put together in a private copy, since a row may have older ones in `records`.
+        All records must be applied. Readers see no change, but the kernel marks the pages dirty and writes them at the
+        next fsync. The values are assembled in a private copy, since `records` may hold several values of one row.
         """
         with mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY) as copy:
             blocks: set[int] = set()
@@ -211,7 +213,7 @@ class WritableTensor:
         return blocks
 
     def set_words(self, words: Mapping[HeaderWord, int]) -> None:
-        """Set words of the header, in this order."""
+        """Set words of the header, in the given order."""
         for word, value in words.items():
             self._set_word(word, value)
 
@@ -237,7 +239,7 @@ class WritableTensor:
         octets = self._rows_of(self.mapping, record)
         rows = record.rows.astype(np.int64)
         half = len(rows) // 2
-        # In two steps, so that a test can stop the process between them.
+        # Write in two steps, so that a test can stop the process between them.
         for part in (slice(0, half), slice(half, None)):
 
             def change(_: object, part: slice = part) -> None:
@@ -246,16 +248,16 @@ class WritableTensor:
             disk_writes.store_words(self.mapping, change)
 
     def _rows_of(self, mapping: mmap.mmap, record: Record) -> NDArray[np.uint8]:
-        """The bytes of the items as rows of the width of a record's."""
+        """Return the items as bytes, in rows as wide as those of `record`."""
         return np.frombuffer(mapping, np.uint8, self.description.size, PAGE).reshape(-1, record.entry.width)
 
     def mark_damaged(self) -> None:
-        """Mark the content as damaged, for every process, until it is replaced."""
+        """Mark the content as damaged, for all processes, until it is replaced."""
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | DAMAGED)
 
     @contextmanager
     def checkpoint_lock(self, *, wait: bool = True) -> Iterator[None]:
-        """Keep others from checkpointing the content. Raises BlockingIOError unless it may `wait` for them."""
+        """Lock the content against other checkpoints. Unless `wait`, raises BlockingIOError if the lock is taken."""
         fcntl.flock(self._fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             yield
@@ -265,9 +267,10 @@ class WritableTensor:
     def make_durable(self, records: Iterable[Record]) -> None:
         """Make the content durable, and the checksums of the blocks that `records` have changed.
 
-        Raises OSError, and what reading `records` raises. Within `checkpoint_lock`. Scatters may change the content
-        meanwhile: their blocks are in the log after `records`, and get their checksums again. But where UNWRITTEN is
-        set, `records` are all that have changed it since this last succeeded, and none may come.
+        Call it inside `checkpoint_lock`. Scatters may change the content concurrently: their records come after
+        `records` in the log, and the next checkpoint computes their checksums. If UNWRITTEN is set, however, `records`
+        must be all records since the last success, and no scatter may run. Raises OSError; exceptions from the iterator
+        `records` propagate.
         """
         description = self.description
         heap_end, checked, key_blocks = self.words[HeaderWord.HEAP_END], self.words[HeaderWord.HEAP_CHECKED], None
@@ -286,14 +289,14 @@ class WritableTensor:
         try:
             if key_blocks is not None:
                 self.keys.make_durable(key_blocks)
-            # In portions, so that the fsyncs of other logs get their turn between them.
+            # Flush in portions, so that the fsyncs of other logs get their turn.
             for begin in range(0, description.file_size, _FLUSH_BYTES):
                 disk_writes.flush_range(self._fd, begin, _FLUSH_BYTES)
             disk_writes.fsync(self._fd)
         except OSError:
             self._set_word(HeaderWord.UNWRITTEN, 1)
             raise
-        if key_blocks is not None and self.words[HeaderWord.HEAP_CHECKED] == checked:  # no repair has gone below it
+        if key_blocks is not None and self.words[HeaderWord.HEAP_CHECKED] == checked:  # not lowered by a repair
             self._set_word(HeaderWord.HEAP_CHECKED, heap_end)
         if self.words[HeaderWord.UNWRITTEN]:
             self._set_word(HeaderWord.UNWRITTEN, 0)
