@@ -49,8 +49,7 @@ def drop_after(log: ScatterLog, sequence: int) -> None:
 
 
 def _trim_full(log: ScatterLog) -> None:
-    """Cut records off the log that was set aside if the log holds them too; the log's copies are the ones that count.
-    """
+    """Cut records off the log that was set aside if the log holds them too: only the log's copies count."""
     path = full_path(log.path)
     if mode_of(path) is None or not log.landmarks:
         return

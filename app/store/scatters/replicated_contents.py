@@ -188,8 +188,7 @@ class ReplicatedContents:
         return self._logs.session()
 
     def is_confirmed(self, words: Sequence[int]) -> bool:
-        """Return whether the content with these header words is known not to be outdated: see `ReplicatedCopy.confirm`.
-        """
+        """Return whether a content with these header words is known to be up to date: see `ReplicatedCopy.confirm`."""
         return words[HeaderWord.CONFIRMED] == self.session
 
     @contextmanager
