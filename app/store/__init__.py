@@ -1,4 +1,4 @@
-"""Resident tensors: uploaded once under a name, kept on the local disk, read by all workers through shared mappings."""
+"""Resident tensors: uploaded once under a name, kept on local disk, and read by all workers through shared mappings."""
 
 from app.catalogue.conditions import Conditions
 from app.store.local_store import LocalStore

@@ -1,4 +1,4 @@
-"""Changes of aliases in a store, by the rules of `app.catalogue.aliases`."""
+"""Change the aliases of a store by the rules of `app.catalogue.aliases`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.store.store_errors import storage_errors
 
 @dataclass
 class Aliases:
-    """Changes of the aliases of a store. All methods block on the disk."""
+    """Changes the aliases of a store. All methods do blocking disk I/O."""
 
     _group: ProcessGroup
     _index: CatalogueCache
@@ -31,9 +31,9 @@ class Aliases:
     _quota: QuotaCheck
 
     def put(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
-        """Make or move aliases, durably and at once for every reader: each alias, and whether it is new.
+        """Create or move aliases, durably and visible to all readers at once. Returns each alias and whether it is new.
 
-        Raises what `aliases.moved` raises, and insufficient_storage.
+        May raise everything `aliases.moved` raises, and insufficient_storage.
         """
         etags = [new_etag() for _ in moves]
         with storage_errors(), self._locked([move.alias for move in moves]) as keys:
@@ -48,7 +48,7 @@ class Aliases:
         return made
 
     def delete(self, alias: str, conditions: Conditions) -> None:
-        """Remove an alias, durably. Raises what `aliases.removed_alias` raises, and insufficient_storage."""
+        """Remove an alias, durably. May raise everything `aliases.removed_alias` raises, and insufficient_storage."""
         with storage_errors(), self._locked([alias]) as keys:
             with self._index.change() as transaction:
                 aliases.removed_alias(self._index.record_of(alias), conditions)
@@ -60,7 +60,7 @@ class Aliases:
     def _locked(self, names: Sequence[str]) -> Iterator[Sequence[AnsweredKey]]:
         """Hold the locks of the tensors that these aliases name, so that no alias changes and no scatter uses one.
 
-        Yields the Idempotency-Keys given with these aliases that stand only in the redo logs of those tensors.
+        Yields the Idempotency-Keys with these aliases as scope that are only in the redo logs of those tensors.
         """
         while True:
             old = {alias: self._index.alias(alias) for alias in names}

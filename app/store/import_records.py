@@ -1,13 +1,13 @@
-"""Records of imports: what each is to make, how far it is and how it ended. Every process of the group can read them.
+"""Records of imports: the target, progress and outcome of each, readable by every process of the group.
 
-A record is a row of the catalogue, entered when its import begins and changed once more when that has ended. While it
-goes on there is a file as well, which its process holds locked:
+A record is a row of the catalogue, entered when the import begins and updated once when it has ended. While the import
+runs, its process also holds a lock on a file:
 
-    imports/ID.run      the bytes done, as uint64, and a byte that is 1 if a request asks for the end of the import
+    imports/ID.run      the number of bytes done, as uint64, and a byte set to 1 to cancel the import
 
-A record without an end whose process has died ends as the catalogue says: the import is done if the content that it was
-to make is there, and has failed otherwise; of one into a cluster the error says that this is not known. Nothing is
-carried on.
+If the process of an unfinished import has died, the catalogue decides the outcome. The import is done if the content it
+was to create exists; otherwise it has failed. For an import into a cluster, the error says that the outcome is unknown.
+Imports are never resumed.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from app.store.tensor_metadata import Metadata
 logger = logging.getLogger("gathernd")
 FOLDER: Final = "imports"
 REMEMBERED: Final = 1000
-"""Most records of ended imports; beyond that the oldest is removed."""
+"""Maximum number of records of ended imports; the oldest are removed."""
 State = Literal["running", "done", "failed", "cancelled"]
 _SUFFIX: Final = ".run"
 _ASKED_TO_END: Final = 8
-"""Offset of the byte that asks the import to end."""
+"""Offset of the byte that cancels the import."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportFailure:
-    """How an import failed: the members of its error."""
+    """Why an import failed: the members of its error."""
 
     code: Any
     detail: str
@@ -56,17 +56,17 @@ class ImportFailure:
     facts: dict[str, int | str] = field(default_factory=dict)
 
     def as_error(self) -> GatherError:
-        """The error itself."""
+        """Return the error as an exception."""
         pointer = "/url" if self.code == "import_failed" else None
         return GatherError(self.code, self.detail, hint=self.hint, facts=self.facts, pointer=pointer)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """An import. `url` has no query; `content` is the id of the content that it makes, "" where a cluster publishes it
-    under an id of its own; times are ns since 1970.
+    """An import. Times are nanoseconds since 1970.
 
-    `done` counts bytes of items read, of `total`. `metadata` is what was made.
+    `url` has no query. `content` is the id of the content to create, "" if a cluster publishes it under an id of its
+    own. `done` is the number of bytes of items read, out of `total`. `metadata` describes the version that was created.
     """
 
     id: str
@@ -88,10 +88,10 @@ _JSON: Final = TypeAdapter(ImportRecord)
 
 @dataclass
 class ImportRecords:
-    """The records of a store. All methods block on the disk.
+    """The import records of a store. All methods do blocking disk I/O.
 
-    `change` begins a transaction of the catalogue that ends with its context; `find_made` gives the metadata of a
-    content of a tensor, by name and id, None if there is none.
+    `change` returns a catalogue transaction as a context manager. `find_made` returns the metadata of a content, given
+    the tensor's name and the content's id, or None.
     """
 
     _folder: Path
@@ -101,7 +101,7 @@ class ImportRecords:
     _find_made: Callable[[str, str], Metadata | None]
 
     def begin(self, name: str, url: str, tensor: str | None, content: str, total: int) -> RunningImport:
-        """Enter an import, durably. Raises insufficient_storage."""
+        """Enter a new import, durably. Raises insufficient_storage."""
         now = time.time_ns()
         record = ImportRecord(f"{now:016x}{secrets.token_hex(8)}", name, url, tensor, content, total, now)
         running = RunningImport(self, record)
@@ -114,7 +114,7 @@ class ImportRecords:
         return running
 
     def write(self, record: ImportRecord) -> None:
-        """Write the record of an import that has ended, durably, in place of the older one. Raises OSError."""
+        """Write the record of an import that has ended, durably, replacing the older record. Raises OSError."""
         with self._change() as transaction:
             transaction.put_import(record.id, _JSON.dump_json(record))
 
@@ -124,17 +124,18 @@ class ImportRecords:
             transaction.remove_import(number)
 
     def path(self, number: str) -> Path:
-        """The file that the process of an import holds locked."""
+        """Return the path of the file that an import's process holds locked."""
         return self._folder / f"{number}{_SUFFIX}"
 
     def find(self, number: str) -> ImportRecord | None:
-        """The import of this id as it is now, None if there is none any more. Raises insufficient_storage."""
+        """Return the current record of the import with this id, or None. Raises insufficient_storage."""
         with storage_errors():
             return self._settled(self._read(number))
 
     def page(self, limit: int, after: str | None) -> tuple[list[ImportRecord], str | None]:
-        """At most `limit` imports in the order in which they began, those after the id `after`; the last id if more
-        follow.
+        """Return at most `limit` imports in the order in which they began, starting after the id `after`.
+
+        The second value is the last id if more imports follow, else None.
         """
         with storage_errors():
             found = [_JSON.validate_json(text) for text in self._catalogue.imports(after or "", limit + 1)]
@@ -150,7 +151,7 @@ class ImportRecords:
             if record.state != "running":
                 self.forget(number)
                 return True
-            with suppress(FileNotFoundError):  # it has ended meanwhile
+            with suppress(FileNotFoundError):  # it has just ended
                 fd = open_regular(self.path(number), os.O_RDWR)
                 try:
                     disk_writes.write_at(fd, b"\1", _ASKED_TO_END)
@@ -159,7 +160,7 @@ class ImportRecords:
         return True
 
     def remove_leftovers(self) -> None:
-        """End the records of processes that have died, and remove what else they left. Raises OSError."""
+        """Close the records of processes that have died, and remove their other leftovers. Raises OSError."""
         for text in self._catalogue.imports("", -1):
             self._settled(_JSON.validate_json(text))
         for name in file_names(self._folder):
@@ -172,24 +173,24 @@ class ImportRecords:
         return None if text is None else _JSON.validate_json(text)
 
     def _settled(self, record: ImportRecord | None) -> ImportRecord | None:
-        """The record of an import as it is now; it is ended first if its process has died. Raises OSError."""
+        """Return the current record of an import, after closing it if its process has died. Raises OSError."""
         if record is None or record.state != "running":
             return record
         with self._locks.uploads():
             done = self._progress(record.id)
-            now = self._read(record.id)  # its process may have ended it, before it gave up its file
+            now = self._read(record.id)  # its process may have closed it before releasing the file
             if now is None or now.state != "running":
                 return now
             if done is not None:
                 return replace(now, done=min(done, now.total))
             now = self._ended(now)
-            with suppress(OSError):  # it is ended anew when it is asked for again
+            with suppress(OSError):  # the next read of the record tries again
                 self.write(now)
                 disk_writes.unlink(self.path(now.id))
             return now
 
     def _progress(self, number: str) -> int | None:
-        """The bytes that are done while a process carries the import out, None if none does."""
+        """Return the number of bytes done if a process is running the import, else None."""
         try:
             fd = open_regular(self.path(number), os.O_RDWR)
         except (FileNotFoundError, NotRegular):
@@ -200,7 +201,7 @@ class ImportRecords:
             os.close(fd)
 
     def _ended(self, record: ImportRecord) -> ImportRecord:
-        """The record of an import whose process has died."""
+        """Return the final record of an import whose process has died."""
         made = self._find_made(record.name, record.content) if record.content else None
         if made is not None:
             return replace(record, state="done", done=record.total, ended=time.time_ns(), metadata=made)
@@ -219,36 +220,36 @@ class ImportRecords:
 
 
 class RunningImport:
-    """An import that this process carries out. Any thread may call `tell` and `goes_on`, also once it has ended."""
+    """An import run by this process. Any thread may call `tell` and `goes_on`, even after it has ended."""
 
     def __init__(self, records: ImportRecords, record: ImportRecord) -> None:
         self.record = record
         self._records = records
         self._fd = -1
-        self._fd_mutex = Lock()  # once it is closed, another file has its number
+        self._fd_mutex = Lock()  # after closing, another file may get the same descriptor
 
     def lock(self) -> None:
-        """Make the file that says that this process carries it out. Raises OSError."""
+        """Create and lock the file that marks the import as run by this process. Raises OSError."""
         self._fd = disk_writes.create(self._records.path(self.record.id))
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        disk_writes.write_at(self._fd, bytes(_ASKED_TO_END + 1), 0)  # in place, should the disk be full later
+        disk_writes.write_at(self._fd, bytes(_ASKED_TO_END + 1), 0)  # allocate now, in case the disk is full later
 
     def tell(self, done: int) -> bool:
-        """Note how many bytes are done, unless it has ended; whether it is to go on. Raises OSError."""
+        """Record the number of bytes done, unless the import has ended. Returns whether to continue. Raises OSError."""
         with self._fd_mutex:
             if self._fd >= 0:
                 disk_writes.write_at(self._fd, done.to_bytes(8, "little"), 0)
         return self.goes_on()
 
     def goes_on(self) -> bool:
-        """Whether no request asks for its end."""
+        """Return whether nobody has cancelled the import."""
         with self._fd_mutex:
             return self._fd < 0 or os.pread(self._fd, 1, _ASKED_TO_END) != b"\1"
 
     def end(self, **members: Any) -> ImportRecord:
-        """Enter how it ended, with these members of its record.
+        """Record the outcome: set these members of the record.
 
-        Where the disk refuses that, the record ends as that of a process that died: see the module.
+        If the disk refuses the write, the outcome is decided as for a process that died: see the module.
         """
         self.record = replace(self.record, ended=time.time_ns(), **members)
         try:
@@ -259,13 +260,13 @@ class RunningImport:
         return self.record
 
     def withdraw(self) -> None:
-        """Leave no trace of it."""
+        """Remove every trace of the import."""
         with suppress(OSError):
             self._records.forget(self.record.id)
         self.close()
 
     def close(self) -> None:
-        """Remove the file that says that this process carries it out."""
+        """Remove the file that marks the import as run by this process."""
         with self._fd_mutex:
             if self._fd >= 0:
                 with suppress(OSError):

@@ -1,7 +1,7 @@
-"""The highest number that each name of a tensor ever had, so that no number of a version is given twice.
+"""The highest version number that each tensor name ever had, so that no number is reused.
 
-Those of names without a tensor would grow without bound. At most REMEMBERED of them are kept, those whose tensors were
-removed last; the highest number among the others is kept in their place, and a name that is not known starts after it.
+For names without a tensor these records would grow without bound. At most REMEMBERED of them are kept, for the most
+recently removed tensors. The highest number among the others is kept as a floor: an unknown name starts above it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final
 from app.catalogue.versions import next_number
 
 REMEMBERED: Final = 100_000
-"""Names without a tensor whose last numbers are kept."""
+"""Maximum number of names without a tensor whose last numbers are kept."""
 
 
 def next_version(connection: sqlite3.Connection, name: str) -> int:
-    """The number of the next version of a name: one more than it ever had."""
+    """Return the number of the next version of a name: one more than it ever had."""
     found = connection.execute("SELECT version FROM last_versions WHERE name = ?", (name,)).fetchone()
     return next_number(None if found is None else int(found[0]), _floor(connection))
 
 
 def note_entered(connection: sqlite3.Connection, name: str, version: int) -> None:
-    """A version of a name has been entered."""
+    """Record that a version of a name has been entered."""
     connection.execute(
         "INSERT INTO last_versions VALUES (?, ?, NULL) "
         "ON CONFLICT (name) DO UPDATE SET version = max(version, excluded.version), removed = NULL",
@@ -31,7 +31,10 @@ def note_entered(connection: sqlite3.Connection, name: str, version: int) -> Non
 
 
 def note_removed(connection: sqlite3.Connection, name: str, change: int) -> None:
-    """A version of a name has been removed, by change number `change`; forgets other names where they are too many."""
+    """Record that change number `change` has removed a version of a name.
+
+    Forgets the oldest names without a tensor if there are too many.
+    """
     left = connection.execute("SELECT 1 FROM tensors WHERE name = ? LIMIT 1", (name,)).fetchone()
     if left is not None:
         return

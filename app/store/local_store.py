@@ -1,25 +1,26 @@
-"""The store on the local disk: opening it, uploading, replacing, scattering and removing tensors.
+"""The store on the local disk: open it; upload, replace, scatter to and remove tensors.
 
-Finding and reading them is `stored_tensors`.
+`stored_tensors` finds and reads the tensors.
 
-Each upload of a name makes its next version; older ones are kept as `publish_and_remove_versions` has it. A reference
-is the name of a tensor, which stands for its current version (the highest that is kept), `NAME@7`, or an alias.
+Each upload of a name makes its next version; `publish_and_remove_versions` decides which older ones are kept. A
+reference is the name of a tensor (its current version, the highest one), `NAME@7`, or an alias.
 
-All methods but `get` block on the disk and belong on a thread; any number of threads and processes may call at the same
-time.
+All methods except `get` do blocking disk I/O: call them on a worker thread. Any number of threads and processes may
+call them concurrently.
 
     format              the version of this layout: see `store_format`
-    catalogue.sqlite    which tensors there are, answered Idempotency-Keys, records of imports: see `catalogue`
+    catalogue.sqlite    the list of tensors, answered Idempotency-Keys, import records: see `catalogue`
     tensors/            one file for each content: see `tensor_file`; two more for its keys: see `key_files`
-    logs/               one redo log for each content that scatters have changed: see `scatter_log`
-    incoming/           uploads under way: see `write_uploaded_tensor`
-    imports/            a file for each import under way: see `import_records`
-    snapshots/          pages kept for downloads while scatters change a content: see `download_snapshots`
+    logs/               a redo log for each content changed by scatters: see `scatter_log`
+    incoming/           uploads in progress: see `write_uploaded_tensor`
+    imports/            a file for each import in progress: see `import_records`
+    snapshots/          pages saved for downloads while scatters change a content: see `download_snapshots`
     lock members state  see `directory_lock`
     locks/              see `store_locks`
-    shard/              of a shard of a cluster: see `app.cluster.shard.shard_folder`
+    shard/              only on a shard of a cluster: see `app.cluster.shard.shard_folder`
 
-Each method is one operation on a tensor, from its checks to its commit, and needs most of these parts.
+Each method performs one whole operation on a tensor, from its checks to its commit, so the class holds most of these
+parts.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ _LEFTOVERS_INTERVAL_NS: Final = 30 * 10**9
 
 
 class LocalStore(StoredTensors):
-    """The store in one folder, a `TensorStore`. The folder is neither read nor written before `open`."""
+    """The store in one folder, a `TensorStore`. The folder is not accessed before `open`."""
 
     def __init__(
         self,
@@ -92,11 +93,11 @@ class LocalStore(StoredTensors):
         processes: int = 1,
         keep_versions: int = 1,
     ) -> None:
-        """`token` is that of the process group that this process joins, None for the first process, which claims it.
+        """`token` is that of the process group to join; None for the first process, which claims the folder.
 
-        `memory` is how many bytes of contents the system's cache can hold, None if that is not known;
-        `processes` how many processes serve the store; `keep_versions` how many versions of a tensor an upload keeps,
-        its own among them, where it does not say so itself.
+        `memory` is the number of bytes of contents that the page cache can hold, None if unknown. `processes` is the
+        number of processes that serve the store. `keep_versions` is the number of versions of a tensor kept after an
+        upload, including the new one, unless the upload sets its own number.
         """
         super().__init__(folder, memory)
         self.limits = limits
@@ -110,12 +111,12 @@ class LocalStore(StoredTensors):
         self._catalogue = Catalogue(folder / FILE)
         self._scatter_queues = ScatterQueues(self.execute_scatters)
         self.run_in_background: Callable[[Callable[[], None]], None] = lambda work: work()
-        """Runs a checkpoint once the scatters before it are answered; the service sets it to hand that to a thread."""
+        """Runs a checkpoint once the scatters before it are answered; the service sets it to use a thread."""
         self._keys: IdempotencyKeys
         self._checkpoints: Checkpoints
         self._scatter_executor: ScatterExecutor
         self.replicated: ReplicatedContents
-        """The contents that other machines have, too."""
+        """The contents that other machines hold too."""
         self._uploads: UploadFolder
         self._quota_check: QuotaCheck
         self._orphans: OrphanedFiles
@@ -125,7 +126,7 @@ class LocalStore(StoredTensors):
         self._content_changes: ContentChanges
 
     def open(self) -> None:
-        """Claim the folder, and repair what a crash has left, or join the process group that owns it.
+        """Claim the folder and repair what a crash has left, or join the process group that owns it.
 
         Raises StoreRefused and OSError.
         """
@@ -156,7 +157,7 @@ class LocalStore(StoredTensors):
             group.close()
             raise
         self._group = group
-        # A mapping takes a descriptor; the soft limit is often 1024.
+        # A mapping needs a file descriptor, and the soft limit is often 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             with suppress(OSError, ValueError):
@@ -199,7 +200,7 @@ class LocalStore(StoredTensors):
             self._version_changes, growth, self.replicated, self._upload_folder, self.limits,
         )  # fmt: skip
         if group.owner:
-            self._state[StateWord.GENERATION] |= 1  # left by an earlier group; `catch_up` sets it right
+            self._state[StateWord.GENERATION] |= 1  # may be stale from an earlier group; `catch_up` repairs it
             self._keys.clock.start(self._catalogue.facts())
             self._state[StateWord.LEFTOVERS_REMOVED] = self._keys.clock.now()
         self._index.catch_up()
@@ -208,7 +209,7 @@ class LocalStore(StoredTensors):
         self.run_in_background(work)
 
     def close(self) -> None:
-        """Leave the group. Contents that are being read stay mapped until they have been."""
+        """Leave the group. Contents in use stay mapped until their readers finish."""
         if self._group is not None:
             self._contents.clear()
             try:
@@ -219,12 +220,12 @@ class LocalStore(StoredTensors):
                 self._group = None
 
     def _save_clock(self) -> None:
-        # If it cannot be saved, keys live longer.
+        # If this fails, Idempotency-Keys live longer.
         with suppress(OSError), self._index.change() as transaction:
             transaction.set_facts(self._keys.clock.facts())
 
     def remove_leftovers(self, *, at_once: bool = False) -> None:
-        """Remove what processes that died have left: every 30 s, in one process of the group. Raises OSError."""
+        """Remove files that dead processes have left: every 30 s, in one process of the group. Raises OSError."""
         now = self._keys.clock.now()
         if at_once or now - self._state[StateWord.LEFTOVERS_REMOVED] > _LEFTOVERS_INTERVAL_NS:
             self._state[StateWord.LEFTOVERS_REMOVED] = now
@@ -272,7 +273,7 @@ class LocalStore(StoredTensors):
         return upload
 
     def check_room(self, size: int) -> None:
-        """Raises insufficient_storage unless a file of `size` bytes has room now, beside the uploads under way."""
+        """Raise insufficient_storage unless a file of `size` bytes fits now, in addition to the uploads in progress."""
         self._quota_check.check_bytes((), size)
         if shutil.disk_usage(self.folder).free < size:
             raise GatherError("insufficient_storage", "the disk of the store has no room")
@@ -297,16 +298,16 @@ class LocalStore(StoredTensors):
 
     @contextmanager
     def _found(self, reference: str) -> Iterator[Row]:
-        """The version that a reference names, within its tensor's lock. Raises tensor_not_found."""
+        """Take the lock of a reference's tensor and return the version. Raises tensor_not_found."""
         with self._locked(reference) as row:
             if row is None:
                 raise not_found(reference, self)
             yield row
 
     def find_answer(self, reference: str, key: str, digest: str) -> Scattered | None:
-        """What a scatter with this Idempotency-Key was answered, None if there was none.
+        """Return the answer to an earlier scatter with this Idempotency-Key, or None.
 
-        Raises invalid_field (also where the key came with another request), tensor_damaged and insufficient_storage.
+        Raises invalid_field (also if the key came with another request), tensor_damaged and insufficient_storage.
         """
         check_reference(reference)
         with storage_errors(), self._locked(reference) as row:
@@ -323,10 +324,10 @@ class LocalStore(StoredTensors):
         conditions: Conditions,
         wake: Callable[[], None],
     ) -> PendingScatter:
-        """Queue a scatter, an upsert or a removal and return at once.
+        """Queue a scatter, an upsert or a removal, and return at once.
 
-        `wake` is called when `complete_scatter` is to be called. It changes a version in place, durably and at once for
-        every reader, and shares its fsync with others.
+        `wake` is called when it is time to call `complete_scatter`. The change is made in place and durably, becomes
+        visible to all readers at once, and shares its fsync with others.
         """
         check_reference(reference)
         pending = PendingScatter(change, conditions, wake)
@@ -334,7 +335,7 @@ class LocalStore(StoredTensors):
         return pending
 
     def complete_scatter(self, reference: str, pending: PendingScatter) -> Scattered:
-        """The result of a queued scatter; blocks unless it is done.
+        """Return the result of a queued scatter; blocks unless it is done.
 
         Raises ContentReplaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and
         insufficient_storage.
@@ -343,15 +344,16 @@ class LocalStore(StoredTensors):
             return self._scatter_queues.complete(reference, pending)
 
     def execute_scatters(self, reference: str, take: Take) -> Callable[[], None] | None:
-        """Carry out and finish the changes by one reference that `take` gives; work left for after the answers.
+        """Execute and finish the changes queued for one reference, which `take` returns.
 
-        Raises the errors that hold for all of them.
+        Returns work to run after the callers have their answers, or None. Raises the errors that apply to the whole
+        batch.
         """
         checkpoint = self._content_changes.execute(reference, take)
         return None if checkpoint is None else partial(self.run_in_background, checkpoint)
 
     def _find_made(self, name: str, content: str) -> Metadata | None:
-        """What was known of a content of tensor `name` when it was made, None if it is not there."""
+        """Return the metadata of a content of tensor `name` as it was created, or None if it no longer exists."""
         for row in self._index.versions(name):
             if row.content == content:
                 return metadata_of(row, self.version_numbers(name))
@@ -360,9 +362,9 @@ class LocalStore(StoredTensors):
     # Checks
 
     def verify(self, stop: Event, pause_ratio: float = 1.0) -> None:
-        """Compare every content with its checksums, once in the life of the process group, and mark damaged ones.
+        """Compare every content with its checksums and mark damaged ones, once per lifetime of the process group.
 
-        Pauses `pause_ratio` times as long as it works. Scatters and replacements may come meanwhile.
+        Pauses `pause_ratio` times as long as it works. Scatters and replacements may run concurrently.
         """
         verify(self.folder, self.group, self._catalogue, self._index, self._replayed_logs, stop, pause_ratio)
 
@@ -376,12 +378,12 @@ class LocalStore(StoredTensors):
         for row in self._index.rows():
             if row.content in logs:
                 try:
-                    with group.locks.tensor(row.name):  # a backup may be under way
+                    with group.locks.tensor(row.name):  # a backup may be running
                         self._checkpoints.recover(row)
                 except GatherError as problem:
                     logger.error("%s", problem.detail)
                 except OSError as error:
-                    # The log stays, and the next scatter applies it.
+                    # The log stays; the next scatter applies it.
                     logger.error("the log of %s could not be applied: %s", row.reference, error.strerror)
             repair_index(self._tensor_folder, self._upload_folder, row)
         self._orphans.remove_all()

@@ -1,7 +1,7 @@
-"""Changes of versions: the upload that makes the next one of its name, its commit, and the removal of one or of all.
+"""Publish and remove versions of tensors: start an upload, commit it as the next version, remove one or all versions.
 
-They happen within the lock of the tensor. A version is entered, and those that it supersedes leave, in one transaction
-of the catalogue; their files are removed after it, or by `remove_leftovers` if the process dies before.
+Commits and removals hold the tensor's lock. One catalogue transaction enters a version and removes the versions that it
+supersedes. Their files are removed afterwards, or by `remove_leftovers` if the process dies before that.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from app.tensors.tensor_name import split_reference
 
 @dataclass(frozen=True, slots=True)
 class CarriedKey:
-    """An Idempotency-Key on its way to another machine. `age` is the nanoseconds since it was answered.
+    """An Idempotency-Key on its way to another machine. `age` is the time since its answer in nanoseconds.
 
-    `counts` are the `RowCounts` that were answered to an upsert or a removal.
+    `counts` are the `RowCounts` returned for an upsert or a removal.
     """
 
     key: str
@@ -49,10 +49,10 @@ class CarriedKey:
 
 @dataclass(frozen=True, slots=True)
 class CopiedContent:
-    """What belongs to the copy of a replicated content: it is as after record `sequence`, of epoch `sequence_epoch`.
+    """State of a replicated content that was copied here: it is as of record `sequence`, of epoch `sequence_epoch`.
 
-    `epoch` is the highest epoch that the copy is to have seen. `sequence_epoch` is 0 if it is not known. `sha256` is
-    that of the content as first uploaded, empty for that of the copy itself.
+    `epoch` is the highest epoch that the copy must count as having seen. `sequence_epoch` is 0 if unknown. `sha256` is
+    the hash of the content as first uploaded; empty to use the hash of the copy.
     """
 
     sequence: int
@@ -64,7 +64,7 @@ class CopiedContent:
 
 @dataclass
 class VersionChanges:
-    """Enters and removes versions of tensors. All methods block on the disk."""
+    """Publishes and removes versions of tensors. All methods do blocking disk I/O."""
 
     _group: ProcessGroup
     _index: CatalogueCache
@@ -72,15 +72,15 @@ class VersionChanges:
     _keys: IdempotencyKeys
     _quota: QuotaCheck
     _keep_versions: int
-    """For uploads that do not say how many."""
+    """Versions to keep after an upload that does not set its own number."""
     _etag_of: Callable[[Row], str]
-    """Gives the present ETag of a version."""
+    """Returns the current ETag of a version."""
 
     def begin(self, upload: Upload, replaced: Row | None = None) -> None:
-        """Open an upload, which the quota counts from now on: as the next version of its tensor, or in the place of the
-        version `replaced`.
+        """Open an upload, which counts against the quota from now on.
 
-        Raises name_conflict and insufficient_storage.
+        It becomes the next version of its tensor, or replaces the files of the version `replaced`. Raises name_conflict
+        and insufficient_storage.
         """
         name, keep = upload.spec.name, upload.spec.keep or self._keep_versions
 
@@ -99,10 +99,10 @@ class VersionChanges:
             upload.open(partial(check_bytes, 0))
 
     def commit(self, upload: Upload, conditions: Conditions) -> tuple[Row, bool]:
-        """Make a finished upload the next version of its tensor: its row, and whether the name is new.
+        """Make a finished upload the next version of its tensor. Returns its row, and whether the name is new.
 
-        Raises name_conflict, precondition_failed (also in the place of a replicated content, which takes copies alone)
-        and insufficient_storage, and abandons the upload then.
+        Raises name_conflict, precondition_failed (also if the current content is replicated: only copies may replace
+        that) and insufficient_storage, and then abandons the upload.
         """
         name, keep, now = upload.spec.name, upload.spec.keep or self._keep_versions, time.time_ns()
 
@@ -129,14 +129,14 @@ class VersionChanges:
                         answer for each in gone for answer in (keys[each] if each in keys else self._logs.keys_of(each))
                     ]
                     if old is not None and old not in gone:
-                        # The name stands for another content now, and the keys given with it are looked for elsewhere.
+                        # The name now stands for another content, so keys with this scope must move to the catalogue.
                         answers += [answer for answer in keys[old] if answer.scope == name]
                     self.install(transaction, upload, row, gone, answers)
                 self.finish(upload, gone)
             return row, old is None
 
     def _is_replicated(self, row: Row) -> bool:
-        """Whether a content is replicated and not damaged."""
+        """Return whether a content is replicated and not damaged."""
         try:
             words = memoryview(read_first_page(self._logs.tensor_folder / row.file)[1]).cast("Q")
         except (OSError, BadFile):
@@ -144,10 +144,10 @@ class VersionChanges:
         return words[HeaderWord.EPOCH] > 0 and not words[HeaderWord.VERSION] & DAMAGED
 
     def adopt(self, upload: Upload, copied: CopiedContent, judge: Callable[[Row | None], bool]) -> Row | None:
-        """Make a finished upload the only content of its tensor: the copy of a replicated content; its row.
+        """Make a finished upload the only content of its tensor, as a copy of a replicated content. Returns its row.
 
-        Where `judge` refuses it, which is asked within the tensor's lock, the upload is abandoned; also where this
-        raises insufficient_storage.
+        `judge` is called with the tensor's lock held and the row of the existing content, or None. If it returns False,
+        the upload is abandoned and None is returned. The upload is also abandoned if this raises insufficient_storage.
         """
         name, now, sequence = upload.spec.name, time.time_ns(), copied.sequence
         with storage_errors(upload.abandon):
@@ -176,7 +176,7 @@ class VersionChanges:
                     answers[name, one.key] = AnsweredKey(
                         name, one.key, one.digest, etag, clock - one.age, number, counts
                     )
-                # Before the content: that a key is known too early keeps nobody from anything.
+                # Store the keys before the content: a key that is known too early does no harm.
                 self._keys.store_in_parts([*answers.values()])
                 created = gone[-1].created if gone else now
                 row = row_of(described, upload.id, created, now, number, upload.spec.note, upload.keys)
@@ -189,7 +189,7 @@ class VersionChanges:
     def install(
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
     ) -> None:
-        """Give a sealed upload its place and enter its row; `gone` go, `answers` are Idempotency-Keys to be kept."""
+        """Move a sealed upload into place and enter its row; remove the rows `gone`, and store the keys `answers`."""
         self._quota.check_bytes(gone, row.total_size, upload.id)
         places = [(path, self._logs.tensor_folder / name) for path, name in upload.places(row.file)]
         try:
@@ -206,20 +206,23 @@ class VersionChanges:
                 for _, target in places:
                     disk_writes.unlink(target)
             raise
-        # A refused commit leaves the file, since a crash may yet make the commit durable: see `remove_leftovers`.
+        # If the commit fails, the file stays, since a crash may still make the commit durable: see `remove_leftovers`.
 
     def finish(self, upload: Upload, gone: Sequence[Row], content: str | None = None) -> None:
-        """After the commit: remove the files of what is gone, but for the log of `content`."""
+        """After the commit, remove the files of the versions `gone`, except the log of `content`."""
         upload.close()
         self._index.catch_up()
         for row in gone:
             self._remove_files(row, content)
 
     def _remove_files(self, row: Row, content: str | None = None) -> None:
-        """Remove the files of a replaced or removed content, its log and keys unless the new content has its id."""
+        """Remove the files of a replaced or removed version.
+
+        Its log and keys are removed too, unless `content`, the id of the new content, is the same.
+        """
         if row.content != content:
             self._logs.remove(row.content)
-        # What cannot be removed now is removed later: see `remove_leftovers`.
+        # Ignore errors: `remove_leftovers` removes the files later.
         with suppress(OSError):
             for name in row.files:
                 disk_writes.unlink(self._logs.tensor_folder / name)
@@ -227,7 +230,7 @@ class VersionChanges:
     def remove(self, reference: str, conditions: Conditions) -> None:
         """Remove a tensor with all its versions, or one version.
 
-        Raises what `versions.removed` raises, and insufficient_storage.
+        May raise everything `versions.removed` raises, and insufficient_storage.
         """
         name = split_reference(reference)[0]
 
@@ -242,7 +245,7 @@ class VersionChanges:
                 for each in rows:
                     transaction.remove(each)
                 self._keys.store(transaction, answers)
-            # This process unmaps it now, others at their next sweep; then the disk gets the space back.
+            # This process unmaps the content now, others at their next sweep; then the disk gets the space back.
             self._index.catch_up()
             for each in rows:
                 self._remove_files(each)
@@ -257,7 +260,7 @@ def row_of(
     note: str,
     keys: StoredKeys | None = None,
 ) -> Row:
-    """The row of an upload's content in `file`."""
+    """Return the catalogue row of an upload whose content is in `file`."""
     return Row(
         description.name, description.id, file, description.dtype, description.shape, description.size,
         description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,

@@ -13,10 +13,10 @@ from app.store.store_errors import over_quota
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most that a store holds: bytes of all files of tensors (None: what the disk holds), tensors, and keys.
+    """The limits of a store: `total` bytes of all tensor files (None: the size of the disk), tensors, and keys.
 
-    All versions count in the bytes, and names in `tensors`, which is as well the most aliases that there may be.
-    `keys` are the Idempotency-Keys of the last 24 hours, which `idempotency` counts.
+    `total` includes all versions. `tensors` limits the number of tensor names, and also the number of aliases. `keys`
+    limits the Idempotency-Keys of the last 24 hours, which `idempotency` counts.
     """
 
     total: int | None = None
@@ -26,26 +26,26 @@ class Quota:
 
 @dataclass
 class QuotaCheck:
-    """Compares tensors and uploads under way with the quota."""
+    """Compares tensors and uploads in progress with the quota."""
 
     _quota: Quota
     _index: CatalogueCache
     _uploads: UploadFolder
 
     def check_count(self, old: Row | None) -> None:
-        """Raises insufficient_storage if one tensor in the place of `old` is too many."""
+        """Raise insufficient_storage if a tensor that replaces `old` (None: a new one) is one too many."""
         if len(self._index) + (old is None) > self._quota.tensors:
             raise over_quota("tensors", self._quota.tensors)
 
     def check_aliases(self, more: int) -> None:
-        """Raises insufficient_storage if `more` further aliases exceed the quota."""
+        """Raise insufficient_storage if `more` additional aliases exceed the quota."""
         if more and len(self._index.alias_names()) + more > self._quota.tensors:
             raise over_quota("aliases", self._quota.tensors)
 
     def check_bytes(self, removed: Iterable[Row], size: int, upload: str = "") -> None:
-        """Raises insufficient_storage if `size` more bytes in the place of versions `removed` are over the quota.
+        """Raise insufficient_storage if replacing the versions `removed` by `size` bytes exceeds the quota.
 
-        All uploads under way count, but for the one with the id `upload`.
+        All uploads in progress count, except the one with the id `upload`.
         """
         if self._quota.total is None:
             return

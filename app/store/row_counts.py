@@ -1,4 +1,4 @@
-"""What an upsert or a removal by key did to the rows of a table."""
+"""The effect of an upsert or a removal by key on the rows of a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RowCounts(NamedTuple):
-    """The rows of a table after a change, and how many distinct keys were inserted, removed, or missing."""
+    """The number of rows after a change, and how many distinct keys were inserted, removed, or missing."""
 
     rows: int
     inserted: int = 0

@@ -1,4 +1,4 @@
-"""The errors that the store answers with."""
+"""The errors that the store reports."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from app.tensors.tensor_name import split_reference
 
 
 def damaged(name: str, why: str) -> GatherError:
-    """tensor_damaged for tensor `name`."""
+    """Return tensor_damaged for tensor `name`."""
     return GatherError("tensor_damaged", f"the content of {name!r} is damaged: {why}")
 
 
 def unreadable(name: str, error: OSError) -> GatherError:
-    """tensor_damaged for tensor `name`, whose file the system cannot read."""
+    """Return tensor_damaged for tensor `name`, whose file the system cannot read."""
     return damaged(name, f"its file cannot be read: {error.strerror or error}")
 
 
 def unsettled() -> GatherError:
-    """overloaded for a replicated content that is not to be read before its primary has told what is committed."""
+    """Return overloaded for a replicated content: its primary has not yet said what is committed."""
     return GatherError("overloaded", "what its replicas have committed is not known here yet", retry_after=1)
 
 
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
-    """tensor_not_found for a reference in the path that names nothing, invalid_field for a reserved name."""
+    """Return tensor_not_found for a reference in the path that names nothing, or invalid_field for a reserved name."""
     own, names = _asked(reference, store, tell_names=tell_names)
     return name_errors.not_found(own, reference, names)
 
 
 def unknown_reference(reference: str, pointer: str, store: Store) -> GatherError:
-    """tensor_not_found for a reference at `pointer` that names no tensor, version or alias of `store`."""
+    """Return tensor_not_found for a reference at `pointer` that names no tensor, version or alias of `store`."""
     own, names = _asked(reference, store, tell_names=True)
     return name_errors.unknown_reference(own, reference, pointer, names)
 
 
 def _asked(reference: str, store: Store, *, tell_names: bool) -> tuple[NameRecord[Version], Iterable[str]]:
-    """The record of the name in a reference, and the names that the caller may be told of."""
+    """Return the record of the name in a reference, and the names that may be suggested to the caller."""
     listed = (store.names, store.alias_names) if tell_names else ()
     return store.record_of(split_reference(reference)[0]), (name for names in listed for name in names())
 
 
 def has_keys(name: str) -> GatherError:
-    """invalid_field for keys that are sent to tensor `name`, which has keys."""
+    """Return invalid_field for keys sent to tensor `name`, which already has keys."""
     return GatherError(
         "invalid_field",
         f"the current version of {name!r} has keys already",
@@ -56,7 +56,7 @@ def has_keys(name: str) -> GatherError:
 
 
 def keys_not_implemented(name: str) -> GatherError:
-    """not_implemented for keys that are sent alone to tensor `name`, which is in row ranges on other machines."""
+    """Return not_implemented for keys sent alone to tensor `name`, which is in row ranges on other machines."""
     return GatherError(
         "not_implemented",
         f"{name!r} gets no keys by themselves: a cluster places rows by their keys when they are uploaded",
@@ -65,7 +65,7 @@ def keys_not_implemented(name: str) -> GatherError:
 
 
 def over_quota(limit: str, maximum: int) -> GatherError:
-    """insufficient_storage for a quota, whose `limit` is "bytes", "tensors" or "aliases"."""
+    """Return insufficient_storage for a quota; `limit` is "bytes", "tensors" or "aliases"."""
     return GatherError(
         "insufficient_storage",
         f"the quota of the store is {maximum} {limit}",
@@ -75,7 +75,7 @@ def over_quota(limit: str, maximum: int) -> GatherError:
 
 @contextmanager
 def storage_errors(undo: Callable[[], None] | None = None) -> Iterator[None]:
-    """Turn OSError, of a write that the disk refused, into insufficient_storage; `undo` runs on every error.
+    """Turn an OSError from a failed write into insufficient_storage; `undo` runs on every error.
 
     The old content of every tensor is unchanged.
     """

@@ -1,4 +1,4 @@
-"""What a gather needs of a store: a resident tensor by its name, and how to read it while scatters change it."""
+"""What a gather needs from a store: find a resident tensor by name, and read it while scatters change it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNCHANGING: Sequence[int] = (0,)
 
 
 class TableKeys(Protocol):
-    """The keys of a table: one distinct key for each row of axis 0. Threads may share it."""
+    """The keys of a table: one distinct key for each row along axis 0. Threads may share the object."""
 
     @property
     def dtype(self) -> str:
@@ -25,25 +25,26 @@ class TableKeys(Protocol):
 
     @property
     def count(self) -> int:
-        """How many keys there are, which is the number of rows."""
+        """The number of keys, equal to the number of rows."""
 
     def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
-        """Write the row of each wanted key to `out`, -1 for a key that is missing. Both are of one dimension.
+        """Write the row of each wanted key to `out`, or -1 if the key is missing. Both arrays have one dimension.
 
-        `wanted` has the type of the keys. Releases the interpreter lock; threads may each find a part.
+        `wanted` must have the type of the keys. Releases the GIL, so several threads may each find a part.
         """
 
 
 class Resident:
-    """A resident tensor at one version: its content, and the ETag that names the content at that version.
+    """A resident tensor at one version: its content, and the ETag of the content at that version.
 
-    `words[0]` is a seqlock's version in shared memory: odd while a scatter changes the content, and never the same
-    again after one. A reader notes `version`, reads, and may use what it read if `words[0]` still equals `version` and
-    is even; else it takes `refreshed()` and reads again. Readers that met too many changes read within
-    `exclude_writers()`, which blocks: enter it on a thread. `cold` says that the content is larger than memory, so that
-    reading it waits for the disk. `data_version` is the number of the tensor's version that the content is, which
-    scatters do not change. `keys` are the keys of its rows, None if the table has none; rows that they give belong to
-    this version, as what is read does.
+    `words[0]` is a seqlock version in shared memory. It is odd while a scatter changes the content, and every change
+    gives it a new value. A reader notes `version` and reads. The data is valid if `words[0]` still equals `version` and
+    is even; otherwise the reader takes `refreshed()` and reads again. A reader that retries too often reads inside
+    `exclude_writers()`, which blocks: enter it on a worker thread.
+
+    `cold` says that the content is larger than memory, so reads wait for the disk. `data_version` is the number of the
+    tensor's version that holds the content; scatters do not change it. `keys` are the keys of the rows, or None if the
+    table has none; like all data, the rows they return are valid for this version only.
     """
 
     __slots__ = ("cold", "data_version", "etag", "keys", "tensor", "version", "words")
@@ -68,46 +69,46 @@ class Resident:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether everything read since this was made is of one version, the one that `etag` names."""
+        """Whether everything read since this object was created belongs to one version, the one named by `etag`."""
         return self.words[0] == self.version and not self.version & 1
 
     def refreshed(self) -> Resident:
-        """The same content at its present version. Raises tensor_damaged."""
+        """Return the same content at its current version. Raises tensor_damaged."""
         return self
 
     def exclude_writers(self) -> AbstractContextManager[object]:
-        """A context in which no scatter changes the content; entering it blocks, leave it on any thread."""
+        """Return a context in which no scatter changes the content. Entering blocks; any thread may leave it."""
         return nullcontext()
 
 
 class Store:
-    """What a gather needs of a store. This one has no tensors."""
+    """What a gather needs from a store. This base class holds no tensors."""
 
     def get(self, reference: str) -> Resident | None:
-        """The version of a tensor that a reference names (a name, `NAME@7` or an alias), as it is now, or None.
+        """Return the version that a reference names now (a name, `NAME@7` or an alias), or None.
 
         Raises tensor_damaged.
         """
         return None
 
     def get_all(self, references: Sequence[str]) -> list[Resident | None]:
-        """The versions that references name in one state of the store: no change of names comes between two of them.
+        """Return the versions that all references name in one state of the store: no name changes in between.
 
-        None for a reference that names nothing; what comes after it may be left out. Raises tensor_damaged.
-        A store whose names may change meanwhile overrides this.
+        The result has None for a reference that names nothing, and may end there. Raises tensor_damaged. A store whose
+        names can change concurrently overrides this method.
         """
         return [self.get(reference) for reference in references]
 
     def names(self) -> list[str]:
-        """The names of all tensors, sorted."""
+        """Return the names of all tensors, sorted."""
         return []
 
     def alias_names(self) -> list[str]:
-        """The names of all aliases, sorted."""
+        """Return the names of all aliases, sorted."""
         return []
 
     def record_of(self, name: str) -> NameRecord[Version]:
-        """All that a name stands for: versions, or an alias."""
+        """Return everything a name stands for: versions, or an alias."""
         return NameRecord(name)
 
     def version_numbers(self, name: str) -> list[int]:
@@ -116,9 +117,9 @@ class Store:
         return [one.number for one in own.versions] if own.alias is None else [own.alias.version]
 
     def resolve(self, reference: str) -> str | None:
-        """The version that a reference names now, written `NAME@7`; None if there is none."""
+        """Return the version that a reference names now, written as `NAME@7`, or None if it names nothing."""
         return None
 
     def dtype_of(self, reference: str) -> str | None:
-        """The element type of the version that a reference names, without a look at its file; None if there is none."""
+        """Return the element type of the version that a reference names, or None. Does not read its file."""
         return None

@@ -1,4 +1,4 @@
-"""Finding and reading the tensors of an open store: lookups, downloads, metadata and lists.
+"""Find and read the tensors of an open store: lookups, downloads, metadata and lists.
 
 A lookup of an unchanged tensor costs two comparisons with shared memory and one of the file's size.
 """
@@ -31,21 +31,21 @@ from app.store.tensor_store_interface import TensorStore
 from app.tensors.tensor_name import check_reference, split_reference
 
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of a process short of descriptors or memory, which say nothing about the file."""
+"""Errors of a process that is short of descriptors or memory; they say nothing about the file."""
 _READ_AT_ONCE: Final = 1 << 22
 
 
 class StoredTensors(TensorStore):
-    """The part of a store that reads (see `TensorStore`); `LocalStore` opens it, and changes what it reads."""
+    """The reading part of a store (see `TensorStore`); `LocalStore` opens it and adds the changes."""
 
     def __init__(self, folder: Path, memory: int | None) -> None:
-        """`memory` is how many bytes of contents the system's cache can hold, None if that is not known."""
+        """`memory` is the number of bytes of contents that the page cache can hold, None if unknown."""
         self.folder = folder
         self._memory = memory
         self._tensor_folder = folder / "tensors"
         self._snapshot_folder = folder / download_snapshots.FOLDER
         self._contents: dict[str, CurrentContent] = {}
-        """The contents that are mapped, by file."""
+        """The mapped contents, by file name."""
         self._group: ProcessGroup | None = None
         self._state: memoryview = memoryview(bytes(8)).cast("Q")
         self._index: CatalogueCache
@@ -83,7 +83,7 @@ class StoredTensors(TensorStore):
                 return found
 
     def content(self, reference: str) -> MappedContent:
-        """The mapped content that a reference names. Raises invalid_field, tensor_not_found and tensor_damaged."""
+        """Return the mapped content of a reference. Raises invalid_field, tensor_not_found and tensor_damaged."""
         check_reference(reference)
         while True:
             row = self._index.find(reference)
@@ -95,7 +95,7 @@ class StoredTensors(TensorStore):
                 return entry.content
 
     def snapshot(self, content: MappedContent) -> Snapshot:
-        """The content as it is now, for a reader that scatters do not wait for; to be closed.
+        """Take a snapshot of the content, for a reader that must not hold up scatters. Close it after use.
 
         Raises tensor_damaged, overloaded and insufficient_storage.
         """
@@ -105,13 +105,13 @@ class StoredTensors(TensorStore):
                 return Snapshot(content, self._snapshot_folder)
 
     def read_all(self, content: MappedContent) -> Iterator[bytes]:
-        """The items of a content, all of one moment, in pieces. Raises what `snapshot` does."""
+        """Yield the items of a content in pieces, all as of one moment. May raise everything `snapshot` raises."""
         with closing(self.snapshot(content)) as snapshot:
             for begin in range(0, content.description.size, _READ_AT_ONCE):
                 yield snapshot.read(begin, min(begin + _READ_AT_ONCE, content.description.size))
 
     def _map(self, row: Row) -> CurrentContent | None:
-        """Map the content of a version; None if the version has been removed meanwhile. Raises tensor_damaged."""
+        """Map the content of a version; None if the version has been removed concurrently. Raises tensor_damaged."""
         path = self._tensor_folder / row.file
         while True:
             try:
@@ -135,7 +135,7 @@ class StoredTensors(TensorStore):
     def _exclude_writers(self, row: Row) -> Iterator[None]:
         with self.group.locks.tensor(row.name):
             if self._index.find(row.reference) == row:
-                # Finishes the scatter of a process that died: readers would wait for it in vain.
+                # Finish the scatter of a process that died: otherwise readers would wait for it forever.
                 with suppress(OSError), self._replayed_logs.open(row):
                     pass
             yield
@@ -144,7 +144,7 @@ class StoredTensors(TensorStore):
         self._contents.pop(file, None)
 
     def sweep(self) -> None:
-        """Unmap contents that were replaced or removed, so that the disk gets their space back. Cheap if none were."""
+        """Unmap contents that were replaced or removed, to free their disk space. Cheap if there are none."""
         self._index.catch_up()
 
     # Metadata
@@ -181,7 +181,7 @@ class StoredTensors(TensorStore):
                 check_key_file(self._tensor_folder, row)
             except (BadFile, OSError) as problem:
                 if self._index.find(reference) is not row:
-                    continue  # replaced meanwhile
+                    continue  # replaced concurrently
                 if isinstance(problem, OSError):
                     raise unreadable(reference, problem) from None
                 raise damaged(reference, str(problem)) from None
@@ -200,11 +200,11 @@ class StoredTensors(TensorStore):
         return [self._describe(row) for row in rows], following
 
     def older_versions(self, tensor: Metadata) -> list[Metadata]:
-        """The versions of a tensor that are kept beside this one, the oldest first."""
+        """Return the other versions of a tensor that are kept, oldest first."""
         return [self._describe(row) for row in self._index.versions(tensor.name) if row.number != tensor.version]
 
     def _describe(self, row: Row) -> Metadata:
-        """The metadata of a version, damaged or not. Raises OSError for want of descriptors or memory."""
+        """Return the metadata of a version, damaged or not. Raises OSError if descriptors or memory run out."""
         versions = self.version_numbers(row.name)
         try:
             description, page = read_first_page(self._tensor_folder / row.file)
@@ -213,7 +213,7 @@ class StoredTensors(TensorStore):
                 metadata_of(row, versions, page) if description.id == row.content else damaged_metadata(row, versions)
             )
         except (BadFile, OSError) as problem:
-            # Want of descriptors or memory says nothing about this file; other errors mean that it is damaged.
+            # A shortage of descriptors or memory says nothing about this file; other errors mean that it is damaged.
             if isinstance(problem, OSError) and problem.errno in _SHORTAGE_ERRNOS:
                 raise
             return damaged_metadata(row, versions)

@@ -23,14 +23,15 @@ from app.store.files.tensor_file import (
 )
 
 MOST_RANGES: Final = 1000
-"""Most row ranges that the metadata of a table lists, from the first on."""
+"""Maximum number of row ranges listed in a table's metadata, from the first on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeMetadata:
     """Rows `start` to `stop` - 1 of a table in row ranges, and the names of the shards that hold them.
 
-    Once the version takes scatters, `primary` orders those to this range, and the shards `in_sync` have all of them.
+    Once the version accepts scatters, `primary` orders the scatters to this range, and the shards `in_sync` have all of
+    them.
     """
 
     start: int
@@ -50,12 +51,13 @@ class KeysMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The metadata of a version of a tensor. Times are nanoseconds since 1970; `size` is the bytes of the items.
+    """The metadata of a version of a tensor.
 
-    `version` is its number, `versions` the numbers of all versions of the tensor that are kept, the oldest first.
-    `replicas` is on how many shards each of its ranges is to be, None if it is not in ranges. `ranges` are these, empty
-    where they are not asked for. `keys` are the keys of its rows, None if it has none;
-    with keys, `capacity` is for how many rows its files have room.
+    Times are nanoseconds since 1970; `size` is the size of the items in bytes. `version` is its number; `versions` are
+    the numbers of all versions of the tensor that are kept, oldest first. `replicas` is the number of shards that
+    should hold each row range, None if the tensor is not in ranges. `ranges` are these ranges, empty unless requested.
+    `keys` describes the keys of its rows, None if it has none; with keys, `capacity` is the number of rows that fit its
+    files.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Metadata:
 
 
 def read_first_page(path: Path) -> tuple[Description, bytes]:
-    """A file's description and first page. Raises BadFile and OSError."""
+    """Return a file's description and its first page. Raises BadFile and OSError."""
     fd = open_regular(path)
     try:
         page = os.pread(fd, PAGE, 0)
@@ -89,7 +91,7 @@ def read_first_page(path: Path) -> tuple[Description, bytes]:
 
 
 def metadata_of(row: Row, versions: Sequence[int], page: bytes | None = None) -> Metadata:
-    """The metadata of a version of a tensor, whose file has this first page; without it, as it was stored."""
+    """Return the metadata of a version whose file starts with `page`; without it, the metadata as stored."""
     state, modified = (0, row.modified) if page is None else (page_version(page), page_modified(page))
     metadata = Metadata(
         row.name, row.dtype, row.shape, row.size, etag_of(row.content, (state & ~DAMAGED) >> 1), row.sha256,
@@ -107,5 +109,5 @@ def metadata_of(row: Row, versions: Sequence[int], page: bytes | None = None) ->
 
 
 def damaged_metadata(row: Row, versions: Sequence[int]) -> Metadata:
-    """The metadata of a tensor whose file cannot be read; its ETag matches that of no content."""
+    """Return the metadata of a tensor whose file cannot be read; its ETag matches no content."""
     return replace(metadata_of(row, versions), damaged=True, etag=f'"{row.content}-damaged"')

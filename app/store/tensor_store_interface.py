@@ -1,4 +1,4 @@
-"""What the routes of tensors and aliases need of a store: to list and describe what it has, and to change it."""
+"""What the tensor and alias routes need from a store: list and describe its contents, and change them."""
 
 from __future__ import annotations
 
@@ -18,94 +18,101 @@ from app.tensors.keys_spec import KeysSpec
 class TensorStore(Store, ABC):
     """Tensors on the local disk (`app.store.LocalStore`), or in row ranges on other services.
 
-    Methods that change something block, and belong on a thread.
+    Methods that change something block: call them on a worker thread.
     """
 
     has_replicas = False
-    """Whether tensors are in row ranges, each on several services."""
+    """Whether tensors are split into row ranges, each stored on several services."""
 
     @abstractmethod
     def metadata(self, reference: str) -> Metadata:
-        """What is known of a version of a tensor. Raises invalid_field, tensor_not_found and tensor_damaged."""
+        """Return the metadata of a version. Raises invalid_field, tensor_not_found and tensor_damaged."""
 
     @abstractmethod
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
-        """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow.
+        """Return at most `limit` tensors by name, starting after the name `after`.
 
-        Each is there with its current version.
+        Each is described by its current version. The second value is the last name if more tensors follow, else None.
         """
 
     @abstractmethod
     def usage(self) -> tuple[int, int]:
-        """How many tensors there are, and the bytes of all their versions."""
+        """Return the number of tensors, and the total size of all their versions in bytes."""
 
     @abstractmethod
     def version_count(self) -> int:
-        """How many versions all tensors have together."""
+        """Return the total number of versions of all tensors."""
 
     @abstractmethod
     def lock_name(self, reference: str) -> str:
-        """The name by which changes of what a reference names wait for each other: that of its tensor."""
+        """Return the name of the tensor that a reference belongs to; changes with the same name wait for each other."""
 
     @abstractmethod
     def etag_to_replace(self, name: str) -> str | None:
-        """The ETag of the current version of a tensor that is to be uploaded; None if there is none.
+        """Return the ETag of the current version that an upload of `name` would replace, or None.
 
         Raises name_conflict for an alias.
         """
 
     @abstractmethod
     def upload(self, spec: UploadSpec) -> Upload:
-        """An upload under way, which the quota counts from now on; see `Upload`.
+        """Start an upload, which counts against the quota from now on; see `Upload`.
 
         Raises invalid_field, name_conflict, limit_exceeded and insufficient_storage.
         """
 
     def upload_keys(self, name: str, keys: KeysSpec, *, keep: int | None = None, note: str = "") -> Upload:
-        """An upload of the keys of the current version, as its next version: the bytes are the keys alone.
+        """Start an upload that adds keys to the current version, as its next version.
 
-        `finish` copies the rows. Whoever commits it asks for the ETag that the tensor had before this. Raises
-        invalid_field if the version has keys, not_implemented in a cluster, and what `upload` and `content` raise.
+        The uploaded bytes are only the keys; `finish` copies the rows. When committing, require the ETag that the
+        tensor had before this call. Raises invalid_field if the version has keys, not_implemented in a cluster, and
+        everything that `upload` and `content` raise.
         """
         raise keys_not_implemented(name)
 
     @abstractmethod
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
-        """Make a finished upload the next version of its tensor, durably: its metadata, and whether the name is new.
+        """Make a finished upload the next version of its tensor, durably.
 
-        The newest versions stay, as many as the upload keeps, and those that aliases name. Raises name_conflict,
-        precondition_failed and insufficient_storage, and abandons the upload then.
+        Returns its metadata, and whether the name is new. Keeps the newest versions, as many as the upload asks for,
+        and all versions that aliases name. Raises name_conflict, precondition_failed and insufficient_storage, and then
+        abandons the upload.
         """
 
     @abstractmethod
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove a tensor with all its versions, or one version, durably. The numbers are not given again.
+        """Remove a tensor with all its versions, or one version, durably. Version numbers are never reused.
 
-        Raises invalid_field, tensor_not_found, name_conflict for an alias, tensor_in_use where an alias names it,
+        Raises invalid_field, tensor_not_found, name_conflict for an alias, tensor_in_use if an alias names the version,
         precondition_failed and insufficient_storage.
         """
 
     def set_replicas(self, name: str, replicas: int) -> Metadata:
-        """Say on how many shards each range of a tensor is to be: its metadata. Only if there are replicas.
+        """Set the number of shards that hold each row range of a tensor, and return its metadata.
 
-        Raises tensor_not_found, name_conflict for an alias, and shard_unavailable.
+        Only stores with `has_replicas` support this. Raises tensor_not_found, name_conflict for an alias, and
+        shard_unavailable.
         """
         raise NotImplementedError
 
     def alias(self, alias: str) -> Alias:
-        """The alias of this name. Raises tensor_not_found."""
+        """Return the alias of this name. Raises tensor_not_found."""
         return find_alias(self.record_of(alias), self.alias_names())
 
     @abstractmethod
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
-        """At most `limit` aliases in the order of their names, those after `after`; the last name if more follow."""
+        """Return at most `limit` aliases by name, starting after the name `after`.
+
+        The second value is the last name if more aliases follow, else None.
+        """
 
     @abstractmethod
     def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
-        """Make or move aliases, all of them or none; no two have one name. Returns each, and whether it is new.
+        """Create or move aliases, all or none. Returns each alias and whether it is new. Their names must differ.
 
-        Durable, and one step for every reader; an alias keeps its ETag where it names that version already. Raises
-        invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found for a target.
+        The change is durable, and readers see it in one step. An alias that already names the version keeps its ETag.
+        Raises invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found for a
+        target.
         """
 
     @abstractmethod

@@ -1,1 +1,1 @@
-"""What the processes on one store share: the folder's lock, locks of tensors, counters in shared memory."""
+"""State shared by the processes of a store: the folder's lock, the locks of tensors, counters in shared memory."""

@@ -1,11 +1,12 @@
-"""The lock on the store's folder: one process group at a time.
+"""The lock on the store's folder, which allows one process group at a time.
 
-The first process of a group claims the folder with an exclusive lock on `lock`, held as long as it lives, and writes a
-random token there; its workers are given the token and compare it. All of them hold a shared lock on `members`, so that
-workers that outlive their parent still keep a second group out. Both locks end with the processes, however those end.
+The first process of a group claims the folder with an exclusive lock on the file `lock`, held for its lifetime, and
+writes a random token into it. Its workers receive the token and compare it. All processes hold a shared lock on
+`members`, so that workers that outlive their parent still keep another group out. The system releases both locks when
+the processes end, however they end.
 
-`state` is a page of shared memory (see `StateWord`): a file that is written in full when the folder is made, so that
-a full disk cannot get in its way.
+`state` is a page of shared memory (see `StateWord`), backed by a file. The file is written in full when the folder is
+created, so that a full disk cannot interfere later.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from app.store.processes.store_locks import StoreLocks, try_lock
 
 _TOKEN_BYTES: Final = 32
 WORKERS_END_WITHIN = 10.0
-"""Seconds that a new group waits for the workers of a killed one: whoever restarts it at once finds them ending."""
+"""Seconds that a new group waits for the workers of a killed group, which may still be ending after a quick restart."""
 logger = logging.getLogger("gathernd")
 
 
 class StateWord(IntEnum):
-    """The place of each word in the page of memory that the processes of a group share.
+    """The index of each word in the page of memory shared by the processes of a group.
 
-    GENERATION is twice the number of the catalogue's last change, odd while one is being committed: see
-    `catalogue_cache`. VERIFIED is 1 once all contents were compared with their checksums. CLOCK is what the store's
-    clock showed when the machine's showed BOOT: see `idempotency`. KEYS is an upper bound of the Idempotency-Keys in
-    the catalogue. LEFTOVERS_REMOVED is when files left by dead processes were last removed, by the store's clock.
+    GENERATION is twice the number of the catalogue's last change, odd while a change is being committed: see
+    `catalogue_cache`. VERIFIED is 1 once all contents have been compared with their checksums. CLOCK is the value of
+    the store's clock when the machine's clock showed BOOT: see `idempotency`. KEYS is an upper bound on the number of
+    Idempotency-Keys in the catalogue. LEFTOVERS_REMOVED is the time on the store's clock at which files left by dead
+    processes were last removed.
     """
 
     GENERATION = 0
@@ -52,14 +54,14 @@ class StoreRefused(Exception):
 
 
 class StoreInUse(StoreRefused):
-    """Another process group has the folder."""
+    """Another process group owns the folder."""
 
 
 class ProcessGroup:
-    """This process's membership of the group that owns `folder`. `owner` says whether it is the first process."""
+    """This process's membership in the group that owns `folder`. `owner` says whether it is the first process."""
 
     def __init__(self, folder: Path, token: str | None = None) -> None:
-        """Claim the folder, or join the group whose `token` this is. Raises StoreInUse and OSError."""
+        """Claim the folder, or join the group that has this `token`. Raises StoreInUse and OSError."""
         self._folder = folder
         self._descriptors: list[int] = []
         self.locks = StoreLocks(folder / "locks")
@@ -79,13 +81,13 @@ class ProcessGroup:
         return fd
 
     def _join(self, token: str) -> bool:
-        """Join the group of `token`; False if another group has claimed the folder since."""
+        """Join the group of `token`. Returns False if another group has claimed the folder since."""
         fd = self._open("lock")
         if os.pread(fd, _TOKEN_BYTES, 0).decode("latin-1") != token:
             return False
         fcntl.flock(self._open("members"), fcntl.LOCK_SH)
         if try_lock(fd):
-            # The lock of the claim is free: the first process of the group has ended.
+            # The claiming lock is free, so the first process of the group has ended.
             raise StoreInUse(f"the first process of the service that owns {self._folder} has ended; start it again")
         return True
 

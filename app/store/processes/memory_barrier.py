@@ -1,8 +1,8 @@
-"""The memory barrier of the seqlock by which readers notice scatters: its whole cost is on the writers.
+"""The memory barrier of the seqlock with which readers detect scatters; writers bear its whole cost.
 
-Readers of a tensor compare its version before and after, and must not pay for more. On x86-64 their loads and the
-writer's stores keep their order by themselves; other processors may reorder them. There membarrier(2) makes every
-thread of the registered processes pass a full barrier. Where the call is missing nothing is done: see
+A reader compares the tensor's version before and after reading, and must not pay for more. On x86-64 the processor
+keeps the order of the reader's loads and of the writer's stores; other processors may reorder them. There,
+membarrier(2) makes every thread of the registered processes pass a full barrier. Without that call nothing is done: see
 `file_system_check`.
 """
 
@@ -24,10 +24,10 @@ def _membarrier(command: int) -> bool:
 
 
 def register() -> bool:
-    """Let later calls of `fence` include this process, a reader; False if the system lacks membarrier."""
+    """Register this process as a reader, so that `fence` covers it. Returns False if the system lacks membarrier."""
     return _membarrier(_REGISTER_GLOBAL_EXPEDITED)
 
 
 def fence() -> None:
-    """Every registered process sees earlier stores of this one before later ones."""
+    """Ensure that every registered process sees this process's earlier stores before its later ones."""
     _membarrier(_GLOBAL_EXPEDITED)

@@ -1,7 +1,7 @@
-"""A number for the life of a process group on a machine that has not been started anew meanwhile.
+"""A number that identifies one process group during one boot of the machine.
 
-Within a session no store to shared memory is lost, however processes end; between two of them the power may have failed
-or the disk may have been taken away.
+Within a session no write to shared memory is lost, however processes end. Between two sessions the power may have
+failed, or the disk may have been replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The id of this boot of the machine, empty if the system has none."""
+    """Return the id of the machine's current boot, empty if the system has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -24,10 +24,10 @@ def boot_id() -> str:
 
 
 def session_of(token: str) -> int:
-    """The session of the process group with this token; never 0."""
+    """Return the session of the process group with this token; never 0."""
     return int.from_bytes(hashlib.sha256(f"{boot_id()} {token}".encode()).digest()[:8], "little") | 1
 
 
 def session_in(folder: Path) -> int:
-    """The session of the last process group that had the store in `folder`. Raises OSError."""
+    """Return the session of the last process group that owned the store in `folder`. Raises OSError."""
     return session_of(read_regular(folder / "lock").decode("latin-1"))

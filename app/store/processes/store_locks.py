@@ -1,7 +1,7 @@
-"""The locks within the store: of tensors, of the catalogue, of uploads, and of the comparison with checksums.
+"""The locks inside a store: for tensors, the catalogue, uploads, and the comparison with checksums.
 
-They keep threads apart as well as processes. Each is a file that is locked with flock, so that a lock ends with the
-process that had it.
+They exclude threads as well as processes. Each is a flock on a file, so a lock is released when the process that holds
+it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from app.store.files import disk_writes
 
 STRIPES: Final = 64
-"""Locks of tensors; tensors whose names hash alike share one."""
+"""Number of tensor locks; tensors whose names have the same hash share one."""
 _FLOCK: Final = Struct("hhqqi4x")
 
 
@@ -30,7 +30,7 @@ class StoreLocks:
         self._folder = folder
 
     def make_files(self) -> None:
-        """Make all files, so that a tensor can be removed from a disk without room for a new one."""
+        """Create all files now, so that tensors can be removed even when the disk has no room for a new file."""
         self._folder.mkdir(exist_ok=True)
         names = ("catalogue", "incoming", "primaries", "verify", *(f"{number:02d}" for number in range(STRIPES)))
         for path in {self._folder / name for name in names}.difference(self._folder.iterdir()):
@@ -44,7 +44,7 @@ class StoreLocks:
     def tensors(self, names: Iterable[str]) -> Iterator[None]:
         """Keep other threads and processes from changing any of these tensors. Blocks."""
         with ExitStack() as stack:
-            for number in sorted({stripe(name) for name in names}):  # in one order, so that no two wait for each other
+            for number in sorted({stripe(name) for name in names}):  # in a fixed order, to avoid deadlocks
                 stack.enter_context(self.tensors_of(number))
             yield
 
@@ -53,18 +53,19 @@ class StoreLocks:
         return self._locked(f"{number:02d}")
 
     def catalogue(self) -> AbstractContextManager[bool]:
-        """Keep other threads and processes from writing to the catalogue; within `tensor`. Blocks."""
+        """Keep other threads and processes from writing to the catalogue. Blocks. Take tensor locks before this one."""
         return self._locked("catalogue")
 
     def uploads(self) -> AbstractContextManager[bool]:
-        """Keep other threads and processes from beginning or removing uploads. Blocks, but briefly."""
+        """Keep other threads and processes from starting or removing uploads. Blocks, but only briefly."""
         return self._locked("incoming")
 
     @contextmanager
     def primary(self, content: str) -> Iterator[None]:
-        """Keep others from acting as the primary of a replicated content; `tensor` is taken within this. Blocks.
+        """Keep others from acting as the primary of a replicated content. Blocks. Take this lock before `tensor`.
 
-        Each content locks a byte of one file, by the hash of its id: its own files change when it grows.
+        Each content locks one byte of a shared file, chosen by the hash of its id. A content's own files cannot be
+        used, since they change when it grows.
         """
         place = int.from_bytes(blake2b(content.encode(), digest_size=7).digest())
         fd = disk_writes.open_or_create(self._folder / "primaries")
@@ -75,16 +76,16 @@ class StoreLocks:
             os.close(fd)
 
     def try_catalogue(self) -> AbstractContextManager[bool]:
-        """Try to take the lock of the catalogue; whether it was free. Never blocks."""
+        """Try to take the catalogue's lock; yields whether it was free. Never blocks."""
         return self._locked("catalogue", fcntl.LOCK_NB)
 
     def try_verification(self) -> AbstractContextManager[bool]:
-        """Try to take the lock of whoever compares contents with their checksums; whether it was free."""
+        """Try to take the lock for comparing contents with checksums; yields whether it was free. Never blocks."""
         return self._locked("verify", fcntl.LOCK_NB)
 
     @contextmanager
     def _locked(self, name: str, flags: int = 0) -> Iterator[bool]:
-        """A lock; with LOCK_NB in `flags` whether it was free."""
+        """Hold a lock; with LOCK_NB in `flags`, yields whether it was free."""
         fd = disk_writes.open_or_create(self._folder / name)
         try:
             yield try_lock(fd, flags)
@@ -93,7 +94,7 @@ class StoreLocks:
 
 
 def try_lock(fd: int, flags: int = fcntl.LOCK_NB) -> bool:
-    """Take the flock on `fd`, without waiting unless `flags` say otherwise; whether it was free."""
+    """Take the flock on `fd` and return whether it was free. Without LOCK_NB in `flags`, waits for it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | flags)
     except BlockingIOError:
@@ -102,5 +103,5 @@ def try_lock(fd: int, flags: int = fcntl.LOCK_NB) -> bool:
 
 
 def stripe(name: str) -> int:
-    """The number of the lock of tensor `name`."""
+    """Return the number of the lock of tensor `name`."""
     return zlib.crc32(name.encode("utf-8", "surrogatepass")) % STRIPES

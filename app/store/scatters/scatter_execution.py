@@ -85,7 +85,9 @@ class ScatterExecutor:
         return records, outcomes
 
     def _add(self, writable: WritableTensor, scope: str, pending: PendingScatter, records: list[Record]) -> Scattered:
-        """Append the record of `pending`, computed as if `records` were applied; return its answer. Raises TableFull.
+        """Append the record of `pending`, computed as if `records` were applied.
+
+        Returns the answer to `pending`. Raises TableFull.
         """
         last_sequence = records[-1].entry.sequence if records else None
         answered = self.check(writable, scope, pending, last_sequence)
