@@ -1,11 +1,13 @@
-"""When the certificates of a PEM file expire, read from their DER: Python's ssl tells it of a peer's certificates only.
+"""Find when the certificates of a PEM file expire, by parsing their DER.
+
+Python's ssl module gives the expiry only for a peer's certificate.
 
 A certificate begins (RFC 5280, 4.1) with
 
     SEQUENCE { SEQUENCE { [0] version, INTEGER serial, SEQUENCE signature, SEQUENCE issuer,
                           SEQUENCE { notBefore, notAfter }, ...
 
-where `[0] version` may be left out, and a time is UTCTime, with two digits of the year, or GeneralizedTime, with four.
+where `[0] version` is optional. A time is either UTCTime, with a two-digit year, or GeneralizedTime, with four digits.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _UTC_TIME: Final = 0x17
 
 
 class _Element(NamedTuple):
-    """An element of DER: its tag, and where its content begins and ends."""
+    """An element of DER: its tag, and the offsets at which its content begins and ends."""
 
     tag: int
     start: int
@@ -31,9 +33,9 @@ class _Element(NamedTuple):
 
 
 def expiry(pem: bytes) -> float:
-    """The earliest expiry of the certificates in `pem`, in seconds since 1970: a chain is invalid from then on.
+    """Return the earliest expiry of the certificates in `pem`, in seconds since 1970. The chain is invalid afterwards.
 
-    OpenSSL has read the certificates; there is at least one.
+    OpenSSL has already parsed the certificates, and there is at least one.
     """
     return min(_not_after(b64decode(body)) for body in _CERTIFICATE.findall(pem))
 
@@ -53,7 +55,7 @@ def _not_after(der: bytes) -> float:
 
 def _element(der: bytes, at: int) -> _Element:
     size, start = der[at + 1], at + 2
-    if size & 0x80:  # the length itself has so many bytes
+    if size & 0x80:  # the long form: the length takes this many bytes
         start += size & 0x7F
         size = int.from_bytes(der[at + 2 : start], "big")
     return _Element(der[at], start, start + size)

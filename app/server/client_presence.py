@@ -1,8 +1,8 @@
-"""Find out whether a client is still connected: a connection that is not read does not report it.
+"""Find out whether a client is still connected, even though its connection is not being read.
 
-The kernel is asked. For a client that has stopped sending (a half-closed connection), it cannot tell whether the client
-still reads: one that has closed its connection looks the same until it is sent something, which it answers with a
-reset. So while its request waits for a thread, it is sent `100 Continue`, which every HTTP/1.1 client ignores.
+The kernel is asked. If the client has stopped sending (a half-closed connection), the kernel cannot tell whether it
+still reads: a client that has closed its connection looks the same until it is sent something and answers with a reset.
+While the request of such a client waits for a thread, it is sent `100 Continue`, which every HTTP/1.1 client ignores.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from app.server.connection_interface import Connection
 
 FIRST_S: Final = 0.1
 LONGEST_S: Final = 5.0
-"""First and longest time between two checks of a client; each is twice the one before."""
+"""First and longest interval between checks of a client. Each interval is twice the one before."""
 
 
 class Presence(Enum):
-    """State of the other side of a connection."""
+    """State of the peer of a connection."""
 
     OPEN = "it may send and read"
     SENDS_NO_MORE = "it has sent its end, which may stand behind bytes that were not read yet"
@@ -28,11 +28,12 @@ class Presence(Enum):
 
 
 def presence(connection: socket.socket) -> Presence:
-    """Ask poll(2), which supports TCP and Unix sockets. A TCP connection that the other side has closed looks
-    half-closed until it is sent something.
+    """Return the state of a connection's peer, as reported by poll(2), which supports TCP and Unix sockets.
+
+    A TCP connection that the peer has closed looks half-closed until it is sent something.
     """
     poll = select.poll()
-    poll.register(connection.fileno(), select.POLLRDHUP)  # it tells of POLLHUP unasked
+    poll.register(connection.fileno(), select.POLLRDHUP)  # POLLHUP is always reported
     found = poll.poll(0)
     events = found[0][1] if found else 0
     if events & select.POLLHUP:
@@ -41,9 +42,7 @@ def presence(connection: socket.socket) -> Presence:
 
 
 def watch(connection: Connection, interval: float = FIRST_S) -> None:
-    """Check a client that has stopped sending after `interval` seconds and from then on, until its request
-    is answered.
-    """
+    """Check a client that has stopped sending, first after `interval` seconds, until its request is answered."""
     connection.loop.call_later(interval, _probe, connection, min(2 * interval, LONGEST_S))
 
 

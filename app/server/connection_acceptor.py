@@ -1,10 +1,10 @@
-"""Accepts new connections, so that all workers have about the same number.
+"""Accept new connections so that all workers have about the same number.
 
-The event loop would report a TLS connection only after its handshake, too late for the limit on connections. And
-workers that merely share a listening socket are unbalanced: the one that wakes first accepts all waiting connections,
-and a worker that restarts while clients keep their connections gets none. Hence two rules. A worker with more
-connections than another waits for a moment before it accepts one. A worker with far more than its share sends
-`Connection: close` with some of its answers; a client that reconnects reaches another worker.
+The event loop would report a TLS connection only after its handshake, too late for the limit on connections. Workers
+that merely share a listening socket are unbalanced: the one that wakes first accepts all waiting connections, and a
+worker that restarts while clients keep their connections gets none. Hence two rules. A worker with more connections
+than another pauses briefly before it accepts one. A worker with far more than its share sends `Connection: close` with
+some of its responses, so that those clients reconnect to another worker.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from app.telemetry.shared_counters import Counters, SlotHeader
 logger = logging.getLogger("gathernd")
 
 _YIELD_S: Final = 0.003
-"""Seconds that a worker with more connections than another waits before it accepts one more."""
+"""Seconds that a worker waits before it accepts a connection if another worker has fewer."""
 _PAUSE_S: Final = 0.5
-"""Seconds without accepting after an error such as a lack of file descriptors."""
+"""Seconds to pause accepting after an error such as a lack of file descriptors."""
 _ACTIVE_S: Final = 1.0
-"""Seconds that a connection counts as active after its last bytes."""
+"""A connection counts as active for this many seconds after its last bytes."""
 _SETUP_S: Final = 1.0
-"""Seconds that a stop waits for connections that are being set up."""
+"""Seconds that a shutdown waits for connections that are being set up."""
 
 
 class Acceptor:
     """Accepts connections from `listeners`, one per turn of the event loop, while it is started.
 
-    `tls` returns the event loop's options for setting up a new TCP connection. Beyond `limit`, an idle connection is
-    closed, or the new one, before its handshake; without TLS it gets an answer that says so.
+    `tls` returns the event loop's options for setting up a new TCP connection. When `limit` is reached, an idle
+    connection is closed. If there is none, the new connection is closed before its TLS handshake, or, without TLS, gets
+    an error response.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Acceptor:
         self.accepting = False
 
     def start(self) -> None:
-        """Accept connections from now on; the sockets already listen."""
+        """Begin to accept connections; the sockets already listen."""
         for listener in self._listeners:
             listener.setblocking(False)
         self.accepting = True
@@ -70,7 +71,7 @@ class Acceptor:
         self._watch()
 
     def stop(self, *, rest: bool) -> None:
-        """Accept no more. Connections in the backlog are left to the other workers or, with `rest`, still accepted."""
+        """Stop accepting. Connections in the backlog are left to other workers, or still accepted if `rest` is set."""
         if self.accepting:
             self.accepting = False
             self._counters.header[SlotHeader.ACCEPTING] = 0
@@ -84,7 +85,7 @@ class Acceptor:
             listener.close()
 
     async def finish_setup(self) -> None:
-        """Wait for connections that are being set up; TLS handshakes that take too long are cancelled."""
+        """Wait for connections that are being set up, and cancel TLS handshakes that take too long."""
         if self._in_setup:
             await asyncio.wait(self._in_setup, timeout=_SETUP_S)
         for task in self._in_setup:
@@ -97,7 +98,7 @@ class Acceptor:
         return number
 
     def balance(self, now: float) -> None:
-        """Close some connections if this worker has far more than the others have on average."""
+        """Close some connections if this worker has far more than the average of all workers."""
         mine = self.publish_count()
         counts = self._counters.accepting()
         fair = -(-sum(counts) // max(len(counts), 1))
@@ -107,7 +108,7 @@ class Acceptor:
         for connection in self._connections:
             if excess == 0:
                 break
-            # An idle connection gets no answer that could say so, and is no work for the others.
+            # Only active connections: an idle one gets no response that could say so, and costs other workers nothing.
             if now - connection.last_received < _ACTIVE_S:
                 connection.leaving = True
                 excess -= 1
@@ -129,7 +130,7 @@ class Acceptor:
         self._take(listener)
 
     def _take(self, listener: socket.socket) -> bool:
-        """Accept one connection, if one is waiting and there is room."""
+        """Accept one connection if one is waiting and there is room. Returns False if no more should be tried now."""
         try:
             connection = listener.accept()[0]
         except (BlockingIOError, InterruptedError):
@@ -137,7 +138,7 @@ class Acceptor:
         except OSError as error:
             if error.errno == ECONNABORTED:
                 return True
-            # No file descriptors or memory left, or a network error (accept(2)): it lasts for a while.
+            # A lack of file descriptors or memory, or a network error (accept(2)), lasts for a while.
             logger.error("no connection can be taken: %s", error.strerror)
             self._pause(_PAUSE_S)
             return False
@@ -154,7 +155,10 @@ class Acceptor:
         return True
 
     def _has_room(self) -> bool:
-        """Whether one more TLS handshake may begin; an idle connection or a long handshake may be ended for it."""
+        """Return whether another TLS handshake may begin.
+
+        May close an idle connection or cancel a long handshake for it.
+        """
         if self._limit.take(len(self._in_setup)) or self._cancel_oldest_setup():
             return True
         self._limit.count_refused()
@@ -164,7 +168,7 @@ class Acceptor:
         self._in_setup.pop(task, None)
 
     def _cancel_oldest_setup(self) -> bool:
-        """End the longest TLS handshake; False if none takes long."""
+        """Cancel the longest TLS handshake. Returns False if none takes long."""
         for task, begun in self._in_setup.items():
             if monotonic() - begun < IDLE_S:
                 break

@@ -1,10 +1,11 @@
-"""Bytes that a client has sent and the parser has not seen: how they wait, when parsing resumes, when reading stops.
+"""Hold the bytes that a client has sent and the parser has not seen, and decide when to parse and to read on.
 
-The parser would continue from one request to the next, and one read brings up to 256 KiB: thousands of pipelined
-requests, or tens of thousands of chunks. Parsing all of it at once would block every other client. So the parser gets
-pieces that end where a request may end (`UnparsedInput`, at most one read, charged to the memory budget). A connection
-stops when the time of the event loop's turn is over, and resumes in the next turn, one request or piece at a time, in
-line with the others (`InputTurns`). Meanwhile nothing more is read (`TimedFlowControl`).
+Without this module, the parser would continue from one request to the next. One read brings up to 256 KiB: thousands of
+pipelined requests, or tens of thousands of chunks, and parsing all of it at once would block every other client. So the
+parser gets pieces that end where a request may end (`UnparsedInput`, at most one read, charged to the memory budget). A
+connection stops parsing when the time of the event loop's turn is over, and resumes in the next turn, one request or
+piece at a time, in turn with the others (`InputTurns`). Until then nothing more is read from its socket
+(`TimedFlowControl`).
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from app.memory.budget import Budget
 
 TURN_S: Final = 2e-3
-"""Seconds per turn of the event loop for input beyond a first, short request of each connection."""
+"""Seconds per turn of the event loop for parsing, not counting the first, short request of each connection."""
 EMPTY_LINE: Final = b"\r\n\r\n"
-"""The end of a header, and of a chunked body."""
+"""The end of a header and of a chunked body."""
 PIECE_BYTES: Final = 1 << 13
-"""Most bytes of a header or of a chunked body that the parser gets at once: 1,365 chunks of one byte take a
-millisecond.
+"""Upper bound of the bytes of a header or a chunked body that the parser gets at once.
+
+Parsing 1,365 chunks of one byte takes a millisecond.
 """
 UNCHARGED_BYTES: Final = 1 << 11
-"""Bytes outside of requests that each connection may hold uncharged."""
+"""Bytes outside of requests that each connection may hold without being charged."""
 
 
 class UnparsedInput:
-    """The bytes of `data`, of which the parser has seen the first `place`.
+    """Received bytes in `data`; the parser has seen the first `place` of them.
 
-    `charged` is the number of bytes charged to the budget for them and for the header that is being read.
+    `charged` is the number of bytes charged to the budget for `data` and for the header that is being read.
     """
 
     __slots__ = ("_last_fed", "charged", "data", "place")
@@ -46,7 +48,7 @@ class UnparsedInput:
         self._last_fed = b""
 
     def hold(self, data: bytes, place: int) -> None:
-        """Hold new input, whose first `place` bytes are processed. Nothing else may be left."""
+        """Hold new input whose first `place` bytes are already processed. Requires that nothing is left."""
         self.data, self.place = data, place
 
     def add(self, data: bytes) -> None:
@@ -55,7 +57,7 @@ class UnparsedInput:
         self.place = 0
 
     def clear(self) -> None:
-        """Drop the rest."""
+        """Discard all held input."""
         self.data, self.place = b"", 0
 
     @property
@@ -64,7 +66,10 @@ class UnparsedInput:
         return len(self.data) - self.place
 
     def end_of_piece(self) -> int:
-        """Where a header, or a body of unknown length, may end: after its first empty line, within one piece."""
+        """Return the end of the next piece.
+
+        It is after the first empty line, which may end a header or body, or after PIECE_BYTES bytes.
+        """
         data, place, last_fed = self.data, self.place, self._last_fed
         for known in (3, 2, 1) if last_fed[-1:] in EMPTY_LINE else ():
             if last_fed.endswith(EMPTY_LINE[:known]) and data.startswith(EMPTY_LINE[known:], place):
@@ -73,14 +78,17 @@ class UnparsedInput:
         return end if end > 3 else min(len(data), place + PIECE_BYTES)
 
     def take(self, end: int) -> bytes | memoryview:
-        """Return the bytes up to `end`, which the parser gets next."""
+        """Return the bytes up to `end` to feed to the parser, and advance."""
         data, place = self.data, self.place
         self.place = end
         self._last_fed = (self._last_fed + data[max(place, end - 3) : end])[-3:]
         return data if end - place == len(data) else memoryview(data)[place:end]
 
     def charge(self, header_bytes: int, budget: Budget) -> bool:
-        """Charge the held bytes, and this many bytes of a header. Without room, charge nothing and return False."""
+        """Charge the held bytes and `header_bytes` of a header.
+
+        Returns False, and charges nothing, if there is no room.
+        """
         size = max(0, len(self.data) + header_bytes - UNCHARGED_BYTES)
         if size == self.charged:
             return True
@@ -91,10 +99,11 @@ class UnparsedInput:
 
 
 class TimedFlowControl(FlowControl):
-    """`resumed` is when reading resumed after a pause, in seconds of `monotonic`: 0.0 before the first pause.
+    """Flow control that records when reading last resumed, as `resumed` in seconds of `monotonic` (0.0 before any
+    pause).
 
-    Nothing is read while it `holds` (earlier bytes wait to be parsed) or is `paused` (parsed ones wait for the
-    application).
+    Nothing is read while `holds` is set (received bytes wait to be parsed) or `paused` is set (parsed bytes wait for
+    the application).
     """
 
     resumed = 0.0
@@ -107,7 +116,7 @@ class TimedFlowControl(FlowControl):
         super().pause_reading()
 
     def let_go(self) -> None:
-        """End `hold`; resume reading unless it is paused, too."""
+        """End `hold`. Reading resumes unless it is also paused."""
         self.holds = False
         if self.read_paused:
             self._read_on()
@@ -118,22 +127,22 @@ class TimedFlowControl(FlowControl):
         super().pause_reading()
 
     def resume_reading(self) -> None:
-        """End `pause_reading`; resume reading unless input waits to be parsed."""
+        """End `pause_reading`. Reading resumes unless input still waits to be parsed."""
         self.paused = False
         if self.read_paused:
             self._read_on()
 
     def _read_on(self) -> None:
         if not (self.holds or self.paused):
-            self.resumed = monotonic()  # bytes that did not arrive while nothing was read do not make the client slow
+            self.resumed = monotonic()  # the pause must not count against the client as slowness
             super().resume_reading()
 
 
 class InputTurns:
-    """The connections that wait for the next turn of the event loop, and the time left in this one.
+    """The connections that wait for the next turn of the event loop, and the time left in the current turn.
 
-    A connection is represented by its function that processes one request, or piece of one, and enqueues itself if more
-    is left.
+    Each connection is represented by a function that processes one request, or one piece, and enqueues itself again if
+    more is left.
     """
 
     def __init__(self) -> None:
@@ -159,7 +168,7 @@ class InputTurns:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        """Resume the connections, one request or piece each, round after round, until the time is over."""
+        """Resume the connections round-robin, one request or piece each, until the time is over."""
         self._is_open = False
         while self._waiting and self.has_time():
             read_next, _ = self._waiting.popitem(last=False)

@@ -1,6 +1,6 @@
-"""The part of a connection that the server's other modules use (see `app.server.http1_connection`).
+"""The interface of a connection that the server's other modules use (see `app.server.http1_connection`).
 
-It avoids a cycle: they do not import the connection, which imports them.
+It avoids an import cycle, because the connection's own module imports them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from app.server.connection_input import TimedFlowControl
 
 
 class Connection(HttpToolsProtocol):
-    """An HTTP/1.1 connection. `last_received` is when bytes last arrived, in seconds of `monotonic`, and `cycle` the
-    exchange of the last request.
+    """An HTTP/1.1 connection. `cycle` is the exchange of the last request.
+
+    `last_received` is the time when bytes last arrived, in seconds of `monotonic`.
     """
 
     __slots__ = ()
@@ -25,12 +26,12 @@ class Connection(HttpToolsProtocol):
     last_received: float
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client has stopped sending. Returns whether the connection stays open for its answers."""
+        """Handle the end of the client's sending. Returns whether the connection stays open for responses."""
         raise NotImplementedError
 
     def is_idle(self, now: float, seconds: float) -> bool:
-        """Whether no request is in progress, its answer has been sent, and nothing has arrived for this
-        many seconds.
+        """Return whether no request is in flight, every response has been sent, and nothing arrived for `seconds`
+        seconds.
         """
         raise NotImplementedError
 

@@ -1,9 +1,9 @@
-"""Limits the number of open connections of a process.
+"""Limit the number of open connections of a process.
 
-A new connection beyond the limit closes the one that has been idle longest. If none is idle, the new one is refused
-(503) once the header of its request has arrived, so that the refusal answers a request. At most SPARE connections wait
-for their refusal at a time; further ones are refused at once or, before a TLS handshake, just closed. Requests for
-health and metrics are always answered.
+A new connection beyond the limit closes the one that has been idle longest. If none is idle, the new connection is
+refused (503) once the header of its request has arrived, so that the refusal is a response to that request. At most
+SPARE connections wait to be refused. Further ones are refused immediately or, if they would begin a TLS handshake, just
+closed. Requests for health and metrics are always answered.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from app.server.connection_interface import Connection
 from app.telemetry.shared_counters import Counters
 
 IDLE_S: Final = 1.0
-"""Seconds without bytes after which a connection is idle: if it were closed sooner, its client might just be sending.
+"""Seconds without bytes after which a connection is idle.
+
+With a shorter time, a client might be sending just when its connection is closed.
 """
 SPARE: Final = 64
-"""Most connections beyond the limit that are kept until they are refused."""
+"""Upper bound of the connections beyond the limit that stay open until they are refused."""
 _BATCH: Final = 64
 """Number of idle connections that one scan finds."""
 _LOOK_AGAIN_S: Final = 0.1
@@ -31,10 +33,10 @@ _LOOK_AGAIN_S: Final = 0.1
 
 
 class ConnectionLimit:
-    """At most `maximum` of the connections in `connections`, which is the server's own set.
+    """Keeps at most `maximum` connections in `connections`, the server's own set.
 
-    Requests for the paths `always_answered` are answered beyond the limit: a full service is alive and must be
-    monitored.
+    Requests for the paths `always_answered` are answered beyond the limit, because even a full service is alive and
+    must be monitored.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class ConnectionLimit:
         self._none_before = 0.0
 
     def admit(self, newcomer: Connection) -> bool:
-        """Whether `newcomer`, one of the connections, may stay; an idle one is closed for it if needed."""
+        """Return whether `newcomer`, already in the set, may stay. Closes an idle connection for it if necessary."""
         self.beyond.discard(newcomer)
         taken = len(self._connections) - len(self.beyond) - lingering_close.count()
         if taken <= self.maximum or self._close_idle(newcomer):
@@ -58,20 +60,20 @@ class ConnectionLimit:
         return False
 
     def take(self, coming: int) -> bool:
-        """Whether a connection may be set up beside `coming` others in setup, such as TLS handshakes."""
+        """Return whether another connection may be set up while `coming` others are in setup (TLS handshakes)."""
         taken = len(self._connections) - lingering_close.count()
         return taken + coming < self.maximum + SPARE or self._close_idle(None)
 
     def count_refused(self) -> None:
-        """A connection was closed instead of set up."""
+        """Count a connection that was closed instead of set up."""
         self._counters.add("gathernd_connections_refused")
 
     def forget(self, connection: Connection) -> None:
-        """`connection` has ended."""
+        """Remove `connection`, which has ended, from the records."""
         self.beyond.discard(connection)
 
     def refusal(self) -> GatherError:
-        """The refusal of a connection for which there is no room; counts it."""
+        """Return the error for a connection for which there is no room, and count it."""
         self.count_refused()
         return GatherError(
             "overloaded",
@@ -81,19 +83,19 @@ class ConnectionLimit:
         )
 
     def _close_idle(self, newcomer: Connection | None) -> bool:
-        """Close the connection that has been idle longest; False if none is idle."""
+        """Close the connection that has been idle longest. Returns False if none is idle."""
         now = monotonic()
         connection = self._longest_idle(now, newcomer)
         if connection is None:
             return False
-        self._connections.discard(connection)  # it no longer counts, although it has not ended yet
+        self._connections.discard(connection)  # it no longer counts, although it has not closed yet
         connection.transport.close()
         self._counters.add("gathernd_connections_closed_idle")
         return True
 
     def _longest_idle(self, now: float, newcomer: Connection | None) -> Connection | None:
-        # Found in batches, because a scan of all connections takes long: those that become idle later are idle for
-        # less.
+        # Idle connections are found in batches, because scanning all connections takes long. One that becomes idle
+        # after a scan has been idle for less time than those in the batch.
         while True:
             while self._longest:
                 received, connection = self._longest.popleft()
@@ -110,6 +112,6 @@ class ConnectionLimit:
                 return None
 
     def _is_idle(self, connection: Connection, now: float) -> bool:
-        """Whether a connection has a place that it does not use."""
+        """Return whether a connection is idle and counts towards the limit."""
         is_placed = connection in self._connections and connection not in self.beyond
         return is_placed and connection.is_idle(now, IDLE_S)

@@ -1,7 +1,8 @@
-"""Rules for header fields: which may be repeated, which are dropped, and how a body is framed.
+"""Rules for header fields: which may be repeated, which are removed, and how a body is framed.
 
-A repeated list is one list (RFC 9110, 5.3); any other field may occur once. Fields that hold a secret are removed
-before a route sees the header; only the SHA-256 of an API key is kept (`app.security.api_keys`).
+A field whose value is a list may be repeated and counts as one list (RFC 9110, 5.3); any other field may occur once.
+Fields that hold a secret are removed before a route sees the header; only the SHA-256 of an API key is kept
+(`app.security.api_keys`).
 """
 
 from __future__ import annotations
@@ -18,26 +19,29 @@ SINGLE: Final = frozenset(
     (
         b"access-control-request-method",
         b"authorization",
-        b"content-encoding",  # a list by RFC 9110, of which this service reads one member
+        b"content-encoding",  # a list by RFC 9110; this service supports one member
         b"content-length",
         b"content-type",
         b"host",
         b"idempotency-key",
         b"inference-header-content-length",
         b"origin",
-        b"transfer-encoding",  # a list too: joining two is how requests are smuggled past proxies
+        b"transfer-encoding",  # a list too, but joining two of them is how requests are smuggled past proxies
         b"x-gathernd-node",
         b"x-gathernd-timeout",
         b"x-request-id",
     )
 )
-"""Fields that are read here and are not lists. A repeated traceparent counts as none, as its specification says."""
+"""Fields that this service reads and that are not lists.
+
+A repeated traceparent is ignored, as its specification requires.
+"""
 SECRETS: Final = frozenset((b"authorization", b"cookie", b"proxy-authorization"))
-"""Fields that are dropped. Only the first is read here; the others may come from a browser or be for a proxy."""
+"""Fields that are removed. The service reads only the first; the others may come from a browser or be for a proxy."""
 
 
 class _Trailer(list[Field]):
-    """Takes the fields of a trailer, after the last chunk, and drops them: they are not part of the header."""
+    """Discards the fields of a trailer, which follow the last chunk: they are not part of the header."""
 
     def append(self, field: Field) -> None:
         """Drop the field."""
@@ -47,7 +51,7 @@ TRAILER: Final = _Trailer()
 
 
 def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
-    """The fields by name; the values of a repeated field are joined by commas, in order."""
+    """Return the fields by name, with the values of a repeated field joined by commas in order."""
     found: dict[bytes, bytes] = {}
     for name, value in sent:
         found[name] = b"%b, %b" % (found[name], value) if name in found else value
@@ -55,10 +59,10 @@ def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
 
 
 def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
-    """Accept a chunked body in HTTP/1.1, and no other transfer coding (RFC 9112, 6.1).
+    """Check that the only transfer coding is `chunked`, in HTTP/1.1 (RFC 9112, 6.1).
 
-    The parser undoes `chunked` and ignores codings before it. It also accepts a list with empty elements, and `chunked`
-    under HTTP/1.0, which proxies read differently. Raises malformed_request.
+    The parser decodes `chunked` and ignores codings before it. It also accepts lists with empty elements, and `chunked`
+    in HTTP/1.0, which proxies interpret differently. Raises malformed_request.
     """
     codings = [value for name, value in sent if name == b"transfer-encoding"]
     if not codings:
@@ -82,7 +86,7 @@ def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
 
 
 def repeated_single(sent: Sequence[Field]) -> bytes | None:
-    """The first repeated field that is not a list, None if there is none."""
+    """Return the first repeated field that is not a list, or None."""
     seen: set[bytes] = set()
     for name, _ in sent:
         if name in SINGLE and name in seen:
@@ -92,7 +96,7 @@ def repeated_single(sent: Sequence[Field]) -> bytes | None:
 
 
 def header_too_large(settings: Settings) -> GatherError:
-    """Return the refusal of a header of too many bytes."""
+    """Return the error for a header with too many bytes."""
     return GatherError(
         "header_too_large",
         f"the header has more than {settings.max_header_bytes} bytes",
@@ -101,7 +105,7 @@ def header_too_large(settings: Settings) -> GatherError:
 
 
 def too_many_fields(settings: Settings) -> GatherError:
-    """Return the refusal of a header of too many fields."""
+    """Return the error for a header with too many fields."""
     return GatherError(
         "header_too_large",
         f"the header has more than {settings.max_header_fields} fields",

@@ -1,11 +1,12 @@
 """One HTTP/1.1 connection: a subclass of uvicorn's httptools protocol, with limits and shortcuts.
 
-It refuses what ASGI never sees: headers that are too large, bad framing, requests beyond the limit on connections. One
-sweep a second over all connections finds slow senders and readers (`slow_and_idle_clients`); there is no timer for each
-request. The shortcuts are separate modules: `request_header_cache`, `start_request`, `body_reader` and `write_batch`.
+It refuses what ASGI never sees: headers that are too large, invalid framing, and requests beyond the limit on
+connections. One sweep a second over all connections finds slow senders and readers (`slow_and_idle_clients`), so
+requests need no timers. The shortcuts are separate modules: `request_header_cache`, `start_request`, `body_reader` and
+`write_batch`.
 
-Requests are parsed one at a time. Bytes that follow a request wait until that request is answered and the event loop
-has time (`connection_input`).
+Requests are parsed one at a time. The bytes after a request wait until that request is answered and the event loop has
+time (`connection_input`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from app.telemetry.request_id import REQUEST_ID, random_id
 logger = logging.getLogger("gathernd")
 
 _FIELD_BYTES: Final = 200
-"""Bytes of Python objects per header field, besides its text."""
+"""Bytes of Python objects per header field, in addition to its text."""
 
 
 class Http1Connection(Connection):
@@ -54,18 +55,23 @@ class Http1Connection(Connection):
             |           v                   | or broken             lingering --> closed
             +--------> closed               +-----------------------^
 
-    No place: `beyond_limit`, until a request comes and finds a place. Idle: `at_request_start`. In the header:
-    `in_header`. Answering: `cycle` (uvicorn's name) is the exchange of the request that came last, which is not
-    complete; while its body comes (`more_body`), a `BodyReader` may stand at the transport in place of the connection.
-    `starting` is the same exchange until the application works on it. Lingering: `refused`, and a `LingeringClose`
-    stands at the transport. `leaving` makes each answer the last.
+    The states:
 
-    `waiting` is what has come and the parser has not had; `length` is that of the request's body, None for chunks.
+    - No place: `beyond_limit` is set until a request arrives and finds room under the limit.
+    - Idle: `at_request_start` is set.
+    - In the header: `in_header` is set.
+    - Answering: `cycle` (uvicorn's name) is the exchange of the last request, not complete yet. `starting` is the same
+      exchange until the application has begun to run. While the body arrives (`more_body`), a `BodyReader` may be the
+      transport's protocol in place of the connection.
+    - Lingering: `refused` is set, and a `LingeringClose` is the transport's protocol.
 
-    The class attributes are set once per process, before the server starts: `count_refusal` is called with the error,
-    the request id and the caller's address of each request that is refused before the application sees it,
-    `render_error` makes the answers of the requests that the server refuses, and `budget` is charged with the bytes
-    that connections hold outside of requests.
+    `leaving` makes each response the last. `waiting` holds the bytes that the parser has not seen yet. `length` is the
+    length of the request's body, or None if it is chunked.
+
+    The class attributes are set once per process, before the server starts. `count_refusal` is called with the error,
+    the request id and the caller's address of each request that is refused before the application sees it.
+    `render_error` renders the responses to requests that the server refuses. `budget` is charged with the bytes that
+    connections hold outside of requests.
     """
 
     __slots__ = (  # uvicorn's own take up the 30 attributes that CPython finds quickly in an instance's dict
@@ -80,7 +86,7 @@ class Http1Connection(Connection):
     limit: ClassVar[ConnectionLimit]
     budget: ClassVar[Budget]
     leaving: bool = False
-    """Whether each answer is the last of its connection; set on this one, or on the class for all."""
+    """Whether each response closes its connection. Set on an instance, or on the class for all connections."""
     _defaults: ClassVar[tuple[object, bytes]] = (None, b"")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -103,7 +109,7 @@ class Http1Connection(Connection):
         self.feeding = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A connection is open: find room for it, or refuse it."""
+        """Admit a new connection, or refuse it."""
         super().connection_made(transport)
         self.flow = TimedFlowControl(transport)
         if self.limit.admit(self):
@@ -137,11 +143,10 @@ class Http1Connection(Connection):
         self._read_on(first=uncached and len(data) <= PIECE_BYTES, uncached=uncached)
 
     def _read_on(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
-        """Feed the parser, request by request, while this turn of the event loop has time.
+        """Feed the parser one request after the other while this turn of the event loop has time.
 
-        A request in progress holds up the bytes after it. With `first`, one request, or piece of one, is fed whatever
-        the time; with `only`, no more than that. `uncached` says that the first header was already looked up in the
-        cache and not found.
+        Bytes after a request wait until it is answered. `first` feeds one request or piece regardless of the time;
+        `only` stops after it. `uncached` means that the first header was already looked up in the cache and not found.
         """
         if self.feeding or self.parser is None:
             return
@@ -173,20 +178,18 @@ class Http1Connection(Connection):
             self._charge()
 
     def _read_next(self) -> None:
-        """Process one request, or piece of one, whatever the time."""
+        """Process one request, or one piece, regardless of the time."""
         self._read_on(first=True, only=True)
 
     def _takes_input(self) -> bool:
-        """Whether the parser may be fed: not while a complete request is being answered."""
+        """Return whether the parser may be fed. It may not while a complete request is being answered."""
         exchange: HttpExchange | None = self.cycle
         if self.refused or self.transport.is_closing():
             return False
         return exchange is None or exchange.more_body or exchange.response_complete
 
     def _feed_next(self, uncached: bool) -> None:
-        """Feed the parser the next header, with the available part of a body of known length, or a piece of another
-        body.
-        """
+        """Feed the parser the next header and what has arrived of its body, or the next piece of a chunked body."""
         waiting = self.waiting
         data, place = waiting.data, waiting.place
         begins = self.at_request_start
@@ -217,9 +220,10 @@ class Http1Connection(Connection):
                     request_header_cache.remember(header, scope, length, exchange.route_match)
 
     def _feed(self, end: int) -> None:
-        """Feed the parser the waiting bytes up to `end`. Upgrades are not accepted, but the parser skips the body of a
-        request that offers one (as Java's HTTP client does by default): such a header is fed once more, without the
-        offer.
+        """Feed the parser the waiting bytes up to `end`.
+
+        Upgrades are not accepted, but the parser skips the body of a request that offers one (as Java's HTTP client
+        does by default). Such a header is fed again without the offer.
         """
         try:
             self.parser.feed_data(self.waiting.take(end))
@@ -231,13 +235,13 @@ class Http1Connection(Connection):
             self.parser.feed_data(header)
 
     def _start(self) -> None:
-        """Start the request whose header has arrived."""
+        """Start the request whose header is complete."""
         exchange, self.starting = self.starting, None
         assert exchange is not None
         start_request(self, exchange)
 
     def _charge(self) -> None:
-        """Charge the waiting bytes of this connection, and large headers; without room, stop taking more."""
+        """Charge this connection's waiting bytes and large headers. If there is no room, take no more input."""
         header = self.header_size + _FIELD_BYTES * len(self.headers) if self.in_header else self.header_weight
         if self.waiting.charge(header, self.budget):
             return
@@ -245,14 +249,15 @@ class Http1Connection(Connection):
         if self._takes_input():
             self.refuse(error)
             return
-        # The current answer is the last one: its client sends again what is dropped here.
+        # Close after the current response; the client then resends the requests that are dropped here.
         Http1Connection.count_refusal(error, random_id(), self.client[0] if self.client else None)
         self.cycle.keep_alive = False
         self.waiting.clear()
 
     def _count_framing(self, size: int) -> None:
-        """Count a piece of `size` bytes that was fed: as header, or as framing of a body (extensions of chunks, and the
-        trailer). Refuse it if it is too large, before it has arrived completely.
+        """Count `size` bytes that were fed, as header or as body framing (chunk extensions and the trailer).
+
+        Refuses the request as soon as the count is too large, even if the rest has not arrived.
         """
         if self.in_header:
             if len(self.headers) > self.settings.max_header_fields:
@@ -271,7 +276,10 @@ class Http1Connection(Connection):
             self.refuse(header_too_large(self.settings))
 
     def _find_cached(self, data: bytes, place: int) -> tuple[request_header_cache.CachedHeader, int, int] | None:
-        """Look up the header at `place` of `data`, and the ends of it and its body. None unless both are complete."""
+        """Look up the header at `place` of `data`. Returns the cached header and the ends of the header and the body.
+
+        Returns None if the header is not cached, or if header or body are incomplete.
+        """
         end = data.find(EMPTY_LINE, place, place + request_header_cache.LARGEST) + 4
         if end <= place + 4:
             return None
@@ -295,7 +303,7 @@ class Http1Connection(Connection):
         start_request(self, exchange)
 
     def _exchange(self, scope: dict[str, Any], *, keep_alive: bool) -> HttpExchange:
-        """An exchange for the request of `scope`, to which the connection's own entries are added."""
+        """Create the exchange for the request of `scope`, and add the connection's own entries to `scope`."""
         exchange = HttpExchange(self, scope, keep_alive=keep_alive)
         exchange.defaults = self._default_fields()
         scope["server"] = self.server
@@ -305,11 +313,10 @@ class Http1Connection(Connection):
         return exchange
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client has stopped sending: complete requests are answered, and the connection closes with the last
-        answer.
+        """Handle the end of the client's sending: answer complete requests, and close after the last response.
 
-        True keeps it open until then. With TLS an end of one direction ends both, as in asyncio: the client gets what
-        was answered by now.
+        Returns True to keep the connection open until then. With TLS the end of one direction ends both, as in asyncio,
+        and the client gets only what has been written so far.
         """
         flush()
         self.in_header = False
@@ -323,7 +330,7 @@ class Http1Connection(Connection):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has disconnected: nothing more is written for any of its requests."""
+        """Handle a disconnect. Nothing more is written for any of the client's requests."""
         if self.beyond_limit:
             self.limit.forget(self)
         if self.lingering is not None:
@@ -333,14 +340,15 @@ class Http1Connection(Connection):
         super().connection_lost(exc)
 
     def _abandon(self) -> None:
-        """Mark the request as disconnected, because its answer would reach nobody. Bytes after it are dropped."""
+        """Mark the request as disconnected and discard the bytes after it, because no response can be delivered."""
         self.waiting.clear()
         self.headers = []
         self.header_size = self.header_weight = 0
         self._charge()
         self.flow.let_go()
         if self.starting is not None:
-            self.starting.scope.pop("extensions")  # a cycle, which would stay until the next garbage collection
+            # a reference cycle, which would stay until the next garbage collection
+            self.starting.scope.pop("extensions")
             self.starting = self.cycle = None  # type: ignore[assignment]
         exchange: HttpExchange | None = self.cycle
         if exchange is not None and not exchange.response_complete:
@@ -350,7 +358,7 @@ class Http1Connection(Connection):
                 exchange.on_disconnect()
 
     def on_message_begin(self) -> None:
-        """A request starts."""
+        """Begin a new request."""
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
@@ -360,7 +368,7 @@ class Http1Connection(Connection):
         self.request_began = self.last_received
 
     def on_headers_complete(self) -> None:
-        """The header is complete: check its size, and make the request's exchange."""
+        """Check the size of the complete header and create the request's exchange."""
         if self.beyond_limit:
             self._claim_place()
         headers, parser = self.headers, self.parser
@@ -370,7 +378,7 @@ class Http1Connection(Connection):
         if parser.should_upgrade():
             if parser.get_method() == b"CONNECT":
                 raise GatherError("malformed_request", "this is no proxy: CONNECT is not taken")
-            return  # see `_feed`
+            return  # `_feed` feeds the header again without the offer
         self.in_header = False
         self.length = length
         self.header_size = 0
@@ -383,25 +391,25 @@ class Http1Connection(Connection):
         exchange.waiting_for_100_continue = self.expect_100_continue
 
     def _claim_place(self) -> None:
-        """Take the place of a connection that has ended meanwhile. Raises overloaded if there is none.
+        """Take the place of a connection that has since ended. Raises overloaded if there is none.
 
-        Health checks and scrapers are still answered, and then the connection closes.
+        Health checks and scrapers are answered anyway, and then the connection closes.
         """
         if self.limit.admit(self):
             self.beyond_limit = False
-            del self.leaving  # the class's, which applies to all
+            del self.leaving  # fall back to the attribute of the class, which applies to all connections
         elif self.url.partition(b"?")[0] not in self.limit.always_answered:
             raise self.limit.refusal()
 
     def _default_fields(self) -> bytes:
-        """The server's own header fields (Date) as bytes; uvicorn makes a new list of them every second."""
+        """Return the server's own header fields (Date) as bytes. uvicorn makes a new list of them every second."""
         fields = self.server_state.default_headers
         if Http1Connection._defaults[0] is not fields:
             Http1Connection._defaults = fields, b"".join(b"%b: %b\r\n" % field for field in fields)
         return Http1Connection._defaults[1]
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body has arrived."""
+        """Append a piece of the body."""
         exchange = self.cycle
         exchange.received += len(body)
         if exchange.response_complete:
@@ -423,16 +431,16 @@ class Http1Connection(Connection):
         reader.fill(view, taken)
 
     def _drop_rest(self, exchange: HttpExchange) -> None:
-        """Drop the rest of the body of an answered request; most of it without the parser."""
+        """Discard the rest of an answered request's body, a large rest without the parser."""
         exchange.body = bytearray()
         missing = exchange.missing()
         if missing is not None and missing >= MIN_DIRECT_BYTES:
             self.transport.set_protocol(BodyReader(self, exchange, missing))
 
     def on_message_complete(self) -> None:
-        """The body is complete."""
+        """Mark the body as complete."""
         if self.in_header:
-            return  # see `_feed`
+            return  # `_feed` feeds the header again without the offer
         self.at_request_start = True
         exchange = self.cycle
         exchange.more_body = False
@@ -440,7 +448,7 @@ class Http1Connection(Connection):
             exchange.message_event.set()
 
     def on_response_complete(self) -> None:
-        """An answer has been written: continue with the bytes after its request."""
+        """Continue with the bytes after a request, once its response is written."""
         self.server_state.total_requests += 1
         self.header_weight = 0
         if self.transport.is_closing():
@@ -458,7 +466,10 @@ class Http1Connection(Connection):
             self._charge()
 
     def refuse(self, error: GatherError) -> None:
-        """Answer `error` in place of the application, and close: the request is incomplete and stays so."""
+        """Send the response for `error` in place of the application, and close.
+
+        The rest of the request is not processed.
+        """
         flush()
         self.refused = True
         request_id = self._request_id()
@@ -479,7 +490,7 @@ class Http1Connection(Connection):
         self._linger()
 
     def _close_behind_answer(self) -> None:
-        """Close after the last answer; slowly if bytes from the client may be unread."""
+        """Close after the last response. Linger if bytes from the client may still be unread."""
         flush()
         exchange = self.cycle
         waiting = self.waiting.left
@@ -491,7 +502,7 @@ class Http1Connection(Connection):
             self._linger(left)
 
     def _linger(self, left: int = MOST_BYTES) -> None:
-        """Drop the waiting bytes and up to `left` further ones, then close. Give up the place under the limit."""
+        """Discard the waiting bytes and up to `left` more, then close. Releases the place under the limit."""
         self.refused = True
         self.waiting.clear()
         self._charge()
@@ -504,7 +515,7 @@ class Http1Connection(Connection):
         self.lingering.begin()
 
     def _request_id(self) -> str:
-        """The id of the request that is being read: its own, if that is valid."""
+        """Return the id of the request that is being read: its own if that is valid, otherwise a random one."""
         exchange: HttpExchange | None = self.cycle
         fields: Any = ()
         if self.in_header:
@@ -515,8 +526,8 @@ class Http1Connection(Connection):
         return given if REQUEST_ID.fullmatch(given) else random_id()
 
     def is_idle(self, now: float, seconds: float) -> bool:
-        """Whether no request is in progress, its answer has been sent, and nothing has arrived for this
-        many seconds.
+        """Return whether no request is in flight, every response has been sent, and nothing arrived for `seconds`
+        seconds.
         """
         if self.lingering is not None or self.in_header or self.waiting.data or now - self.last_received < seconds:
             return False
@@ -527,7 +538,7 @@ class Http1Connection(Connection):
         return answered and not self.transport.get_write_buffer_size()
 
     def close_when_quiet(self, now: float, quiet: float) -> None:
-        """Close, unless a request is in progress, which then is the last, or one arrived within `quiet` seconds."""
+        """Close unless a request arrived within `quiet` seconds. If one is in flight, close after its response."""
         exchange: HttpExchange | None = self.cycle
         if self.lingering is not None:
             if now - self.last_received >= quiet:

@@ -1,8 +1,8 @@
-"""One request and its answer on the connection's side: uvicorn's RequestResponseCycle, with shortcuts.
+"""One request and its response on the connection's side: uvicorn's RequestResponseCycle, with shortcuts.
 
-`respond` writes a whole answer in one call: with ASGI's two messages tiny JSON gathers have 0.57 times the rate, binary
-lookups 0.54 and 4 MB inline 0.84 (2026-11-20, 2 cores, AMD EPYC). `read_into` reads a large body straight into its
-final memory (see `body_reader`). The application finds both at `scope["extensions"]["gathernd"]`.
+`respond` writes a whole response in one call. With the two messages of ASGI instead, tiny JSON gathers reach 0.57 times
+the rate, binary lookups 0.54 and 4 MB inline 0.84 (2026-11-20, 2 cores, AMD EPYC). `read_into` reads a large body
+straight into its final memory (see `body_reader`). The application finds both at `scope["extensions"]["gathernd"]`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from app.server.connection_interface import Connection
 from app.server.write_batch import enqueue, flush
 
 MIN_DIRECT_BYTES: Final = 1 << 16
-"""Missing bytes from which a `BodyReader` reads a body, without the parser."""
+"""A body with at least this many missing bytes is read by a `BodyReader`, without the parser."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""The answer to `Expect: 100-continue`: the client holds its body back until it gets this."""
+"""The response to `Expect: 100-continue`. The client sends no body before it."""
 JOINED: Final = 1 << 13
-"""Answers of up to this many bytes are sent as one piece: copying them costs less than several writes. A lookup of 64
-KiB took 48 µs of processor time in pieces and 53 joined (2026-11-20, AMD EPYC).
+"""Responses of up to this many bytes are sent as one piece, because copying them costs less than several writes.
+
+A lookup of 64 KiB took 48 µs of CPU time in pieces and 53 µs joined (2026-11-20, AMD EPYC).
 """
 
 
 class HttpExchange(RequestResponseCycle):
-    """uvicorn's cycle. `defaults` are the header fields that every answer begins with, as bytes, and `added` those of
-    them that the application has added.
+    """uvicorn's cycle. `defaults` are the header fields that begin every response, as bytes; they include `added`.
 
-    `received` and `sent` count the bytes of both bodies. `refusal` is the error with which the server itself ended the
-    request, under the request id `refusal_id`. `counted` is the value of `received` when bytes of framing were last
-    counted. `connection` is set while the body is being read. `route_match` belongs to the application: a later request
-    with the same header gets it back (see `request_header_cache`). `deadline` is when the body must be complete, in
-    seconds of `monotonic`, 0.0 for never. `on_disconnect` is called if the client disconnects while the request waits.
+    `added` are the fields that the application has added. `received` and `sent` count the bytes of the two bodies.
+    `refusal` is the error with which the server itself ended the request, under the request id `refusal_id`. `counted`
+    is the value of `received` when framing bytes were last counted. `connection` is set while the body is being read.
+    `route_match` belongs to the application, which gets it back for a later request with the same header (see
+    `request_header_cache`). `deadline` is the time by which the body must be complete, in seconds of `monotonic`, or
+    0.0 for none. `on_disconnect` is called if the client disconnects while the request waits.
     """
 
     defaults: bytes = b""
@@ -66,10 +67,10 @@ class HttpExchange(RequestResponseCycle):
     is_direct: bool = False
     """Whether a `BodyReader` reads the body."""
     is_filling: bool = False
-    """Whether it has a view that is not full yet."""
+    """Whether the `BodyReader` has a view that is not full yet."""
 
     def __init__(self, connection: Connection, scope: dict[str, Any], *, keep_alive: bool) -> None:
-        # Instead of uvicorn's constructor: attributes that most requests neither change nor read are on the class.
+        # Replaces uvicorn's constructor: attributes that most requests do not use are class attributes.
         self.scope = scope  # type: ignore[assignment]
         self.transport = connection.transport
         self.flow = connection.flow
@@ -82,8 +83,9 @@ class HttpExchange(RequestResponseCycle):
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
-        """Set when the event that `receive` and `read_into` wait for has happened. It is created on first use: most
-        requests arrive whole, and are answered before anything waits.
+        """Set when something has happened that `receive` and `read_into` wait for.
+
+        It is created on first use, because most requests arrive whole and are answered before anything waits.
         """
         event = self._event
         if event is None:
@@ -91,20 +93,19 @@ class HttpExchange(RequestResponseCycle):
         return event
 
     def add_fields(self, fields: Sequence[tuple[bytes, bytes]]) -> None:
-        """Add header fields to the answer, whether the application or the server sends it."""
+        """Add header fields to the response, whether the application or the server sends it."""
         self.added = b"".join(b"%b: %b\r\n" % field for field in fields)
         self.defaults += self.added
         self.default_headers = [*self.default_headers, *fields]
 
     def ready(self) -> bool:
-        """Whether a whole answer can be written at once: not if the client must first read earlier bytes."""
+        """Return whether a whole response can be written now. It cannot while the client has earlier bytes to read."""
         return not (self.flow.write_paused or self.disconnected or self.response_started)
 
     def respond(self, status: int, fields: bytes, pieces: Sequence[bytes | bytearray | memoryview], size: int) -> None:
-        """Write a whole answer, if the exchange is `ready`.
+        """Write a whole response. Requires that the exchange is `ready` and that the method is not HEAD.
 
-        `fields` are complete header lines, including Content-Length, which is `size`, the bytes of all `pieces`. Not
-        for HEAD requests.
+        `fields` are complete header lines, including Content-Length. `size` is its value, the total bytes of `pieces`.
         """
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
@@ -118,15 +119,13 @@ class HttpExchange(RequestResponseCycle):
         self.on_response()
 
     async def run_asgi(self, app: ASGI3Application) -> None:
-        """Run the application. After it, scope, exchange and connection no longer refer to each other, so all are
-        freed.
-        """
+        """Run the application, then break the reference cycle between scope, exchange and connection."""
         try:
             await app(self.scope, self.receive, self.send)
             if not self.response_complete and not self.disconnected:
                 if not self.response_started:
                     raise RuntimeError("the application returned without an answer")
-                self.transport.close()  # an answer that cannot be finished must not look complete
+                self.transport.close()  # an incomplete response must not look complete
         except BaseException as error:
             self.logger.error("exception in the application", exc_info=error)
             if not self.response_started:
@@ -139,7 +138,7 @@ class HttpExchange(RequestResponseCycle):
             self.scope.pop("extensions", None)
 
     async def send(self, message: ASGISendEvent) -> None:
-        """ASGI's way to answer."""
+        """Send an ASGI message of the response."""
         flush()
         if message["type"] == "http.response.start" and self.added:
             message = {**message, "headers": self._with_one_vary([*message.get("headers", ())])}
@@ -151,8 +150,9 @@ class HttpExchange(RequestResponseCycle):
             await super().send(message)
 
     async def _send_last(self, message: ASGISendEvent) -> None:
-        """Send the end of the connection's last answer. The connection then closes; uvicorn's cycle would close it at
-        once.
+        """Send the end of the connection's last response, and let the connection close itself.
+
+        uvicorn's own code would close it immediately.
         """
         answered, self.on_response = self.on_response, _do_nothing
         self.keep_alive = True
@@ -164,17 +164,17 @@ class HttpExchange(RequestResponseCycle):
             answered()
 
     def _with_one_vary(self, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """The header fields of an answer, with the Vary fields of these and the earlier ones merged."""
+        """Return the response's header fields with all Vary fields, including earlier ones, merged into one."""
         values = [value for name, value in (*self.default_headers, *headers) if name == b"vary"]
         self.default_headers = [field for field in self.default_headers if field[0] != b"vary"]
         found = [field for field in headers if field[0] != b"vary"]
         return [*found, (b"vary", b", ".join(values))] if values else found
 
     def client_has_gone(self) -> bool:
-        """Whether the client has disconnected before the end of its body; its connection is closed then.
+        """Return whether the client has disconnected before the end of its body. If so, its connection is closed.
 
-        The kernel is asked, because a connection that is not read does not report it: the client has gone, or it has
-        stopped sending and the bytes left to read are fewer than the missing ones.
+        The kernel is asked, because a connection that is not read does not report it. The client has gone if the kernel
+        says so, or if it has stopped sending and fewer bytes are left to read than are missing.
         """
         if not self.disconnected and self._has_ended():
             self.disconnected = True
@@ -192,24 +192,24 @@ class HttpExchange(RequestResponseCycle):
         return missing is not None and self.unread() < missing
 
     def missing(self) -> int | None:
-        """Bytes of the body that have not been read yet; None if the header does not say."""
+        """Bytes of the body that have not been read yet, or None if the header does not give its length."""
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         return int(length) - self.received if length.isdigit() else None
 
     def ask_for_it(self) -> None:
-        """Ask a client that waits for 100 Continue to send the body."""
+        """Send 100 Continue if the client waits for it."""
         if self.waiting_for_100_continue:
             self.send_continue()
 
     def send_continue(self) -> None:
-        """Ask the client to send its body; a client that did not wait for this answer ignores it."""
+        """Send 100 Continue. A client that did not wait for it ignores it."""
         if not self.transport.is_closing():
             flush()
             self.transport.write(CONTINUE)
             self.waiting_for_100_continue = False
 
     def unread(self) -> int:
-        """Bytes that wait in the socket; with TLS, encrypted bytes."""
+        """Bytes waiting in the socket's receive buffer; encrypted bytes if TLS is used."""
         connection = self.transport.get_extra_info("socket")
         unread = array("i", [0])
         if connection is not None and connection.fileno() >= 0:
@@ -217,17 +217,17 @@ class HttpExchange(RequestResponseCycle):
         return unread[0]
 
     def whole_body(self) -> bytes | bytearray | None:
-        """The body, if it has arrived whole and nothing of it was read before; else None."""
+        """Return the body if it has arrived whole and nothing of it was read before, else None."""
         if self.more_body or self.disconnected or self.response_complete:
             return None
         body, self.body = self.body, b""
         return body
 
     async def read_into(self, view: memoryview, taken: Callable[[int], None]) -> bool:
-        """Read the next bytes of a body of known length into `view`, until it is full; False if the client has gone.
+        """Read the next bytes of a body of known length into `view`. Returns False if the client has gone.
 
-        The body must have as many. `taken` is called with the number of bytes as they arrive; what it raises is raised
-        here, and the rest is dropped.
+        The body must have at least as many bytes left. `taken` is called with the number of bytes as they arrive. Its
+        errors propagate, and the rest is then discarded.
         """
         self.ask_for_it()
         while True:
@@ -246,14 +246,14 @@ class HttpExchange(RequestResponseCycle):
             await self._wait()
 
     async def _wait_until_full(self) -> bool:
-        """Wait until the view for direct reading is full; False if the client has gone before."""
+        """Wait until the view for direct reading is full. Returns False if the client disconnected first."""
         self.flow.resume_reading()
         while self.is_filling and self.more_body and not self.disconnected and self.failure is None:
             self.message_event.clear()
             await self.message_event.wait()
         self.message_event.clear()
         if self.failure is not None:
-            # Its traceback refers to this frame, and so to the body: no reference may lead back to it from here.
+            # The traceback refers to this frame, and so to the body; delete the frame's own reference to avoid a cycle.
             failure, self.failure = self.failure, None
             try:
                 raise failure
@@ -262,13 +262,13 @@ class HttpExchange(RequestResponseCycle):
         return not self.disconnected
 
     async def _wait(self) -> None:
-        """Wait for more of the body, its end, or that of the connection."""
+        """Wait for more of the body, for its end, or for a disconnect."""
         self.flow.resume_reading()
         await self.message_event.wait()
         self.message_event.clear()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """ASGI's way to read the body; unlike uvicorn's it does not copy the piece again."""
+        """Return the next ASGI message of the body. Unlike uvicorn's method, it does not copy the piece again."""
         self.ask_for_it()
         if not self.disconnected and not self.response_complete:
             await self._wait()
@@ -279,4 +279,4 @@ class HttpExchange(RequestResponseCycle):
 
 
 def _do_nothing() -> None:
-    """Called when an answer is complete."""
+    """Replaces `on_response` when nothing is to follow a response."""

@@ -1,12 +1,12 @@
-"""Close a connection slowly after an answer that was sent before its request was read (a lingering close).
+"""Close a connection slowly after a response that was sent before its request was read (a lingering close).
 
-The kernel answers bytes that arrive after a close with a reset, and a reset discards an answer that the client has not
+The kernel answers bytes that arrive after a close with a reset, and a reset discards a response that the client has not
 read yet. Proxies, and clients that send a whole upload before they read, would see a broken connection instead of the
-refusal. So the service ends its own direction, drops what arrives, and closes once the rest of the body has arrived,
-the client has closed, or a limit of this module is reached. With TLS only the whole connection can be ended: the
-answer's Content-Length says where it ends.
+refusal. So the service shuts down its own direction, discards what arrives, and closes once the rest of the body has
+arrived, the client has closed, or a limit of this module is reached. With TLS only the whole connection can be shut
+down; the response's Content-Length tells the client where it ends.
 
-A lingering connection has no place under the limit on connections; there are at most MOST of them.
+A lingering connection does not count towards the limit on connections; there are at most MOST of them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from app.server.connection_interface import Connection
 
 PAUSE_S: Final = 2.0
 LONGEST_S: Final = 10.0
-"""Seconds after which a silent connection closes, and one on which bytes keep arriving."""
+"""Seconds after which a silent connection is closed, and seconds after which any connection is closed."""
 MOST_BYTES: Final = 1 << 32
-"""Most bytes that are dropped on one connection."""
+"""Upper bound of the bytes discarded on one connection."""
 MOST: Final = 64
-"""Most lingering connections of a process; beyond it the oldest one closes."""
+"""Upper bound of the lingering connections of a process; when it is exceeded, the oldest one is closed."""
 _DROPPED: Final = memoryview(bytearray(1 << 16))
-"""Buffer for reads. It is short because up to MOST connections are read in one turn of the loop."""
+"""Buffer for reads. It is small because up to MOST connections are read in one turn of the loop."""
 
 _under_way: Final[dict[LingeringClose, None]] = {}
 
 
 class LingeringClose(asyncio.BufferedProtocol):
-    """Replaces `connection` at its transport until the connection has ended.
+    """Takes the place of `connection` at its transport until the connection has ended.
 
-    `left` is the number of bytes that may still arrive, at most MOST_BYTES; after the last of them the connection
-    closes.
+    `left` is the number of bytes that may still arrive, at most MOST_BYTES. The connection closes after the last of
+    them.
     """
 
     def __init__(self, connection: Connection, left: int) -> None:
@@ -43,7 +43,7 @@ class LingeringClose(asyncio.BufferedProtocol):
         self._began = self._last = monotonic()
 
     def begin(self) -> None:
-        """End the service's direction after the written bytes, and drop what arrives from now on."""
+        """Shut down the service's direction after the written bytes, and begin to discard what arrives."""
         transport = self._connection.transport
         if transport.can_write_eof():
             transport.write_eof()
@@ -63,34 +63,34 @@ class LingeringClose(asyncio.BufferedProtocol):
         _under_way.pop(self, None)
 
     def is_over(self, now: float) -> bool:
-        """Whether the client's time is over."""
+        """Return whether the client's time is over."""
         return now - self._last > PAUSE_S or now - self._began > LONGEST_S
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The buffer for the next bytes."""
+        """Return the buffer for the next bytes."""
         return _DROPPED
 
     def buffer_updated(self, count: int) -> None:
-        """`count` bytes have arrived, and are dropped."""
+        """Count and discard `count` bytes that have arrived."""
         self._last = monotonic()
         self._left -= count
         if self._left <= 0:
             self.close()
 
     def eof_received(self) -> bool:
-        """The client has stopped sending, so nothing can reset the connection: close it."""
+        """Close the connection: the client has stopped sending, so no reset can follow."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
+        """Pass on that the connection has ended."""
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client has stopped reading."""
+        """Pass on that the client has stopped reading."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client is reading again."""
+        """Pass on that the client is reading again."""
         self._connection.resume_writing()
 
 

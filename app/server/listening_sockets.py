@@ -1,7 +1,7 @@
-"""The sockets that the service listens on: one for each address of its host, bound before anything else is made.
+"""The sockets that the service listens on, one for each address of its host.
 
-They are bound early, so that a port in use ends the start before anything is left behind. They listen late, so that no
-client connects to a service that cannot answer yet.
+They are bound before anything else is created, so that a port in use ends the start cleanly. They begin to listen late,
+so that no client connects to a service that cannot answer yet.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ from contextlib import suppress
 from typing import Any, Final
 
 BACKLOG: Final = 2048
-"""Connections that may wait to be accepted, uvicorn's default; Linux allows at most net.core.somaxconn, mostly 4096."""
+"""Connections that may wait to be accepted (uvicorn's default).
+
+Linux allows at most net.core.somaxconn, usually 4096.
+"""
 _TRIES: Final = 16
 """Attempts to find a port that is free on all addresses."""
 _Address = tuple[Any, ...]
-"""getaddrinfo's address: the host, the port, and for IPv6 two more numbers."""
+"""An address from getaddrinfo: the host, the port, and for IPv6 two more numbers."""
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Errors of binding to an address that this machine does not have, such as ::1 if IPv6 is off."""
+"""Errors of binding to an address that this machine does not have, such as ::1 if IPv6 is disabled."""
 _PORT: Final = "GATHERND_PORT (--port, or PORT= for make) sets another port"
 _GRPC_PORT: Final = "GATHERND_GRPC_PORT (--grpc-port) sets another port"
 _HOST: Final = "GATHERND_HOST (--host, or HOST= for make) says where to listen"
 
 
 class CannotListen(Exception):
-    """The address cannot be bound; the text says which, why, and what to change."""
+    """An address cannot be bound. The text says which, why, and what to change."""
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """A bound socket at every address of `host`, not listening yet. Raises CannotListen.
+    """Return a bound socket for every address of `host`, not listening yet. Raises CannotListen.
 
-    `::` stands for all addresses of the machine, including IPv4. With port 0 all get the same free port.
+    `::` stands for all addresses of the machine, including IPv4. With port 0, all sockets get the same free port.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -48,9 +51,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def reserve(host: str, port: int) -> list[socket.socket]:
-    """Sockets that reserve a port for listeners with SO_REUSEPORT, of this process or others of this user.
+    """Return sockets that reserve a port for SO_REUSEPORT listeners of this process or others of this user.
 
-    They never listen themselves. Raises CannotListen if another program has the port.
+    The sockets themselves never listen. Raises CannotListen if another program has the port.
     """
     try:
         probes = bind(host, port)
@@ -75,13 +78,13 @@ def reserve(host: str, port: int) -> list[socket.socket]:
 
 
 def addresses(sockets: Iterable[socket.socket]) -> list[str]:
-    """Address and port of each socket, as in `127.0.0.1:8081` and `[::1]:8081`."""
+    """Return address and port of each socket, as in `127.0.0.1:8081` and `[::1]:8081`."""
     names = [bound.getsockname() for bound in sockets]
     return [f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}" for name in names]
 
 
 def listen(sockets: Iterable[socket.socket]) -> None:
-    """Accept connections into the backlog from now on. Raises CannotListen if another socket came first."""
+    """Let the kernel accept connections into the backlog. Raises CannotListen if another socket was first."""
     for bound in sockets:
         try:
             bound.listen(BACKLOG)
@@ -93,8 +96,8 @@ def listen(sockets: Iterable[socket.socket]) -> None:
 def refuse(sockets: Iterable[socket.socket]) -> None:
     """Refuse connections, including those in the backlog, until `listen` is called again. The port stays reserved.
 
-    Only a listening socket is shut down: on another one Linux remembers the shutdown, and every connection that the
-    socket accepts later seems to end before its request. A Unix socket would stay shut down for good, so its
+    Only a listening socket is shut down. On any other socket Linux remembers the shutdown, and every connection that is
+    accepted later seems to end before its request. Unix sockets are skipped, because their shutdown is permanent; their
     connections wait.
     """
     for bound in sockets:
@@ -103,14 +106,14 @@ def refuse(sockets: Iterable[socket.socket]) -> None:
 
 
 def url(scheme: str, host: str, sockets: Iterable[socket.socket]) -> str | None:
-    """The URL of the service over TCP, None if it is on a Unix socket only."""
+    """Return the service's URL over TCP, or None if it listens only on a Unix socket."""
     shown = f"[{host}]" if ":" in host else host
     ports = [bound.getsockname()[1] for bound in sockets if bound.family != socket.AF_UNIX]
     return f"{scheme}://{shown}:{ports[0]}" if ports else None
 
 
 class _PortTakenElsewhere(Exception):
-    """The port that was free on one address is in use on another."""
+    """A port that is free on one address is in use on another."""
 
 
 def _bind_all(host: str, addresses: Sequence[tuple[int, _Address]], port: int) -> list[socket.socket]:
@@ -145,12 +148,12 @@ def _bind_one(family: int, address: _Address, port: int, *, alone: bool) -> sock
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # Not left to the system: some are set up to give IPv4 to a socket on ::, others are not.
+            # Set explicitly, because the system's default for IPv4 on a socket bound to :: varies.
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not (alone and address[0] == "::")))
         made.bind((address[0], port, *address[2:]))
         if port:
             return made
-        # `refuse` would release a port that the system chose; a requested one stays.
+        # `refuse` would release a port that the system chose, but not one that was requested explicitly.
         again = _bind_one(family, address, made.getsockname()[1], alone=alone)
     except BaseException:
         made.close()

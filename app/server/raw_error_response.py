@@ -1,4 +1,4 @@
-"""The bytes of an error's answer, for requests that the server refuses before or in place of the application."""
+"""Build the bytes of an error response to a request that the server refuses before or instead of the application."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from app.errors import GatherError
 
 EVERYWHERE: Final = ((b"x-content-type-options", b"nosniff"),)
-"""Fields of every answer, including the application's: browsers must not guess a type other than Content-Type."""
+"""Fields of every response, including the application's: browsers must not guess a type other than Content-Type."""
 
 
 class RenderedError(NamedTuple):
@@ -23,11 +23,11 @@ class RenderedError(NamedTuple):
 
 
 ErrorRenderer = Callable[[GatherError, str, str], RenderedError]
-"""Makes the answer to a request from its error, its id and its path ("" if unknown)."""
+"""Renders the response to a request from its error, its id and its path ("" if unknown)."""
 
 
 def raw_error_response(rendered: RenderedError, request_id: str, added: bytes = b"") -> bytes:
-    """A whole HTTP response, the last one of its connection; `added` are further header lines."""
+    """Build a whole HTTP response, the last one of its connection. `added` has further header lines."""
     return b"".join(
         (
             STATUS_LINE[rendered.status],

@@ -1,4 +1,4 @@
-"""Whether the service is ready, and what it still waits for."""
+"""Track whether the service is ready and what it still waits for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from app.errors import GatherError
 
 
 class Readiness:
-    """`waiting_for` names what must happen before the first gather; `draining` is set once a stop has begun.
+    """Readiness of the service. `waiting_for` names what must happen before the first gather.
 
-    A draining service is not ready but still answers, so that load balancers can turn away from it first.
+    `draining` is set once a shutdown has begun. A draining service is not ready but still answers, so that load
+    balancers can turn away from it first.
     """
 
     def __init__(self, *waiting_for: str) -> None:
@@ -22,16 +23,16 @@ class Readiness:
         return not self.waiting_for and not self.draining
 
     def check(self) -> None:
-        """Raises not_ready."""
+        """Raise not_ready unless the service is ready."""
         if not self.ready:
             raise self.error()
 
     def done(self, name: str) -> None:
-        """`name` is done."""
+        """Record that the service no longer waits for `name`."""
         self.waiting_for.remove(name)
 
     def error(self) -> GatherError:
-        """The refusal of a service that is not ready."""
+        """Return the error for a service that is not ready."""
         if self.draining:
             detail = "the service is stopping"
         elif self.failed:

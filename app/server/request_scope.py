@@ -1,4 +1,4 @@
-"""The ASGI scope of a request: its header checked, its target split (RFC 9112, 3.2)."""
+"""Build the ASGI scope of a request: check its header and split its target (RFC 9112, 3.2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.settings import Settings
 
 
 def check_size(url: bytes, fields: Sequence[Field], settings: Settings) -> tuple[int, int | None]:
-    """Return the bytes of target and fields, and the declared length of the body: None for chunks.
+    """Return the bytes of target and fields, and the declared length of the body, or None for a chunked body.
 
     Raises header_too_large.
     """
@@ -35,7 +35,7 @@ def check_size(url: bytes, fields: Sequence[Field], settings: Settings) -> tuple
 def request_scope(
     url: bytes, fields: list[Field], method: bytes, http_version: str, asgi_version: str
 ) -> dict[str, Any]:
-    """Return the scope, without the entries of the connection. Raises malformed_request."""
+    """Return the scope without the entries of the connection. Raises malformed_request."""
     raw_path, query, authority = _split_target(url)
     path = raw_path.decode("ascii")
     return {
@@ -64,7 +64,7 @@ def header_without_offer(url: bytes, fields: Sequence[Field], method: bytes, htt
 
 
 class _Target(NamedTuple):
-    """The parts of a target. `authority` is the host and port of an absolute target, None for a path."""
+    """The parts of a target. `authority` is the host and port of an absolute target, or None for a path."""
 
     path: bytes
     query: bytes
@@ -72,7 +72,7 @@ class _Target(NamedTuple):
 
 
 def _split_target(url: bytes) -> _Target:
-    """Split a target, which is a path except in requests to proxies. Raises malformed_request."""
+    """Split a target, which is a path except in requests meant for proxies. Raises malformed_request."""
     if url[:1] == b"/" and b"#" not in url and url.isascii():
         path, _, query = url.partition(b"?")
         return _Target(path, query)
@@ -89,7 +89,7 @@ def _split_target(url: bytes) -> _Target:
 def _with_host(fields: Sequence[Field], authority: bytes, version: str) -> list[Field]:
     """Replace the value of Host with the authority of the target (RFC 9112, 3.2.2).
 
-    An HTTP/1.1 request must have Host anyway, so it is added only for HTTP/1.0.
+    The field is added only in HTTP/1.0, because HTTP/1.1 requires it anyway.
     """
     found = [(name, authority if name == b"host" else value) for name, value in fields]
     if version == "1.0" and all(name != b"host" for name, _ in found):
@@ -98,7 +98,7 @@ def _with_host(fields: Sequence[Field], authority: bytes, version: str) -> list[
 
 
 def _authority(url: bytes) -> bytes | None:
-    """The host and port of an absolute target, without user names, which are never for a server."""
+    """Return the host and port of an absolute target, or None for a path."""
     _, found, rest = url.partition(b"://")
     if url[:1] == b"/" or not found:
         return None

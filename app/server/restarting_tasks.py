@@ -1,5 +1,6 @@
-"""Background tasks for the lifetime of the service: a task that fails is logged, counted and restarted
-after a pause.
+"""Run background tasks for the lifetime of the service.
+
+A task that fails is logged, counted and restarted after a pause.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ logger = logging.getLogger("gathernd")
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-"""Limit of the pause: a task that always fails at once logs one line a minute."""
+"""Longest pause before a restart: a task that always fails immediately logs one line a minute."""
 Result = TypeVar("Result")
 
 
 class BackgroundTasks:
-    """The background tasks of a process; `failed` is called with the name of each that ended with an exception.
+    """The background tasks of a process. `failed` is called with the name of each task that raises an exception.
 
-    A failed task restarts after `first_pause` seconds, and after twice as long each time up to `longest_pause`; once it
-    has run that long, its next pause is the first one again.
+    A failed task restarts after `first_pause` seconds. The pause doubles each time up to `longest_pause`, and is reset
+    once the task has run for that long.
     """
 
     def __init__(
@@ -37,13 +38,13 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work()` until it returns or the tasks are closed. Call within the event loop."""
+        """Run `work()` until it returns or the tasks are closed. Call this within the event loop."""
         task = asyncio.get_running_loop().create_task(self._supervise(name, work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Cancel all tasks, and wait until they have ended."""
+        """Cancel all tasks and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -67,7 +68,7 @@ class BackgroundTasks:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Run `function(*arguments)` in a thread. If cancelled, it ends once the thread has finished."""
+    """Run `function(*arguments)` in a thread. If cancelled, still waits until the thread has finished."""
     call = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(call)

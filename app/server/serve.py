@@ -1,15 +1,15 @@
-"""One process under uvicorn: its configuration, its start, and a stop that loses no request (drain).
+"""Run one process under uvicorn: its configuration, its start, and a shutdown that loses no request (drain).
 
-A stop takes these steps, on SIGTERM or SIGINT:
+On SIGTERM or SIGINT the shutdown takes these steps:
 
-1. /readyz answers 503, and every answer has `Connection: close`, so that clients leave; new connections are
-   still accepted for DRAIN_DELAY, in which load balancers find out.
-2. No new connections. Running requests are answered. A connection without a request is closed once none has come for
-   QUIET_S: were it closed at once, as uvicorn does, its client might be sending one just then.
-3. After DRAIN_TIMEOUT requests that still run are cut off. Exit code 0.
+1. /readyz answers 503, and every response has `Connection: close`, so that clients leave. New connections are still
+   accepted for DRAIN_DELAY, so that load balancers have time to notice.
+2. New connections are no longer accepted. Running requests are answered. An idle connection is closed once no request
+   has arrived on it for QUIET_S; if it were closed immediately, as uvicorn does, its client might just be sending one.
+3. After DRAIN_TIMEOUT, requests that are still running are cut off. The exit code is 0.
 
 A second signal ends the delay, and a second SIGINT also cuts off running requests. A service that cannot start, or
-cannot prepare its kernels, ends by itself with 3.
+cannot prepare its kernels, exits with 3.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ logger = logging.getLogger("gathernd")
 
 QUIET_S: Final = 1.0
 _STEP_S: Final = 0.02
-"""Seconds between two checks of the remaining connections during a stop."""
+"""Seconds between checks of the remaining connections during a shutdown."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with the start and stop of the module's docstring.
+    """uvicorn's server with the start and the shutdown described in the module's docstring.
 
-    `exit_at` is when the delay of a stop ends, None before one; `cut` says that running requests are cut off, `failed`
-    that the service could not prepare its kernels.
+    `exit_at` is the time when the delay of a shutdown ends, or None before a shutdown. `cut` means that running
+    requests are cut off, and `failed` that the service could not prepare its kernels.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
         self.options = options
         self.application: ServedApplication = config.app  # type: ignore[assignment]
         self.acceptor: Acceptor | None = None
-        self.servers = []  # the acceptor accepts connections instead
+        self.servers = []  # the acceptor accepts connections in place of asyncio servers
         self.exit_at: float | None = None
         self.cut = False
         self.failed = False
@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
         Http1Connection.limit = self.limit
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and then watch for slow senders. uvicorn itself has no limits on a TLS handshake."""
+        """Start listening, the application, the acceptor and the further listener."""
         self.listen()
         acceptor = await self.start_application()
         acceptor.start()
@@ -102,12 +102,12 @@ class Server(uvicorn.Server):
         return self.acceptor
 
     async def say_when_ready(self) -> None:
-        """Log that the service is ready, unless it cannot be or stops before it is."""
+        """Log that the service is ready, unless preparation fails or a shutdown begins first."""
         if await self.prepared() and self.exit_at is None:
             log_ready(self.options, self.url)
 
     async def prepared(self) -> bool:
-        """Wait for everything that this process prepares before its first gather. Returns False if that has failed."""
+        """Wait until this process has prepared everything for its first gather. Returns False if that has failed."""
         readiness = self.application.readiness
         while "kernels" in readiness.waiting_for:
             if readiness.failed is not None:
@@ -116,7 +116,7 @@ class Server(uvicorn.Server):
         return True
 
     async def start_further_listener(self) -> None:
-        """Serve gRPC on its port, if there is one. Ends the process if that fails."""
+        """Start the further listener (gRPC), if there is one. Ends the process if that fails."""
         if self.application.further_listener is None:
             return
         try:
@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
             self.end_at_once(STARTUP_FAILURE)
 
     def listen(self) -> None:
-        """Let the kernel accept connections. Ends the process if another one came first."""
+        """Let the kernel accept connections. Ends the process if another process was first."""
         try:
             listening_sockets.listen(self.listeners)
         except listening_sockets.CannotListen as problem:
@@ -134,20 +134,20 @@ class Server(uvicorn.Server):
             raise SystemExit(STARTUP_FAILURE) from None
 
     def connection(self) -> asyncio.Protocol:
-        """Make the protocol object of one new connection."""
+        """Create the protocol object of a new connection."""
         return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
     def tls_options(self) -> dict[str, Any]:
-        """The event loop's options for setting up a new connection."""
+        """Return the event loop's options for setting up a new connection."""
         if self.tls is None:
             return {}
         handshake = Http1Connection.settings.header_timeout
         return {"ssl": self.tls.context, "ssl_handshake_timeout": handshake, "ssl_shutdown_timeout": SHUTDOWN_S}
 
     def watch(self) -> None:
-        """Start the tasks that check for slow clients and a renewed certificate, and their gauges."""
+        """Start the tasks that watch for slow clients and renewed certificates, and register their gauges."""
         connections = self.server_state.connections
         self.application.metrics.gauges["gathernd_connections"] = lambda: len(connections)
         self.application.background.start("connections", lambda: sweep(connections))
@@ -157,19 +157,19 @@ class Server(uvicorn.Server):
             self.application.background.start("tls", tls.watch)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal starts the drain, the second ends it."""
+        """Begin the drain at the first signal, and end it at the second."""
         if self.exit_at is None:
             self.drain()
         else:
             self.end_drain(cut=sig == signal.SIGINT)
 
     def drain(self) -> None:
-        """Begin a stop."""
+        """Begin a shutdown with a drain."""
         self.application.readiness.draining = True
         self.leave(self.options.settings.drain_delay)
 
     def leave(self, delay: float = 0.0) -> None:
-        """Make each answer the last of its connection, and stop after `delay` seconds."""
+        """Make each response the last of its connection, and shut down after `delay` seconds."""
         if self.exit_at is not None:
             return
         Http1Connection.leaving = True
@@ -177,12 +177,15 @@ class Server(uvicorn.Server):
         self.should_exit = delay == 0
 
     def end_drain(self, *, cut: bool) -> None:
-        """End the delay; with `cut` also running requests. uvicorn itself would end without its shutdown."""
+        """End the delay, and with `cut` also cut off running requests.
+
+        uvicorn's own handling would exit without its shutdown.
+        """
         self.should_exit = True
         self.cut = self.cut or cut
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no new connections, let running requests finish, close the others once they are quiet, stop."""
+        """Stop accepting, let running requests finish, close other connections once they are quiet, and shut down."""
         Http1Connection.leaving = True
         end = monotonic() + self.options.settings.drain_timeout
         self.stop_listening()
@@ -207,32 +210,32 @@ class Server(uvicorn.Server):
         await super().shutdown()
 
     def end_at_once(self, code: int) -> NoReturn:
-        """End the process. A compiler cannot be interrupted, and the interpreter's own exit would wait for it, and for
-        threads of gRPC.
+        """End the process immediately.
+
+        A compiler cannot be interrupted, and a normal interpreter exit would wait for it and for gRPC's threads.
         """
         self.application.release()
         logging.shutdown()
         os._exit(code)
 
     def stop_listening(self) -> None:
-        """Accept no new connections; waiting ones are still accepted, unless other processes of the service
-        carry on.
-        """
+        """Stop accepting. Waiting connections are still accepted, unless other processes of the service remain."""
         if self.acceptor is not None:
             self.acceptor.stop(rest=self.application.readiness.draining)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second: whether to stop now."""
+        """Run ten times a second. Returns whether to stop now."""
         if self.exit_at is not None and monotonic() >= self.exit_at:
             self.should_exit = True
         if self.application.readiness.failed is not None:
-            # The process ends, so that its supervisor restarts it or alerts somebody: it would refuse forever.
+            # A service without kernels would refuse every request, so end the process; its supervisor can restart it or
+            # alert.
             self.failed = self.should_exit = True
         return await super().on_tick(counter)
 
 
 def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = None) -> uvicorn.Config:
-    """uvicorn's configuration for this service. Sets up this process and the class of its connections, too."""
+    """Create uvicorn's configuration for this service. Also sets up this process and the class of its connections."""
     settings = options.settings
     keep_freed_memory(settings.memory_budget // settings.workers // 8)
     raise_file_limit()
@@ -261,7 +264,7 @@ def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = 
 
 
 def raise_file_limit() -> None:
-    """Raise this process's limit of open files to the maximum; GATHERND_MAX_CONNECTIONS relies on that."""
+    """Raise this process's limit of open files to its maximum, which GATHERND_MAX_CONNECTIONS relies on."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
@@ -284,7 +287,7 @@ def _unix_url(options: ServerOptions) -> str | None:
 
 
 def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:
-    """Serve with one process, this one, on bound sockets."""
+    """Serve with this process alone, on bound sockets."""
     server = Server(options, configure(options, app, tls), tls, listeners)
     try:
         run(server)
@@ -294,7 +297,7 @@ def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, liste
 
 
 def run(server: Server) -> None:
-    """Run until the server has stopped; ends the process with STARTUP_FAILURE if it could not start."""
+    """Run until the server has stopped. Exits with STARTUP_FAILURE if it could not start."""
     server.run()
     if server.failed or not server.started:
         raise SystemExit(STARTUP_FAILURE)

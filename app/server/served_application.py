@@ -1,6 +1,4 @@
-"""The interface of the application to the server: the ASGI application, and the values that the server
-needs from it.
-"""
+"""The interface between application and server: the ASGI application and what the server needs from it."""
 
 from __future__ import annotations
 
@@ -19,9 +17,10 @@ from app.telemetry.request_metrics import Metrics
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """The settings. `always_answered` are the paths that are answered beyond GATHERND_MAX_CONNECTIONS, `render_error`
-    makes the answers of requests that the server itself refuses, and `page_path` and `docs_path` are the pages that the
-    log names.
+    """Options of the server. `always_answered` are the paths that are answered beyond GATHERND_MAX_CONNECTIONS.
+
+    `render_error` renders the responses to requests that the server itself refuses. `page_path` and `docs_path` are the
+    pages named in the log.
     """
 
     settings: Settings
@@ -32,7 +31,7 @@ class ServerOptions:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files of TLS, None without TLS."""
+        """The TLS files, or None without TLS."""
         settings = self.settings
         if settings.tls_cert is None:
             return None
@@ -45,19 +44,19 @@ class ServerOptions:
 
 
 class FurtherListener(Protocol):
-    """Serves the same service on another port, in the same process."""
+    """Offers the same service on another port, in the same process."""
 
     async def start(self, tls: Tls | None) -> None:
-        """Accept requests from now on, encrypted with `tls`."""
+        """Begin to accept requests, encrypted with `tls`."""
         ...
 
     async def stop(self, grace: float) -> None:
-        """Accept no more requests, let running ones finish within `grace` seconds, and cut off the rest."""
+        """Stop accepting requests, let running ones finish within `grace` seconds, and cut off the rest."""
         ...
 
 
 class ServedApplication(Protocol):
-    """The ASGI application, with the functions that its server calls. It adds its own metrics to `metrics`."""
+    """The ASGI application, with the methods that its server calls. It adds its own metrics to `metrics`."""
 
     background: BackgroundTasks
     further_listener: FurtherListener | None
@@ -75,9 +74,9 @@ class ServedApplication(Protocol):
         receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
         send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """ASGI entry."""
+        """Handle an ASGI connection."""
         ...
 
     def release(self) -> None:
-        """Release what other processes wait for; called if the process ends without the end of the lifespan."""
+        """Release what other processes wait for. Called if the process ends before the ASGI lifespan does."""
         ...

@@ -1,6 +1,6 @@
-"""Find clients that are too slow once a second: refuse senders, cut off readers, close idle connections.
+"""Find slow clients once a second: refuse slow senders, cut off slow readers, close idle connections.
 
-One sweep over all connections takes less time than a timer for each request.
+One sweep over all connections costs less than a timer for each request.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from app.settings import Settings
 
 
 class _WriteProgress(NamedTuple):
-    """How far a client has read a waiting answer, as of the last check.
+    """The progress of a client in reading a response, as of the last check.
 
-    Since `began` it has read from byte `first` of the answer of `exchange` to byte `read`, the last of them at `moved`.
+    Since `began`, the client has read from byte `first` of the response of `exchange` to byte `read`; it last made
+    progress at `moved`.
     """
 
     exchange: HttpExchange | None
@@ -62,10 +63,10 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
 
 
 def _progress(connection: Http1Connection, now: float, before: _WriteProgress | None) -> _WriteProgress | None:
-    """How far the client has read its answer, which is in memory meanwhile; None if no answer waits.
+    """Return the client's progress in reading its response, or None if none is waiting to be sent.
 
-    It has read the written bytes minus those that still wait, here and in the kernel. The kernel takes more only once a
-    good part of its buffer is free, which may be megabytes.
+    The client has read the written bytes minus those that still wait here and in the kernel. The kernel takes more only
+    once a good part of its buffer is free, which may be megabytes.
     """
     left = connection.transport.get_write_buffer_size()
     if not left:
@@ -80,14 +81,14 @@ def _progress(connection: Http1Connection, now: float, before: _WriteProgress | 
 
 
 def _is_too_slow(progress: _WriteProgress, now: float, settings: Settings) -> bool:
-    """Whether a client has stopped reading, or reads below the minimum rate."""
+    """Return whether a client has stopped reading, or reads below the minimum rate."""
     late = now - progress.began - settings.answer_timeout
     too_little = late > 0 and progress.read - progress.first < late * settings.min_answer_rate
     return too_little or now - progress.moved > settings.answer_timeout
 
 
 def unsent_bytes(connection: socket.socket) -> int:
-    """Bytes written to the socket that the peer has not received; 0 if the kernel does not say."""
+    """Return the bytes written to the socket that the peer has not received, or 0 if the kernel does not say."""
     count = bytearray(4)
     with suppress(OSError):
         fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, count)
@@ -100,7 +101,7 @@ def reset_on_close(connection: socket.socket) -> None:
 
 
 def _cut_off(connection: Http1Connection) -> None:
-    """End a connection whose client does not read; unsent bytes are discarded, in the kernel too."""
+    """End a connection whose client does not read. Unsent bytes are discarded, including those in the kernel."""
     exchange: HttpExchange | None = connection.cycle
     if exchange is not None and not exchange.response_complete:
         exchange.refusal = "request_timeout"
@@ -109,7 +110,7 @@ def _cut_off(connection: Http1Connection) -> None:
 
 
 def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
-    """The refusal of a sender that has been too slow until `now`, None for all others."""
+    """Return the error for a sender that is too slow, or None."""
     settings = connection.settings
     exchange: HttpExchange | None = connection.cycle
     began = connection.request_began
@@ -125,7 +126,7 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
         return GatherError("deadline_exceeded", "the body had not arrived when the request's deadline passed")
     if connection.flow.read_paused:
         return None
-    resumed = connection.flow.resumed  # before that, the body waited to be read
+    resumed = connection.flow.resumed  # before that, reading was paused by the service
     waited = now - max(began, resumed)
     if now - max(connection.last_received, resumed) > settings.body_timeout:
         return GatherError("request_timeout", f"the body paused for more than {settings.body_timeout:g} s")
@@ -136,10 +137,10 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
 
 
 def _idles_too_long(connection: Http1Connection, now: float) -> bool:
-    """Whether no request is in progress and none has arrived for too long.
+    """Return whether no request is in flight and none has arrived for too long.
 
-    The rest of a body that was answered early is read and dropped for a while, so that the client gets to read the
-    answer instead of a reset.
+    If a request was answered before its whole body arrived, the rest is read and discarded for a while, so that the
+    client reads the response instead of a reset.
     """
     exchange: HttpExchange | None = connection.cycle
     if connection.in_header or (exchange is not None and not exchange.response_complete):

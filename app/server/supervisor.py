@@ -1,28 +1,29 @@
-"""Several processes on one port: a parent that starts them, replaces those that die, and stops them together.
+"""Run several worker processes on one port: a parent starts them, replaces dead ones, and stops them together.
 
 As with uvicorn's `--workers`, the parent binds one listening socket, and newly started processes inherit it. With a
 socket per process (SO_REUSEPORT), the connections in the backlog of a process that ends would be lost. Forked processes
-(gunicorn) would share the state of numba and threads. uvicorn's parent is not used because it lets a process accept
-connections before it can answer, notices a death only between pings that may take seconds, forwards no drain, and stops
-everything when a replacement does not start.
+(gunicorn) would share the state of numba and threads. uvicorn's own parent is not used because it lets a process accept
+connections before it can answer, notices a death only between pings that may take seconds, does not forward a drain,
+and stops everything when a replacement fails to start.
 
-Parent and worker (`app.server.worker_process`) talk over a socket pair, in single bytes:
+Parent and worker (`app.server.worker_process`) exchange single bytes over a socket pair:
 
     to the worker    g  warm up now: the kernels are in the cache       from the worker    o  the port is open
                      a  take connections                                                   w  warmed up
                      d  drain and end      l  leave: others carry on                       a  taking connections
                      h  end the delay      c  cut off what runs
 
-The end of the stream means that the other side has ended: the parent notices a death at once, and workers without a
-parent finish their requests and end.
+The end of the stream means that the other process has ended: the parent notices a death immediately, and workers
+without a parent finish their requests and exit.
 
-At start-up one worker accepts connections at once, to answer /livez, and compiles the kernels for all. The others wait
-for it. When all are warm, all accept connections and /readyz answers 200; no request ever reaches a worker that is not
-ready, so answers do not depend on the worker. A worker that cannot start at this stage ends the parent with 3.
+At start-up, the first worker accepts connections immediately, to answer /livez, and compiles the kernels for all. The
+other workers wait for it. When all are warm, all accept connections and /readyz answers 200. From then on no request
+reaches a worker that is not ready, so responses do not depend on the worker. If a worker fails at this stage, the
+parent exits with 3.
 
-Later the others carry on, and a failed start is tried again after a pause. If no worker is left, the port refuses
-connections rather than let clients wait, and after GIVE_UP_AFTER failures in a row the parent ends with 3 and leaves
-the decision to its own supervisor. A worker reads its settings from a file in memory (`WorkerStart`).
+After start-up, the remaining workers keep serving, and a failed start is retried after a pause. If no worker is left,
+the port refuses connections rather than let clients wait. After GIVE_UP_AFTER consecutive failures the parent exits
+with 3 and leaves the decision to its own supervisor. A worker reads its settings from a file in memory (`WorkerStart`).
 
 The module is long because the reaction to each event (a report, a death, a signal, a check of the clock) depends on the
 state of all workers.
@@ -55,20 +56,20 @@ from app.telemetry.shared_counters import CounterGroup, SlotHeader, join
 logger = logging.getLogger("gathernd")
 
 HANG_LOOKS: Final = 30
-"""A worker whose event loop has not run between this many checks of its parent, a second apart, is killed."""
+"""A worker is killed if its event loop has not run for this many of its parent's checks, which are a second apart."""
 START_S: Final = 600.0
-"""A worker that is not ready after this many seconds is killed."""
+"""A worker is killed if it is not ready after this many seconds."""
 GIVE_UP_AFTER: Final = 12
-"""Failed starts in a row, with no worker left, after which the parent ends: about half a minute."""
+"""The parent ends after this many consecutive failed starts without a remaining worker: about half a minute."""
 _KILL_AFTER_S: Final = 5.0
 """A worker is killed this many seconds after its drain should have ended."""
 _BACKOFF_S: Final = (0.1, 5.0)
-"""First and longest pause, in seconds, before a failed start is tried again; each is twice the one before."""
+"""First and longest pause, in seconds, before a failed start is retried. Each pause is twice the one before."""
 _SHORT_LIFE_S: Final = 1.0
-"""A worker that ends within this many seconds after it began to accept connections counts as a failed start."""
+"""A worker that ends within this many seconds of accepting connections counts as a failed start."""
 
 _FILES_S: Final = 1.0
-"""Seconds between two readings of the files that workers read."""
+"""Seconds between reads of the files that workers also read."""
 
 
 class Worker:
@@ -94,12 +95,12 @@ class Worker:
         return self.leave_by is not None
 
     def send(self, letter: bytes) -> None:
-        """Send the worker a command. If it has ended, the other end of the channel shows it."""
+        """Send a command to the worker. If it has ended, its channel reports that."""
         with suppress(OSError):
             self.channel.send(letter)
 
     def tell_to_accept(self) -> None:
-        """Let it accept connections, which it reports; it may have some before the report is read."""
+        """Tell the worker to accept connections. It may have some before its confirmation is read."""
         self.told_to_accept = True
         self.send(b"a")
 
@@ -110,8 +111,10 @@ class Worker:
 
 
 class Supervisor:
-    """The parent. A worker runs the Python text `program`, with the descriptor of its `WorkerStart` as argument, which
-    passes on `settings`, `store_token` and the current contents of the `watchers`' files.
+    """The parent process. A worker runs the Python source `program` with the descriptor of its `WorkerStart` as
+    argument.
+
+    `WorkerStart` passes on `settings`, `store_token` and the current contents of the `watchers`' files.
     """
 
     def __init__(
@@ -145,10 +148,10 @@ class Supervisor:
         self._next_start = 0.0
         self._next_look = 0.0
         self._rolling: list[Worker] | None = None
-        """The workers that the current restart has still to replace."""
+        """Workers that the current rolling restart has yet to replace."""
 
     def run(self) -> int:
-        """Start, supervise the workers until a signal, stop. Returns the exit code."""
+        """Start and supervise the workers until a signal arrives, then stop them. Returns the exit code."""
         wake_read, wake_write = socket.socketpair()
         wake_read.setblocking(False)
         wake_write.setblocking(False)
@@ -220,8 +223,8 @@ class Supervisor:
         try:
             with theirs, start.write() as file:
                 process = subprocess.Popen(  # noqa: S603  (our own interpreter and program)
-                    # -P: the current folder may hold anything. A separate process group: signals of a terminal are for
-                    # the parent, which passes them on.
+                    # -P: do not import from the current folder. A process group of its own: signals from a terminal
+                    # reach only the parent, which passes them on.
                     [sys.executable, "-P", "-c", self._program, str(file.fileno())],
                     pass_fds=(file.fileno(), start.channel, start.counters, *start.listeners),
                     stdin=subprocess.DEVNULL,
@@ -242,7 +245,7 @@ class Supervisor:
         if not received:
             self._ended(worker)
         elif self._stop_by is not None:
-            return  # it stops, whatever it reports
+            return  # the service is stopping, so reports no longer matter
         for letter in received:
             if letter == ord("w"):
                 self._warmed(worker)
@@ -297,7 +300,7 @@ class Supervisor:
         self._counters.add("gathernd_workers_died")
         logger.error("worker %d ended with %s", worker.process.pid, _shown(code))
         if worker.leaving:
-            # It was already replaced: how it ended does not count for the exit code of a later stop.
+            # It was already replaced, so its end does not affect the exit code of a later stop.
             return
         if not self._started:
             logger.error("the service cannot start: its worker's log lines above say why")
@@ -332,7 +335,7 @@ class Supervisor:
             logger.error("no worker is left: connections are refused, and a start is tried again in %g s", pause)
 
     def _serves(self) -> bool:
-        """Whether a worker accepts connections, or is about to."""
+        """Return whether a worker accepts connections or is about to."""
         return any(one.told_to_accept and not one.leaving for one in self._workers)
 
     # Regular checks
@@ -360,7 +363,7 @@ class Supervisor:
             if not self._rolling:
                 self._rolling = None
                 logger.info("the restart has ended")
-            # The next one leaves once the last one has ended and its successor accepts connections.
+            # Replace the next worker once the last one has ended and its successor accepts connections.
             elif all(one.accepting_since for one in staying):
                 old = self._rolling.pop(0)
                 if old in staying:
@@ -373,7 +376,7 @@ class Supervisor:
             elif worker.accepting_since is None:
                 overdue = now - worker.born > START_S
             else:
-                # Counted in checks, not in time: if everything stood still, as in a suspended machine, nothing hangs.
+                # Counted in checks, not seconds: after a suspension of the whole machine no worker must appear to hang.
                 beat = self._group.slots[worker.slot].header[SlotHeader.HEARTBEAT]
                 worker.looks_without_beat = worker.looks_without_beat + 1 if beat == worker.last_beat else 0
                 worker.last_beat = beat
@@ -399,7 +402,7 @@ class Supervisor:
                 worker.send(b"c" if number == signal.SIGINT else b"h")
 
     def _stop(self) -> None:
-        # As long as any process has the socket open, clients connect to it.
+        # Clients can connect as long as any process has the socket open.
         for listener in self._listeners:
             listener.close()
         self._stop_by = (
@@ -410,14 +413,15 @@ class Supervisor:
             if worker.told_to_accept:
                 worker.send(b"d")
             else:
-                # It has gathered nothing yet, and may be compiling for a while.
+                # It has served nothing yet, and may be compiling for a while.
                 worker.kill()
 
 
 def _watch(watcher: FileWatcher[Any]) -> None:
-    """Reload files whenever they change, like the workers. A worker that starts while a file is broken then gets the
-    contents that the others have, and no removed key. In a thread, because a file system may hang; an unexpected error
-    is logged and does not end it.
+    """Reload files whenever they change, as the workers do.
+
+    A worker that starts while a file is broken then gets the contents that the others use, without keys that have been
+    removed. This runs in a thread because file systems may hang. Unexpected errors are logged, and watching continues.
     """
     while True:
         sleep(_FILES_S)

@@ -1,10 +1,10 @@
 """TLS: the context for accepting connections, and files that are renewed while the service runs.
 
-Every new handshake uses the files as last read. If files cannot be used (a certificate and key that do not match while
-one is replaced after the other), the last good ones stay in use.
+Every new handshake uses the files as last read. If they cannot be used (for example a certificate and key that do not
+match while one of them is being replaced), the last good ones stay in use.
 
-A renewed pair gets a new context. OpenSSL keeps a pair for each kind of key, RSA and elliptic curves: in the old
-context, a pair of the other kind would stay next to the new one, for clients that prefer it.
+A renewed pair gets a new context. OpenSSL keeps one pair for each kind of key, RSA and elliptic curves; in the old
+context a pair of the other kind would stay available to clients that prefer it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,24 @@ from app.server.certificate_expiry import expiry
 logger = logging.getLogger("gathernd")
 
 SHUTDOWN_S: Final = 2.0
-"""Seconds a peer may take to answer the end of a connection."""
+"""Seconds that a peer may take to confirm the end of a connection."""
 WRITE_BYTES: Final = 1 << 20
-"""Bytes of one write of an answer: a write is encrypted whole, twice over, before its first byte is sent."""
+"""Bytes per write of a response.
+
+A write is encrypted whole, which takes twice its size, before its first byte is sent.
+"""
 _ALPN: Final = ("http/1.1",)
 
 
 class BadTls(Exception):
-    """The certificate, the key or the authorities cannot be used; says which and why, and never their content."""
+    """The certificate, key or authorities cannot be used.
+
+    The text says which and why, but never includes their content.
+    """
 
 
 class TlsFiles(NamedTuple):
-    """The files of `Tls`, as PEM."""
+    """The paths of the TLS files, in PEM format."""
 
     certificate: Path
     key: Path | None
@@ -42,9 +48,7 @@ class TlsFiles(NamedTuple):
 
 
 class Pem(NamedTuple):
-    """The current contents, as PEM: the key without a password, the certificate with its chain, clients'
-    authorities.
-    """
+    """Current contents as PEM: the key without a password, the certificate with its chain, and clients' authorities."""
 
     key: bytes
     certificate: bytes
@@ -52,7 +56,7 @@ class Pem(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The contents of the files, their context, and the earliest expiry of the certificates."""
+    """The contents of the files, the context made from them, and the earliest expiry of the certificates."""
 
     contents: Contents
     context: ssl.SSLContext
@@ -62,10 +66,11 @@ class Loaded(NamedTuple):
 class Tls:
     """The TLS context of the service: its certificate and, with `client_ca`, the authorities of clients' certificates.
 
-    The key may be in the file of the certificate. TLS 1.2 and later. `context` is for the next connection: renewed
-    files make a new one. Raises BadTls.
+    The key may be in the certificate's file. Supports TLS 1.2 and later. `context` is for the next connection; renewed
+    files replace it. Raises BadTls.
 
-    A worker that starts while the files cannot be used takes those that its parent has read before, of `last_good`.
+    A worker that starts while the files cannot be used takes the contents in `last_good`, which its parent has read
+    before.
     """
 
     def __init__(self, files: TlsFiles, last_good: LastGood | None = None) -> None:
@@ -80,11 +85,11 @@ class Tls:
 
     @property
     def expiry(self) -> float:
-        """When the current certificate, or one of its chain, expires, in seconds since 1970."""
+        """Earliest expiry of the current certificate and its chain, in seconds since 1970."""
         return self._in_force.expiry
 
     def pem(self) -> Pem:
-        """The current files, for a server with its own TLS. Raises BadTls for a key with a password."""
+        """Return the current contents for a server with its own TLS. Raises BadTls for a key with a password."""
         if self._files.password_file is not None:
             raise BadTls("gRPC takes no key with a password: leave out GATHERND_TLS_KEY_PASSWORD_FILE or gRPC")
         files, contents = self._files, self._in_force.contents
@@ -92,16 +97,19 @@ class Tls:
         return Pem(contents[files.key or files.certificate], contents[files.certificate], authorities)
 
     async def watch(self, interval: float = 1.0) -> None:
-        """Reload renewed files within a second. Runs until it is cancelled."""
+        """Watch the files and reload them when they are renewed, checking every `interval` seconds.
+
+        Runs until cancelled.
+        """
         await self.watcher.watch(self.take, interval)
 
     def take(self, found: Loaded) -> None:
-        """Use these files from now on."""
+        """Use renewed files from now on."""
         self._in_force = found
         logger.info("TLS: the renewed files are in force")
 
     def _read(self) -> Contents:
-        """The contents of the files. Raises BadTls if one cannot be read."""
+        """Read the files and return their contents. Raises BadTls if one cannot be read."""
         found = {}
         for path in self._files:
             if path is not None:
@@ -114,7 +122,7 @@ class Tls:
         return found
 
     def _load(self, found: Contents) -> Loaded:
-        """A context of these files. Raises BadTls."""
+        """Create a context from the files' contents. Raises BadTls."""
         files = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -130,11 +138,12 @@ class Tls:
         password = found[files.password_file].rstrip(b"\r\n") if files.password_file is not None else b""
         try:
             with ExitStack() as opened:
-                # OpenSSL reads pairs from files only, and these may change between two reads.
+                # OpenSSL can only load pairs from files, which may change between two reads, so give it copies in
+                # memory.
                 paths = [
                     opened.enter_context(memory_file(found[path])) for path in (files.certificate, files.key) if path
                 ]
-                # A function, because otherwise OpenSSL asks the terminal for the password of a key that has one.
+                # A function, because OpenSSL would otherwise ask the terminal for the password of an encrypted key.
                 context.load_cert_chain(paths[0], paths[1] if len(paths) > 1 else None, lambda: password)
         except (OSError, ValueError) as error:
             names = " and ".join(path.name for path in (files.certificate, files.key) if path)

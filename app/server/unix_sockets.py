@@ -1,9 +1,9 @@
-"""Unix sockets that the service listens on: files whose mode and owner decide who may connect.
+"""Unix sockets that the service listens on. Mode and owner of their files decide who may connect.
 
-A socket is made in a folder that only this user may enter, gets its mode and owner there, and moves to its path once it
-accepts connections. So nobody connects before the mode is set, and if two services start at once, one sees the other's
-socket. A start replaces the file of a killed service. It is refused if another program listens at the path, or if the
-path is another kind of file.
+A socket is created in a folder that only this user may enter, gets its mode and owner there, and moves to its path once
+it accepts connections. So nobody can connect before the mode is set, and if two services start at once, one sees the
+other's socket. The file left behind by a killed service is replaced. The start is refused if another program listens at
+the path, or if the path is another kind of file.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Final, Self
 from app.server.listening_sockets import BACKLOG, CannotListen
 
 LONGEST_PATH: Final = 107
-"""Bytes of a Unix socket's path on Linux (sockaddr_un), without the final zero."""
+"""Longest path of a Unix socket on Linux in bytes (sockaddr_un), without the final zero."""
 _CONNECT_S: Final = 1.0
 _NAME: Final = "socket"
 _KEEP: Final = -1
-"""chown's value for an unchanged owner."""
+"""chown's value to leave the owner unchanged."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class Permissions:
     owner: str | None
 
     def ids(self) -> tuple[int, int]:
-        """The ids of user and group, -1 for an unchanged one. Raises CannotListen if a name is unknown."""
+        """Return the ids of user and group, -1 to leave one unchanged. Raises CannotListen if a name is unknown."""
         user, _, group = (self.owner or "").partition(":")
         return _number(user, "user"), _number(group, "group")
 
 
 class UnixSocket:
-    """One path at which the service listens. `setting` is the variable that names it, for messages.
+    """A path at which the service listens. `setting` is the environment variable that sets it, for messages.
 
-    `folder_address` is where the socket is bound, and `put_in_place` moves it to its path. As a context manager it
+    The socket is bound to `folder_address`, and `put_in_place` moves it to its path. Used as a context manager, it
     removes the file at the end.
     """
 
     def __init__(self, path: Path, permissions: Permissions, setting: str) -> None:
-        """Check the path, and that a socket can be made there. Raises CannotListen."""
+        """Check the path, and that a socket can be created there. Raises CannotListen."""
         self.path = path.absolute()
         self._setting = setting
         self._mode = permissions.mode
@@ -66,8 +66,8 @@ class UnixSocket:
             self._folder = Path(tempfile.mkdtemp(prefix=".gathernd-", dir=self.path.parent))
         except OSError as error:
             raise self._refusal(error.strerror or "the folder cannot be written to") from None
-        # Through the descriptor the path is short, however long the folder's is. It stays open until the process ends:
-        # gRPC removes the file of its socket when its server ends, and finds none there.
+        # The path through the descriptor is short even if the folder's is long. It stays open until the process ends,
+        # because gRPC removes its socket's file when its server ends; by then there is none at this address.
         self._folder_fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -78,11 +78,11 @@ class UnixSocket:
 
     @property
     def folder_address(self) -> str:
-        """Where to bind the socket before it is put in place."""
+        """The address to bind the socket to before it is put in place."""
         return f"/proc/self/fd/{self._folder_fd}/{_NAME}"
 
     def listen(self) -> socket.socket:
-        """A socket that accepts connections at the path. Raises CannotListen."""
+        """Return a socket that accepts connections at the path. Raises CannotListen."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.bind(self.folder_address)
@@ -97,7 +97,7 @@ class UnixSocket:
         return made
 
     def put_in_place(self) -> None:
-        """Set mode and owner of the socket, which is bound to `folder_address` and listens, and move it to its path.
+        """Set mode and owner of the socket, which is listening at `folder_address`, and move it to its path.
 
         Raises CannotListen.
         """
@@ -117,7 +117,7 @@ class UnixSocket:
         self._placed = found.st_dev, found.st_ino
 
     def remove(self) -> None:
-        """Remove the file, unless another has replaced it, and the leftovers of an attempt."""
+        """Remove the socket's file, unless another has replaced it, and the leftovers of a failed attempt."""
         with suppress(OSError), self._locked():
             found = self.path.lstat()
             if (found.st_dev, found.st_ino) == self._placed:
@@ -129,7 +129,7 @@ class UnixSocket:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the folder: nobody else adds a socket or removes one meanwhile."""
+        """Lock the folder, so that no other service adds or removes a socket in the meantime."""
         parent = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(parent, fcntl.LOCK_EX)
@@ -138,7 +138,7 @@ class UnixSocket:
             os.close(parent)
 
     def _check_free(self) -> None:
-        """Raise CannotListen if the path has anything other than the socket of a service that has ended."""
+        """Raise CannotListen if the path holds anything except the socket of a service that has ended."""
         try:
             found = self.path.lstat()
         except FileNotFoundError:
@@ -165,7 +165,10 @@ class UnixSocket:
 
 
 def is_private(mode: int) -> bool:
-    """Whether only its user and group may connect to a socket of this mode: to connect is to write."""
+    """Return whether only the user and group may connect to a socket of this mode.
+
+    Connecting needs write permission.
+    """
     return not mode & stat.S_IWOTH
 
 

@@ -25,12 +25,12 @@ logger = logging.getLogger("gathernd")
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """The data that a worker process gets from its parent, in a file in memory: no limit on arguments or variables
-    applies.
+    """The data that a worker process gets from its parent.
 
-    `listeners`, `channel` and `counters` are file descriptors, `slot` is the worker's place in the counters. The rest
-    is for the program that makes the application: all settings (the environment is ignored), the token that opens the
-    store, gRPC's addresses, and the last good files of keys, TLS and a router.
+    It is passed in a file in memory, because arguments and environment variables have size limits. `listeners`,
+    `channel` and `counters` are file descriptors, and `slot` is the worker's place in the counters. The rest is for the
+    program that creates the application: all settings (the environment is ignored), the token that opens the store,
+    gRPC's addresses, and the last good files of keys, TLS and a router.
     """
 
     settings: dict[str, Any]
@@ -44,21 +44,21 @@ class WorkerStart:
     last_good: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def write(self) -> BinaryIO:
-        """Write this to a new file, which the caller closes. Raises OSError."""
+        """Write this to a new file in memory. The caller closes it. Raises OSError."""
         file = os.fdopen(os.memfd_create("gathernd-worker", os.MFD_CLOEXEC), "wb", buffering=0)
         file.write(json.dumps(asdict(self)).encode())
         return file
 
     @classmethod
     def read(cls, fd: int) -> WorkerStart:
-        """Read what the parent has written; closes `fd`."""
+        """Read the data that the parent wrote, and close `fd`."""
         with os.fdopen(fd, "rb") as file:
             file.seek(0)
             return cls(**json.load(file))
 
 
 class WorkerServer(Server):
-    """A worker's server: it accepts connections from the parent's socket when the parent says so."""
+    """A worker's server. It accepts connections from the parent's sockets when the parent says so."""
 
     def __init__(self, start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
         tls = None if options.tls is None else Tls(options.tls, last_good=start.last_good)
@@ -74,7 +74,7 @@ class WorkerServer(Server):
             app.readiness.waiting_for.append("workers")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, and report to the parent."""
+        """Start the application and report to the parent."""
         loop = asyncio.get_running_loop()
         self._channel.setblocking(False)
         loop.add_reader(self._channel.fileno(), self._receive)
@@ -118,13 +118,13 @@ class WorkerServer(Server):
                 self.application.readiness.done("workers")
                 self._send(b"a")
             else:
-                self.listen()  # the parent has shut the sockets down if all workers had died
+                self.listen()  # the parent shuts the sockets down when all workers have died
                 self.acceptor.start()
                 self._starting = asyncio.ensure_future(self._start_and_report())
         elif letter == ord("d"):
             self.drain()
         elif letter == ord("l"):
-            # The other workers carry on: the service as a whole stays ready.
+            # The other workers keep serving, so the service as a whole stays ready.
             self.leave()
         elif letter in b"hc":
             self.end_drain(cut=letter == ord("c"))
@@ -138,7 +138,7 @@ class WorkerServer(Server):
             self._channel.send(letter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Like a single process."""
+        """Shut down like a single process, after any start in progress."""
         self.stop_listening()
         if self._starting is not None:
             await asyncio.wait((self._starting,))  # a socket that does not listen yet could not be stopped
@@ -147,13 +147,13 @@ class WorkerServer(Server):
             self._beating.cancel()
 
     async def _beat(self) -> None:
-        """Show the parent that this worker's event loop runs, from its start until its last request has finished."""
+        """Show the parent that this worker's event loop runs, from start-up until its last request has finished."""
         while True:
             await asyncio.sleep(_BEAT_S)
             self._counters.header[SlotHeader.HEARTBEAT] += 1
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second until the worker stops."""
+        """Run ten times a second until the worker stops: publish and balance its connections."""
         if self.acceptor is not None and self.acceptor.accepting:
             self.acceptor.publish_count()
             if counter % 10 == 0:
@@ -162,5 +162,5 @@ class WorkerServer(Server):
 
 
 def work(start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
-    """Run as a worker process until the parent stops it; `app` counts in the slot that `start` names."""
+    """Run as a worker process until the parent stops it. `app` counts in the slot that `start` names."""
     run(WorkerServer(start, options, app))

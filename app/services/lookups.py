@@ -371,10 +371,9 @@ class Lookups(Runner):
         residents: Sequence[Resident],
         request: ServedRequest,
     ) -> tuple[LookupRun, Sequence[Resident], Sequence[Resident], Sequence[int]]:
-        """Return what the kernel is to read: the run, and for each feature its content and its table; then feature
-        numbers.
+        """Return what the kernel reads: the run, the content of each feature, its table, and the numbers of features.
 
-        The kernel looks up the numbered features. Here these are all features, from the tables of the store.
+        The kernel looks up the features with these numbers. Here they are all features, with the store's tables.
         """
         del call, request
         return run, residents, residents, range(len(residents))
