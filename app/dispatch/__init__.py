@@ -1,1 +1,1 @@
-"""Where work runs: the choice by size, the measured rates behind it, and the pool of threads."""
+"""Where work runs: the decision by size, the measured rates that it uses, and the thread pool."""

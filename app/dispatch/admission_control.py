@@ -1,7 +1,7 @@
-"""Admission: decides, before any work, whether a request may begin.
+"""Admission: decide, before any work, whether a request may start.
 
-A request whose body is large or of unknown length is decided when its header has arrived, so that a full service
-refuses before it reads the body.
+If a body is large or of unknown length, the decision is made as soon as the header has arrived, so an overloaded
+service refuses before it reads the body.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from app.errors import GatherError
 from app.memory.budget import Budget
 
 SMALL_BODY_BYTES: Final = 1 << 16
-"""Bodies of up to this many bytes are read on the event loop, without a place in a queue."""
+"""Maximum bytes of a body that is read on the event loop without a place in a queue."""
 
 
 class Admission:
-    """Checks that a request can run: bytes of `budget`, a thread of `pool`, a place in `body_reads` for a large body,
-    and fewer than `requests` others in progress.
+    """Checks that a request can run.
+
+    It needs bytes of `budget`, a thread of `pool`, a place in `body_reads` for a large body, and fewer than `requests`
+    other requests in flight.
     """
 
     def __init__(self, budget: Budget, pool: RequestThreadPool, requests: int) -> None:
@@ -29,7 +31,7 @@ class Admission:
         self.body_reads = BodyReadLimit(budget, queue_timeout=pool.queue_timeout)
 
     def too_many(self) -> GatherError:
-        """The refusal of a request at the limit of requests in progress."""
+        """Return the error for a request beyond the limit on requests in flight."""
         return GatherError(
             "overloaded",
             f"{self.requests} requests are in progress, which is the limit",
@@ -38,10 +40,11 @@ class Admission:
         )
 
     def admit(self, size: int | None) -> None:
-        """Check a request whose body, of `size` bytes or of unknown length (None), is still to be read.
+        """Check a request whose body is not read yet. `size` is the size of the body in bytes, or None if it is
+        unknown.
 
-        Raises payload_too_large if the memory budget can never hold it, and overloaded if it cannot now or if the queue
-        is full.
+        Raises payload_too_large if the body exceeds the whole memory budget, and overloaded if there is no room for it
+        now or the queue is full.
         """
         if size is not None:
             self.budget.admit_now(size)

@@ -1,12 +1,12 @@
 """Decide where a gather runs: on the GPU, split over threads, on the event loop, or on one thread of the pool.
 
-Size decides: the number of items that a gather picks and of bytes that it copies. The machine's measured rates turn
-GATHERND_LOOP_MAX_US and GATHERND_SPLIT_MIN_US into thresholds for both. `BackendChooser.decide` takes the first open
-route in the order of `ROUTES`. It is a pure function, so tests need neither a GPU nor a certain machine. An explanation
-prints the same decision.
+The decision depends on size: the number of items that a gather picks and of bytes that it copies. The machine's
+measured rates turn GATHERND_LOOP_MAX_US and GATHERND_SPLIT_MIN_US into thresholds for both. `BackendChooser.decide`
+takes the first open route in the order of `ROUTES`. It is a pure function, so tests need neither a GPU nor a certain
+machine. An explanation prints the same decision.
 
-Work around a gather is small below LARGE_INDEX_SCAN, LARGE_COPY or FEW_STRINGS. The event loop does small work itself,
-a thread the rest.
+Work other than the gather itself runs on the event loop if it is below LARGE_INDEX_SCAN, LARGE_COPY or FEW_STRINGS, and
+on a thread otherwise.
 """
 
 from __future__ import annotations
@@ -20,35 +20,38 @@ from app.operators.gather_plan import Plan
 from app.tensors.gather_call import Device
 
 LARGE_INDEX_SCAN: Final = 1 << 14
-"""Number of indices from which a thread checks them: NumPy takes 0.1 to 0.3 ms for this many."""
+"""Number of indices from which they are checked on a thread. NumPy takes 0.1 to 0.3 ms for this many."""
 LARGE_COPY: Final = 1 << 18
-"""Number of bytes from which a thread writes them: 5 to 50 µs, the longer time into fresh pages."""
+"""Number of bytes from which they are written on a thread. It takes 5 to 50 µs, the longer time into fresh pages."""
 FEW_STRINGS: Final = 1 << 10
-"""Most strings whose sizes are added up on the event loop: each length may be anywhere in memory."""
+"""Maximum number of strings whose sizes are added up on the event loop. Each length may be anywhere in memory."""
 
 Route = Literal["loop", "thread", "split", "gpu"]
 ROUTES: Final[tuple[Route, ...]] = ("gpu", "split", "loop", "thread")
 """The routes in order of preference."""
 
 NEAR_BYTES: Final = 1 << 20
-"""Most bytes of data that fit a core's cache."""
+"""Maximum bytes of data that fit into a core's cache."""
 CACHE_LINE: Final = 64
-"""Bytes of memory traffic per item, at least."""
+"""Minimum bytes of memory traffic per item."""
 _LOOP_HAND_OFFS: Final = 10
-"""Most hand-offs that a gather may hold the event loop: a longer one loses less than a tenth by moving to a thread, and
-all other requests gain.
+"""Maximum time for which a gather may block the event loop, in hand-offs. A longer gather loses less than a tenth of
+its time by moving to a thread, and all other requests gain.
 """
 _LOOP_BOUNDS_S: Final = (50e-6, 1500e-6)
-"""Bounds of that time, because a hand-off measured on a busy machine is unreliable."""
+"""Bounds of that time in seconds, because a hand-off measured on a busy machine is unreliable."""
 _SPLIT_MIN_S: Final = 10e-6
-"""Shortest gather that is shared: sharing takes about a microsecond."""
+"""Seconds of the shortest gather that is split. Splitting takes about a microsecond."""
 _HELPER_S: Final = 20e-6
-"""Time of a split per further helper: a helper arrives 10 to 40 µs after it is woken (`thread_team`)."""
+"""Seconds of work in a split for each additional helper.
+
+A helper starts 10 to 40 µs after it is woken (`thread_team`).
+"""
 NO_STRINGS: Final = "strings cannot be held by a GPU"
 
 
 class Size(NamedTuple):
-    """Items that a gather picks and bytes that it copies; or a threshold of both (infinity: never reached)."""
+    """Items that a gather picks and bytes that it copies, or a threshold for both (infinity: never reached)."""
 
     items: float
     bytes: float
@@ -59,14 +62,14 @@ NEVER: Final = Size(inf, inf)
 
 
 def size_of(plan: Plan) -> Size:
-    """The size of a gather. Components of indices count as items if there are more of them than slices."""
+    """Return the size of a gather. Its items are the components of indices or the slices, whichever are more."""
     slices = plan.batches * plan.tuples
     items = max(plan.index_items, slices) if plan.slice_items else plan.index_items
     return Size(items, (slices * plan.slice_items + plan.copied_items) * plan.item_size)
 
 
 def device_bytes(plan: Plan) -> int:
-    """Most bytes of device memory that a gather takes besides the copy of its data."""
+    """Return the maximum device memory of a gather in bytes, without the copy of its data."""
     return 8 * plan.index_items + plan.output_bytes
 
 
@@ -74,8 +77,9 @@ def device_bytes(plan: Plan) -> int:
 class Rates:
     """Rates of this machine in seconds, from `measured_rates`.
 
-    `hand_off_s` is the way to a thread of the pool and back. One thread takes `byte_s` per byte that it copies from
-    memory; per item picked at random it takes `near_item_s` from data in a core's cache and `far_item_s` from memory.
+    `hand_off_s` is the time for a hand-off to a pool thread and back. A thread takes `byte_s` per byte that it copies
+    from memory. Per item picked at random it takes `near_item_s` from data in a core's cache and `far_item_s` from
+    memory.
     """
 
     hand_off_s: float
@@ -85,11 +89,13 @@ class Rates:
 
 
 TYPICAL: Final = Rates(hand_off_s=30e-6, byte_s=0.15e-9, near_item_s=1e-9, far_item_s=5e-9)
-"""Rates of a usual server, used until the machine is measured."""
+"""Rates of a typical server, used until the machine is measured."""
 
 
 class Thresholds(NamedTuple):
-    """Longest gather for the event loop, shortest to split, and shortest part that is worth another helper."""
+    """The largest gather for the event loop, the smallest to split, and the smallest part that justifies another
+    helper.
+    """
 
     loop: Size
     split: Size
@@ -97,14 +103,14 @@ class Thresholds(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The facts besides plan and machine that a decision depends on. A plan meets few combinations of them."""
+    """The inputs of a decision other than plan and machine. A plan meets few combinations of them."""
 
     device: Device = "auto"
     """The device that the request asks for."""
     cpu_only: str | None = None
     """Why no GPU can run the gather, such as strings; None if one can."""
     cold: bool = False
-    """Whether reading the data waits for the disk; then the event loop takes no part in it."""
+    """Whether reading the data requires disk I/O. If so the event loop does not read it."""
     on_gpu: bool = False
     """Whether the GPU holds a copy of the data."""
 
@@ -128,7 +134,7 @@ class ChosenRoute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision where a gather runs, with its reasons."""
+    """The decision about where a gather runs, with its reasons."""
 
     choice: ChosenRoute
     """The route that runs."""
@@ -139,11 +145,11 @@ class Decision:
     routes: tuple[ConsideredRoute, ...]
     """Every route, in the order of `ROUTES`: the choice is the first open one."""
     missed_bytes: int
-    """Bytes of memory that the gather reads here and would read on a GPU with a copy of the data; else 0."""
+    """Bytes of memory that the gather reads here but would read on a GPU that had a copy of the data; else 0."""
     refused: str | None
     """Why the requested device cannot run it; None if it can."""
     depends_on_request: bool
-    """Whether a copy on the GPU or the device cpu would change the decision, for data in memory."""
+    """Whether the decision would change with a copy on the GPU or with the device cpu, for data in memory."""
 
     @property
     def device(self) -> Literal["cpu", "gpu"]:
@@ -152,7 +158,7 @@ class Decision:
 
     @property
     def fallback(self) -> ChosenRoute:
-        """The route if the device fails: the one without a GPU, with a thread in place of the event loop."""
+        """The route if the device fails: the route without a GPU, on a thread instead of the event loop."""
         return ChosenRoute("split" if self.cpu.parts > 1 else "thread", self.cpu.parts)
 
 
@@ -165,11 +171,12 @@ _ON_GPU: Final = ChosenRoute("gpu")
 
 @dataclass(frozen=True)
 class BackendChooser:
-    """Decides by the service's settings and the machine's rates.
+    """Chooses a route by the service's settings and the machine's rates.
 
-    When one of them changes, a new chooser replaces it, and cached decisions of the old one are void. `no_gpu` says why
-    there is no GPU, None if there is one. The GPU has `gpu_memory` bytes for gathers, runs those from `gpu_from` on
-    under `auto`, and with `always_gpu` all that it can hold. `force_route` is for tests and measurements.
+    When one of them changes, a new chooser replaces this one, and cached decisions of the old one are void. `no_gpu` is
+    the reason why there is no GPU, or None if there is one. The GPU has `gpu_memory` bytes for gathers. Under `auto` it
+    runs gathers from size `gpu_from` on, or with `always_gpu` all that fit into its memory. `force_route` is for tests
+    and measurements.
     """
 
     threads: int
@@ -184,7 +191,7 @@ class BackendChooser:
 
     @cached_property
     def loop_max_s(self) -> float:
-        """Seconds of the longest gather for the event loop: the setting, or a number of hand-offs."""
+        """Seconds of the longest gather for the event loop: the setting, or a multiple of the hand-off time."""
         if self.loop_max_us is not None:
             return self.loop_max_us * 1e-6
         low, high = _LOOP_BOUNDS_S
@@ -192,7 +199,7 @@ class BackendChooser:
 
     @cached_property
     def near(self) -> Thresholds:
-        """Thresholds for data that fits a core's cache."""
+        """Thresholds for data that fits into a core's cache."""
         return self._thresholds(self.rates.near_item_s)
 
     @cached_property
@@ -211,9 +218,9 @@ class BackendChooser:
     def decide(self, plan: Plan, facts: Facts = USUAL) -> Decision:
         """Decide where a gather with this plan runs.
 
-        A gather above the event loop's threshold never runs on the loop or is led by it, because all other requests
-        would wait. A request that names a device gets it or is refused. Under `auto` the GPU runs gathers from data
-        that it has a copy of, from its threshold on and if its memory has room.
+        The event loop neither runs nor leads a gather above its threshold, because all other requests would wait. A
+        request that names a device gets it or is refused. Under `auto` the GPU runs a gather if it holds a copy of the
+        data, the gather reaches its threshold, and its memory has room.
         """
         size, slices = size_of(plan), plan.batches * plan.tuples
         near = plan.batches * plan.block_items * plan.item_size <= NEAR_BYTES
@@ -261,7 +268,7 @@ class BackendChooser:
     def _only_route(
         self, facts: Facts, has_gpu: bool, split: ConsideredRoute, loop: ConsideredRoute
     ) -> tuple[Route | None, str]:
-        """The only route that the request or the settings leave, if any, and why they close the others."""
+        """Return the only route that the request or the settings allow (None: no restriction), and the reason."""
         if facts.device == "gpu":
             return "gpu", "the request asks for the device gpu"
         may_use_gpu = has_gpu and facts.device == "auto"

@@ -1,9 +1,9 @@
-"""Limits how many large bodies are read at a time; the others wait in order of arrival.
+"""Limit how many large bodies are read concurrently. The others wait in order of arrival.
 
-Reading a thousand bodies at once takes the memory of all of them and finishes none: in the end all are refused after
-most of the work. So only a few are read, and only while the memory budget has room for them and for answers of the same
-size. The other senders wait, as on a slow network. Only brisk bodies count: a slow one does not block the others,
-however large it is announced.
+Reading a thousand bodies at once would need the memory for all of them and finish none: all would be refused after most
+of the work. So only a few bodies are read at a time, and only while the memory budget has room for them and for
+responses of the same size. The other senders wait, as on a slow network. Only brisk bodies count: a slow body does not
+block the others, whatever its announced size.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from app.memory.budget import SMALL_REQUEST_BYTES, Budget, MemoryReservation
 MAX_BODY_READS: Final = 8
 TICK_S: Final = 0.02
 ACTIVE_BYTES: Final = 1 << 16
-"""Bytes per tick from which a body is brisk: 3 MB a second."""
+"""Bytes per tick from which a body is brisk: 3 MB/s."""
 JUDGED_AFTER: Final = 5
-"""Ticks over which that is measured: bytes arrive in bursts, one per round trip."""
+"""Ticks over which the rate of a body is measured. Bytes arrive in bursts, one per round trip."""
 _AHEAD: Final = 10
-"""Room is kept for the bytes that a brisk body will bring in this many times JUDGED_AFTER ticks (a second) at its
-present rate.
+"""Room is reserved for the bytes that a brisk body will bring in this many times JUDGED_AFTER ticks (one second), at
+its current rate.
 """
 GRACE_S: Final = 0.25
-"""Seconds for which a waiting body counts as brisk; after them only if ACTIVE_BYTES of it have arrived."""
+"""Seconds for which a waiting body counts as brisk. Later it does only if ACTIVE_BYTES of it have arrived."""
 _CHECKED_PER_TICK: Final = 64
-"""Waiting bodies checked for closed connections per tick: a connection that is not read reports nothing."""
+"""Waiting bodies whose connections are checked per tick: a connection that is not read does not report that it is
+closed.
+"""
 
 
 class IncomingBody(Protocol):
-    """A body in transit. `on_disconnect` is called if its client disconnects while the connection is read."""
+    """A body in transit. `on_disconnect` is called if its client disconnects while the connection is being read."""
 
     on_disconnect: Callable[[], None] | None
 
@@ -47,22 +49,24 @@ class IncomingBody(Protocol):
         ...
 
     def unread(self) -> int:
-        """Further bytes that wait in the socket."""
+        """Return the number of further bytes that wait in the socket."""
         ...
 
     def ask_for_it(self) -> None:
-        """Ask a sender that waits for it (100-continue) to begin the body."""
+        """Send 100-continue to a sender that waits for it."""
         ...
 
     def client_has_gone(self) -> bool:
-        """Whether its client has disconnected before the end; asks the system, and then closes the connection."""
+        """Return whether the client disconnected before the end of the body. Polls the socket, and closes a dead
+        connection.
+        """
         ...
 
 
 class BodyReadLimit:
-    """The bodies that are being read, and the waiting ones in order of arrival.
+    """The bodies being read, and the waiting ones in order of arrival.
 
-    All methods are for one event loop, from its own thread. The timer runs only while a body waits.
+    Use all methods from the thread of one event loop. The timer runs only while a body waits.
     """
 
     def __init__(self, budget: Budget, body_reads: int = MAX_BODY_READS, queue_timeout: float = 3600.0) -> None:
@@ -71,21 +75,23 @@ class BodyReadLimit:
         self.queue_timeout = queue_timeout
         self.waiting: deque[_Body] = deque()
         self._reading: dict[IncomingBody, _Body] = {}
-        self._unanswered: dict[MemoryReservation, int] = {}  # bytes of the body and of an answer as long
+        self._unanswered: dict[MemoryReservation, int] = {}  # bytes of the body plus a response of the same size
         self._ticking = False
         self._ticks = 0
-        self._next_check = 0  # of the waiting bodies, the next to be checked
+        self._next_check = 0  # index of the next waiting body to check
 
     def full(self, queue: int, size: int | None) -> bool:
-        """Whether the limit of waiting bodies, `queue` or one, is reached; small ones are counted separately."""
+        """Return whether the maximum number of bodies (`queue`, at least one) already waits. Small bodies count
+        separately.
+        """
         waiting = [each for each in self.waiting if each.small] if _is_small(size) else self.waiting
         return len(waiting) >= max(queue, 1)
 
     async def acquire(self, body: IncomingBody, size: int | None, patience: float = inf) -> None:
-        """Wait until `body`, announced to have `size` bytes if that is known, may be read; `release` must follow.
+        """Wait until `body` may be read. Call `release` afterward. `size` is its announced size in bytes, or None.
 
-        Raises overloaded after `queue_timeout` seconds, deadline_exceeded after `patience`, ClientGone if its client
-        disconnects first.
+        Raises overloaded after `queue_timeout` seconds, deadline_exceeded after `patience` seconds, and ClientGone if
+        the client disconnects first.
         """
         waiting = _Body(body, size)
         behind = self.waiting and not waiting.small
@@ -93,7 +99,7 @@ class BodyReadLimit:
         if not behind and self._free() > 0 and (waiting.small or self._fits(waiting, self._planned())):
             self._reading[body] = waiting
             return
-        body.ask_for_it()  # to see whether it arrives
+        body.ask_for_it()  # to see whether the body arrives
         waiting.future = asyncio.get_running_loop().create_future()
         self.waiting.append(waiting)
         body.on_disconnect = waiting.abandon
@@ -117,37 +123,39 @@ class BodyReadLimit:
                 self.waiting.remove(waiting)
 
     def expect_answer(self, reservation: MemoryReservation, size: int) -> None:
-        """A body of `size` bytes has been read for the request of `reservation`: an answer of that size may follow."""
+        """Record that a body of `size` bytes was read for the request of `reservation`. A response of that size may
+        follow.
+        """
         if not _is_small(size):
             self._unanswered[reservation] = 2 * size
 
     def begin_answer(self, reservation: MemoryReservation) -> None:
-        """The request of `reservation` is being answered: it will not charge more."""
+        """Record that the request of `reservation` is being answered, so it will not charge more memory."""
         self._unanswered.pop(reservation, None)
 
     def release(self, body: IncomingBody) -> None:
-        """`body` has been read, or its client has disconnected."""
+        """End the read of `body`: it is complete, or its client has disconnected."""
         if self._reading.pop(body, None) is not None and self.waiting:
             self._admit()
 
     def _free(self) -> int:
-        """How many more bodies may be read."""
+        """Return how many more bodies may be read now."""
         return self.body_reads - sum(body.brisk for body in self._reading.values())
 
     def _planned(self) -> int:
-        """Bytes of the budget that are held, or soon will be, for brisk bodies and for answers."""
-        for reservation in [each for each in self._unanswered if not each.held]:  # their requests have ended
+        """Return the bytes of the budget that are held, or soon will be, for brisk bodies and for responses."""
+        for reservation in [each for each in self._unanswered if not each.held]:  # for requests that have ended
             del self._unanswered[reservation]
         answers = sum(max(0, both - reservation.held) for reservation, both in self._unanswered.items())
         coming = sum(max(0, body.counted - _charged(body.incoming.received)) for body in self._reading.values())
         return self.budget.used + answers + coming
 
     def _fits(self, waiting: _Body, planned: int) -> bool:
-        """Whether a body and its answer fit in addition to `planned`.
+        """Return whether a body and its response fit in addition to `planned` bytes.
 
-        Room for the body alone is enough in two cases. First, no other body is brisk, all held bytes are for answers,
-        and the body has waited for half of its time: the clients of those answers read slowly, and its own answer may
-        be short. Second, body and answer can never fit together.
+        Room for the body alone is enough in two cases. First, no other body is brisk, all held bytes are for responses,
+        and the body has waited for half of its timeout: the clients of those responses read slowly, and its own
+        response may be short. Second, body and response together exceed the whole budget.
         """
         total, both = self.budget.total, waiting.counted
         if both == 0 or planned + both <= total:
@@ -157,7 +165,9 @@ class BodyReadLimit:
         return both > total or waiting.waited() >= self.queue_timeout / 2
 
     def _admit(self) -> None:
-        """Start reading bodies while there is room. Small ones, which have another budget, may overtake large ones."""
+        """Start reading bodies while there is room. Small bodies have a separate budget, so they may overtake large
+        ones.
+        """
         free, planned = self._free(), self._planned()
         blocked = False
         for waiting in tuple(self.waiting):
@@ -197,10 +207,11 @@ class BodyReadLimit:
 
 
 class _Body:
-    """A body that waits to be read, or is being read. Room is kept for `counted` bytes of it while it is `brisk`.
+    """A body that is waiting to be read, or is being read. While it is `brisk`, room is reserved for `counted` bytes of
+    it.
 
-    `both` is the size of it and of an answer as long, 0 if unknown or if it is in the budget for `small` requests. Its
-    reader awaits `future` if it has to wait.
+    `both` is the size of the body plus a response of the same size; 0 if unknown, or if the body is charged to the
+    budget for `small` requests. If the body must wait, its reader awaits `future`.
     """
 
     __slots__ = ("before", "begun", "both", "brisk", "counted", "future", "incoming", "small")
@@ -208,7 +219,7 @@ class _Body:
     future: asyncio.Future[None]
 
     def __init__(self, incoming: IncomingBody, size: int | None) -> None:
-        self.before: int | None = None  # bytes that had arrived when it was last checked while being read; None before
+        self.before: int | None = None  # bytes received at the last check during the read; None before the first check
         self.begun = monotonic()
         self.incoming = incoming
         self.small = _is_small(size)
@@ -217,17 +228,17 @@ class _Body:
         self.counted = 0
 
     def waited(self) -> float:
-        """Seconds that it has waited."""
+        """Return the seconds for which the body has waited."""
         return monotonic() - self.begun
 
     def look(self) -> None:
-        """Update whether it arrives, or has just begun to, before it is read. Its sender may only claim to send."""
+        """Update `brisk` and `counted` before the body is read. A sender may announce a body and not send it."""
         come = self.incoming.received + self.incoming.unread()
         self.brisk = self.waited() < GRACE_S or come >= ACTIVE_BYTES
         self.counted = self.both if self.brisk else 0
 
     def judge(self, least: int) -> None:
-        """Update whether it is brisk while it is read, and how many bytes count: at least `least`, if it is as long.
+        """Update `brisk` and `counted` while the body is read. `counted` is at least `least` if the body is that long.
 
         A body that has been read for less than JUDGED_AFTER ticks is unchanged.
         """
@@ -239,16 +250,16 @@ class _Body:
         self.before = received
 
     def abandon(self) -> None:
-        """The client has disconnected: raise ClientGone to the reader."""
+        """Raise ClientGone in the reader, because the client has disconnected."""
         if not self.future.done():
             self.future.set_exception(ClientGone())
 
 
 def _is_small(size: int | None) -> bool:
-    """Whether a body of `size` bytes is charged to the budget for small requests."""
+    """Return whether a body of `size` bytes is charged to the budget for small requests."""
     return size is not None and size <= SMALL_REQUEST_BYTES
 
 
 def _charged(received: int) -> int:
-    """How many of the `received` bytes of a body are charged to the budget for large requests."""
+    """Return how many of the `received` bytes of a body are charged to the budget for large requests."""
     return received if received > SMALL_REQUEST_BYTES else 0

@@ -13,21 +13,21 @@ logger = logging.getLogger("gathernd")
 
 
 def allow_gpu(device: gather_call.Device, workers: int) -> None:
-    """Raise NoDevice if a service for `device` with this many worker processes uses no GPU."""
+    """Raise NoDevice if a service for `device` with `workers` worker processes must not use a GPU."""
     if device == "cpu":
         raise NoDevice("this service uses no GPU (GATHERND_DEVICE=cpu)")
     if workers > 1:
-        # One process owns the device and its copies; the answer must not depend on the worker.
+        # One process owns the device and its copies. With several workers, responses would depend on the worker.
         raise NoDevice("this service has several workers; a GPU needs a service of one process")
 
 
 def may_use_gpu(device: gather_call.Device, workers: int) -> bool:
-    """Whether a service for `device` with this many worker processes might find a GPU."""
+    """Return whether a service for `device` with `workers` worker processes may find a GPU. Does not open one."""
     return device != "cpu" and workers == 1 and find_spec("cupy") is not None
 
 
 def find_gpu(device: gather_call.Device, workers: int, memory: int | None) -> Device:
-    """The GPU, with at most `memory` bytes of its memory. Raises NoDevice with the reason if there is none."""
+    """Open the GPU, limited to `memory` bytes of its memory. Raises NoDevice, with the reason, if there is none."""
     allow_gpu(device, workers)
     try:
         module = import_module("app.kernels.cupy_gpu.device")

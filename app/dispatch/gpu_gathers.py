@@ -1,12 +1,12 @@
-"""Gathers on a GPU: the copies of resident tensors there, running, and what happens on errors.
+"""Gathers on a GPU: copies of resident tensors, execution, and error handling.
 
-Which gathers run there is decided in `choose_backend`. A resident tensor is copied to the device
+`choose_backend` decides which gathers run there. A resident tensor is copied to the device
 
-- at once, for a request that asks for the device gpu;
-- in the background, under `auto`, once gathers have read as many bytes of memory here as the copy has that the device
-  would have read. Whatever requests come later, that costs at most twice what knowing them would have cost.
+- at once, for a request with the device gpu;
+- in the background, under `auto`, once gathers have read as many bytes from host memory as the copy has and a copy
+  would have saved. For any sequence of requests, the total cost is then at most twice the optimum.
 
-Nothing here imports CuPy or needs a GPU: the device is a `app.kernels.gpu_interface.Device`.
+This module does not import CuPy or need a GPU: the device is a `app.kernels.gpu_interface.Device`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ from app.tensors.tensor import Tensor
 logger = logging.getLogger("gathernd")
 
 THREADS: Final = 4
-"""Gathers at a time: the number of the device's streams."""
+"""Concurrent gathers, equal to the number of the device's streams."""
 _MAX_REMEMBERED: Final = 4096
 _WARN_INTERVAL_S: Final = 60.0
 
 
 class Outcome(NamedTuple):
-    """The result of a gather on the device: the first bad index or -1, the output, and the ETag of resident data."""
+    """The result of a gather on the device: the first invalid index or -1, the output, and the data's ETag if
+    resident.
+    """
 
     bad: int
     out: NDArray[Any]
@@ -49,17 +51,20 @@ class Outcome(NamedTuple):
 
 
 class Gpu:
-    """One device with its running gathers and its copies of tensors. For the event loop."""
+    """One device with its gathers in flight and its copies of tensors. Use it from the event loop."""
 
     def __init__(self, device: Device, threshold: Size, queue: int, queue_timeout: float = 3600.0) -> None:
-        """The device runs gathers from `threshold` on; `queue` gathers may wait, each for `queue_timeout` seconds."""
+        """Create the queue for a device that runs gathers from size `threshold` on.
+
+        At most `queue` gathers wait, each for at most `queue_timeout` seconds.
+        """
         self.device = device
         self.threshold = threshold
         self.pool = RequestThreadPool(THREADS, queue, queue_timeout)
         self.on_failure: Callable[[str], None] = lambda why: None
-        """Called once, when the device has failed, with the reason."""
+        """Called once with the reason when the device fails."""
         self.on_fallback: Callable[[], None] = lambda: None
-        """Called when the CPU runs a gather that was meant for the device."""
+        """Called when the CPU runs a gather that was routed to the device."""
         self._failed = False
         self.copies = GpuTensorCopies(device)
         self._missed_bytes: BoundedCache[str, float] = BoundedCache(_MAX_REMEMBERED)
@@ -78,13 +83,13 @@ class Gpu:
         started: Callable[[], None],
         request: ServedRequest | None = None,
     ) -> Outcome | None:
-        """Gather on the device into `out`. Returns None if that failed and the request does not insist on the device.
+        """Gather on the device into `out`. Returns None if it failed and the request does not require the device.
 
-        `started` is called in a thread when the gather begins; `request` is as for the pool. If the request asks for
-        the device gpu, raises overloaded for lack of device memory and device_unavailable for a broken device. Also
-        raises what the pool raises, and ContentChanged.
+        `started` is called in a thread when the gather starts; `request` is passed to the pool. If the request has the
+        device gpu, raises overloaded if device memory is short and device_unavailable if the device is broken. May also
+        raise ContentChanged and the errors of `RequestThreadPool.run`.
         """
-        assert isinstance(plan, GatherPlan)  # which plans the service has run on the CPU
+        assert isinstance(plan, GatherPlan)  # the service runs other plans on the CPU
         indices = call.indices.array
 
         def work() -> Outcome:
@@ -119,13 +124,13 @@ class Gpu:
     # Copies of resident tensors
 
     def has_copy(self, etag: str) -> bool:
-        """Whether the device holds a copy of the content with this ETag."""
+        """Return whether the device holds a copy of the content with this ETag."""
         return etag in self.copies
 
     def count_missed(self, name: str, content: ResidentTensor, missed_bytes: int) -> None:
-        """Count the bytes that a gather read here for lack of a copy; make the copy once they reach its size.
+        """Count bytes that a gather read from host memory for lack of a copy. Start a copy when they reach its size.
 
-        Does nothing for content that is copied already, or that the device cannot hold.
+        Does nothing if the content is already copied, or does not fit into the device.
         """
         etag, nbytes = content.etag, content.tensor.items.nbytes
         if missed_bytes <= 0 or etag in self.copies or nbytes > self.device.memory:
@@ -153,12 +158,12 @@ class Gpu:
             self._missed_bytes.pop(content.etag, None)
 
     def close(self) -> None:
-        """Run the waiting gathers, and free the device's memory."""
+        """Run the queued gathers, then free the device's memory."""
         self.pool.close()
         self.copies.clear()
 
     def _mark_failed(self, why: str) -> None:
-        """The device reported an error, after which this process cannot use it any more."""
+        """Record that the device reported an error. This process does not use it again."""
         if not self._failed:
             logger.error("the GPU failed and is not used until the service restarts: %s", why)
             self._failed = True

@@ -1,7 +1,7 @@
-"""The copies of resident tensors on the GPU, made on demand; the least recently used is dropped when memory is short.
+"""Copies of resident tensors on the GPU, made on demand and evicted in LRU order when device memory is short.
 
-A copy is keyed by the ETag of its content: the upload's content id and the number of scatters since. An ETag never
-names two contents, so a copy is never stale. `sweep` drops copies whose ETag no tensor has any more.
+The key of a copy is the ETag of its content: the upload's content id and the number of scatters since. An ETag never
+names two contents, so a copy is never stale. `sweep` drops copies whose ETag belongs to no tensor any more.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Result = TypeVar("Result")
 
 
 class ContentChanged(VersionChanged):
-    """A scatter changed the content during its copy to the device."""
+    """A scatter changed the content while it was being copied to the device."""
 
 
 class TensorCopy:
-    """A copy on the device, its number of current readers, and the names of the tensors with that content."""
+    """A copy on the device, the number of its current readers, and the names of the tensors with that content."""
 
     __slots__ = ("items", "names", "readers")
 
@@ -32,7 +32,7 @@ class TensorCopy:
 
 
 class GpuTensorCopies:
-    """The copies on one device. Methods that allocate memory block; any thread may call them."""
+    """The copies on one device. Methods that allocate memory block. All methods are thread-safe."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -50,9 +50,9 @@ class GpuTensorCopies:
         return sum(copy.items.nbytes for copy in list(self._copies.values()))
 
     def acquire(self, name: str, content: ResidentTensor) -> TensorCopy:
-        """Return the copy of `content`, that of tensor `name`, made now if needed; `release` must follow.
+        """Return the copy of `content`, the content of tensor `name`. Makes it if needed. Call `release` afterward.
 
-        Raises OutOfDeviceMemory, DeviceFailed and ContentChanged.
+        May raise OutOfDeviceMemory, DeviceFailed or ContentChanged.
         """
         found = self._find(name, content.etag)
         if found is None:
@@ -67,7 +67,7 @@ class GpuTensorCopies:
         return found
 
     def release(self, copy: TensorCopy) -> None:
-        """A reader has finished with the copy."""
+        """Release a copy after `acquire`."""
         with self._lock:
             copy.readers -= 1
 
@@ -92,7 +92,7 @@ class GpuTensorCopies:
         return copy
 
     def with_eviction(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, retried after each copy that could be dropped when memory was short."""
+        """Return the result of `work`. If memory is short, evict a copy and retry, until no copy can be evicted."""
         while True:
             try:
                 return work()
@@ -101,7 +101,7 @@ class GpuTensorCopies:
                     raise
 
     def _evict(self) -> bool:
-        """Drop the least recently used copy without readers; False if there is none."""
+        """Drop the least recently used copy without readers. Returns False if there is none."""
         with self._lock:
             for etag, copy in self._copies.items():
                 if copy.readers == 0:
@@ -111,7 +111,10 @@ class GpuTensorCopies:
         return False
 
     def sweep(self, etag_of: Callable[[str], str | None]) -> None:
-        """Drop copies of contents that no tensor has any more; `etag_of` gives the current ETag of a name. Cheap."""
+        """Drop copies whose content belongs to no tensor any more.
+
+        `etag_of` returns the current ETag of a name. Cheap.
+        """
         with self._lock:
             for etag, copy in list(self._copies.items()):
                 copy.names = {name for name in copy.names if etag_of(name) == etag}
@@ -119,5 +122,5 @@ class GpuTensorCopies:
                     del self._copies[etag]
 
     def clear(self) -> None:
-        """Drop all copies; their memory is free once their readers have finished."""
+        """Drop all copies. Their memory is freed when their readers have finished."""
         self._copies.clear()

@@ -1,7 +1,7 @@
-"""Measure the rates for `choose_backend` in a fraction of a second, and keep them on disk.
+"""Measure the rates for `choose_backend` in a fraction of a second, and cache them on disk.
 
-The file is for one machine and one version of the software: its name has a digest of both. A GPU's thresholds are
-measured at each start, because the machine may have another GPU then.
+A file is valid for one machine and one version of the software: its name contains a digest of both. The thresholds of a
+GPU are measured at each start, because the GPU may have been replaced.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ except ImportError:
 logger = logging.getLogger("gathernd")
 
 _NEAR_BYTES: Final = 1 << 15
-"""Data that a few calls bring into the first-level cache."""
+"""Bytes of data that a few calls bring into the L1 cache."""
 _FAR_BYTES: Final = 1 << 26
-"""Data too large for any cache of a core."""
+"""Bytes of data that exceed any cache of a core."""
 _ITEM: Final = 4
 _ROW: Final = 4096
 """Bytes of the slices for the rate of items, and for the rate of bytes."""
 _ITEMS: Final = 1 << 16
 _ROWS: Final = 1 << 10
 _SHORT_ITEMS: Final = 1 << 13
-"""Items of a gather for the hand-off: about as long as the shortest that is handed off."""
+"""Items of the gather that measures the hand-off. It takes about as long as the shortest gather that is handed off."""
 _REPEATS: Final = 5
 _ROUNDS: Final = 25
-_FLOOR: Final = 1e-13  # seconds: a difference of two measured times may be zero or negative
+_FLOOR: Final = 1e-13  # seconds; the difference of two measured times may be zero or negative
 _GPU_GAIN: Final = 0.9
-"""A GPU must take less than this part of the CPU's time."""
+"""A GPU must take less than this fraction of the CPU's time."""
 _MOST_GPU_ITEMS: Final = 1 << 20
 
 
 def machine_rates(kernel: Kernel, cache_dir: Path, *, refresh: bool = False) -> Rates:
-    """Return the rates of this machine from the file in `cache_dir`, or measure them and write it.
+    """Load the rates of this machine from the file in `cache_dir`, or measure them and write the file.
 
-    A cache that cannot be read or written costs a measurement at each start and is logged.
+    If the cache cannot be read or written, each start measures again and logs a warning.
     """
     path = cache_dir / f"rates-{_fingerprint(kernel)}.json"
     rates = None if refresh else _load(path)
@@ -78,15 +78,15 @@ def machine_rates(kernel: Kernel, cache_dir: Path, *, refresh: bool = False) -> 
 
 
 def measure(kernel: Kernel) -> Rates:
-    """Time the kernel on items from a cache and from memory, on rows, and in another thread."""
+    """Measure the kernel on items from a cache and from memory, on rows, and in another thread."""
     source = np.random.default_rng(1)
     data = np.ones(_FAR_BYTES // 4, np.uint32)
 
     def gather(size: int, width: int, count: int) -> Callable[[], int]:
-        """A gather of `count` slices of `width` bytes from the first `size` bytes of data."""
+        """Make a gather of `count` slices of `width` bytes from the first `size` bytes of data."""
         rows = size // width
         plan = GatherPlan(1, count, (rows,), width // _ITEM, _ITEM, False, True)
-        # Each call has new indices: repeated slices would be in the caches.
+        # Use new indices for each call: repeated slices would be cached.
         indices = cycle([source.integers(0, rows, count) for _ in range(_REPEATS + 1)])
         out = np.zeros(plan.output_items, np.uint32)
         return lambda: kernel.run(plan, data[: size // 4], next(indices), out)
@@ -101,8 +101,8 @@ def measure(kernel: Kernel) -> Rates:
 def measure_gpu(device: Device, kernel: Kernel, threads: int, nbytes: int = _FAR_BYTES) -> Size:
     """Find the fewest items, and the fewest bytes in long rows, for which a GPU with a copy of the data is faster.
 
-    Both are timed as whole gathers, including the transfer of indices and output. The data has `nbytes`, or an eighth
-    of the device's memory if that is less. Raises OutOfDeviceMemory and DeviceFailed.
+    Whole gathers are timed, including the transfer of indices and output. The data has `nbytes` bytes, or an eighth of
+    the device's memory if that is less. May raise OutOfDeviceMemory or DeviceFailed.
     """
     nbytes = max(min(nbytes, device.memory // 8) // _ROW, 1) * _ROW
     source = np.random.default_rng(1)
@@ -126,9 +126,9 @@ def measure_gpu(device: Device, kernel: Kernel, threads: int, nbytes: int = _FAR
 
 
 async def _measure_hand_off(work: Callable[[], Any]) -> float:
-    """How many seconds longer `work` takes in a thread of the pool than in this one, by the medians of both.
+    """Return how many seconds longer `work` takes in a pool thread than in this thread, by the medians of both.
 
-    Each side runs a few times in a row; the first run does not count, because its memory is in the other core's caches.
+    Each side runs several times in a row. Its first run is discarded, because its memory is in the other core's caches.
     """
     pool = RequestThreadPool(1, 0)
     here, in_pool = [], []
@@ -155,7 +155,7 @@ def _best(work: Callable[[], Any]) -> float:
 
 
 def _load(path: Path) -> Rates | None:
-    """The rates in the file; None if there is no file, or it is incomplete."""
+    """Return the rates in the file, or None if it is missing or incomplete."""
     try:
         rates = Rates(**json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError):
@@ -168,7 +168,10 @@ def _load(path: Path) -> Rates | None:
 
 
 def _fingerprint(kernel: Kernel) -> str:
-    """A digest of the machine, the software's versions and the kernels' sources, which change without the version."""
+    """Return a digest of the machine, the software versions, and the kernel sources.
+
+    The sources are included because they may change without a new version.
+    """
     names = (field.name for field in fields(Rates))
     versions = (__version__, np.__version__, version("numba"), platform.python_version())
     parts = (cpu_model(), platform.machine(), str(os.cpu_count()), kernel.name, *versions, *names)
@@ -180,7 +183,7 @@ def _fingerprint(kernel: Kernel) -> str:
 
 
 def cpu_model() -> str:
-    """The system's description of its processor, "" if unknown."""
+    """Return the operating system's description of the processor, or "" if unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

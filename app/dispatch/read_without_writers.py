@@ -1,4 +1,4 @@
-"""Read a resident tensor with the writers locked out, if scatters keep changing it."""
+"""Read a resident tensor while writers are locked out. Needed if scatters keep changing it."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ from app.errors import GatherError
 from app.tensors.tensor import Tensor
 
 RunInLockThread = Callable[[str, Callable[[], None]], Awaitable[None]]
-"""Runs a function that may wait for the lock of the named tensor in a thread, so that other tensors do not wait for it.
-"""
+"""Runs a function that may wait for the lock of the named tensor in a thread, so as not to block other tensors."""
 _MAX_TIMEOUT_S: Final = 1e6
-"""Longer than any request may wait, and short enough for the event loop's clock."""
+"""Longer than any request may wait, and within the range of the event loop's clock."""
 
 
 class VersionChanged(Exception):
-    """A resident tensor changed while it was read: the read mixes versions and must be repeated."""
+    """A resident tensor changed during a read. The read mixes versions and must be repeated."""
 
 
 class ExcludesWriters(Protocol):
     """A content whose writers can be locked out."""
 
     def exclude_writers(self) -> AbstractContextManager[object]:
-        """A context in which it does not change; entering it blocks."""
+        """Return a context in which the content does not change. Entering it blocks."""
         ...
 
 
 class ResidentTensor(ExcludesWriters, Protocol):
-    """A resident tensor at one version, as `app.store.Resident` is."""
+    """A resident tensor at one version. `app.store.Resident` implements it."""
 
     tensor: Tensor
     etag: str
 
     @property
     def is_consistent(self) -> bool:
-        """Whether everything read since this object was made is of one version, the one of `etag`."""
+        """Whether everything read since this object was created belongs to one version, that of `etag`."""
         ...
 
     def refreshed(self) -> Self:
-        """The same content at its current version."""
+        """Return the same content at its current version."""
         ...
 
 
 async def default_thread(name: str, work: Callable[[], None]) -> None:
-    """Run `work` in a thread of asyncio, whatever the tensor."""
+    """Run `work` in an asyncio thread, for any tensor."""
     del name
     await asyncio.to_thread(work)
 
@@ -57,9 +56,9 @@ async def default_thread(name: str, work: Callable[[], None]) -> None:
 async def without_writers(
     content: ExcludesWriters, name: str, run_in_lock_thread: RunInLockThread, deadline: float
 ) -> AsyncIterator[None]:
-    """A context in which no scatter changes `content`, that of tensor `name`. `deadline` is a time of `perf_counter`.
+    """Return a context in which no scatter changes `content`, the content of tensor `name`.
 
-    Raises deadline_exceeded when it passes before the writers could be kept out.
+    `deadline` is a time of `perf_counter`. Raises deadline_exceeded if it passes before the writers are locked out.
     """
     lock = _AbandonableContext(content.exclude_writers())
     try:
@@ -78,7 +77,7 @@ async def without_writers(
 
 
 class _AbandonableContext:
-    """A context that is entered in a thread, and left at once if its caller has given up by then."""
+    """A context that is entered in a thread. If the caller has already given up, it is left immediately."""
 
     def __init__(self, context: AbstractContextManager[object]) -> None:
         self._context = context
@@ -87,7 +86,7 @@ class _AbandonableContext:
         self.entered = False
 
     def enter(self) -> None:
-        """Enter it, unless `leave` was called. Blocks."""
+        """Enter the context, then leave it at once if `leave` has been called. Blocks."""
         self._context.__enter__()
         with self._lock:
             self.entered = not self._left
@@ -95,7 +94,7 @@ class _AbandonableContext:
             self._context.__exit__(None, None, None)
 
     def leave(self) -> None:
-        """Leave it, now or as soon as it is entered."""
+        """Leave the context, now or as soon as `enter` has entered it."""
         with self._lock:
             self._left, entered = True, self.entered
         if entered:

@@ -1,11 +1,11 @@
-"""The pool of threads for gathers that are too long for the event loop; it refuses requests when it is full.
+"""The thread pool for gathers that are too long for the event loop. It refuses requests when it is full.
 
-Plain threads wait on one queue and answer through the loop. Measured, this hand-off takes about half of the time of
-`loop.run_in_executor`, and a fifth under load.
+Plain threads wait on one queue and return results through the event loop. In measurements this hand-off took about half
+the time of `loop.run_in_executor`, and a fifth under load.
 
-A request may need several calls: decompress, read, gather, write. Only its first call is refused when the queue is
-full, and its later calls run before those of new requests. Otherwise an overloaded service would spend most of its time
-on requests that it refuses in the end.
+A request may need several calls: decompress, read, gather, write. Only its first call is refused if the queue is full,
+and later calls take precedence over those of new requests. Otherwise an overloaded service would spend most of its time
+on requests that it finally refuses.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """The client closed its connection before its request was complete or carried out: no answer can be sent."""
+    """The client closed its connection before the request was complete or executed. No response can be sent."""
 
 
 def past_deadline() -> GatherError:
-    """The refusal of a request that has waited too long."""
+    """Return the error for a request that has waited past its deadline."""
     return GatherError("deadline_exceeded", "the request waited until its deadline passed", retry_after=1)
 
 
 class RequestThreadPool:
-    """Runs calls in `threads` threads; `queue` more may wait, each for `queue_timeout` seconds.
+    """Runs calls in `threads` threads. Up to `queue` more calls wait, each for at most `queue_timeout` seconds.
 
-    All methods are for one event loop, from its own thread. Threads start with the first call.
+    Use all methods from the thread of one event loop. Threads start with the first call.
     """
 
     def __init__(self, threads: int, queue: int, queue_timeout: float = 3600.0) -> None:
@@ -48,13 +48,13 @@ class RequestThreadPool:
         self._free = self._capacity = threads + queue
         self._admitted_calls: deque[_PoolCall] = deque()
         self._new_calls: deque[_PoolCall] = deque()
-        self._wakeups: SimpleQueue[bool] = SimpleQueue()  # one True for each queued call, False ends a thread
+        self._wakeups: SimpleQueue[bool] = SimpleQueue()  # True for each queued call; False ends a thread
         self._threads: list[Thread] = []
         self._closed = False
 
     @property
     def in_use(self) -> int:
-        """Calls that are running or waiting."""
+        """Number of calls that are running or waiting."""
         return self._capacity - self._free
 
     @property
@@ -65,8 +65,8 @@ class RequestThreadPool:
     async def run(self, work: Callable[[], Result], request: ServedRequest | None = None) -> Result:
         """Run `work` in a thread, for `request` if it is given.
 
-        Raises overloaded if too many calls wait or this one has waited too long, deadline_exceeded if its deadline
-        passes while it waits, not_ready after `close`, and ClientGone.
+        Raises overloaded if too many calls wait or this one has waited too long, deadline_exceeded if the request's
+        deadline passes while it waits, not_ready after `close`, and ClientGone if the client disconnects.
         """
         if self._closed:
             raise GatherError("not_ready", "the service is stopping", retry_after=1)
@@ -109,11 +109,11 @@ class RequestThreadPool:
             del future
 
     async def run_unless(self, short: bool, work: Callable[[], Result], request: ServedRequest | None = None) -> Result:
-        """Run `work`: here if it is `short`, else as `run` does."""
+        """Run `work` in the calling thread if it is `short`, else with `run`."""
         return work() if short else await self.run(work, request)
 
     def overloaded(self) -> GatherError:
-        """The refusal of a request when the queue is full."""
+        """Return the error for a request when the queue is full."""
         return GatherError(
             "overloaded",
             "too many gathers are waiting for a thread",
@@ -122,7 +122,7 @@ class RequestThreadPool:
         )
 
     def close(self) -> None:
-        """Run the queued calls, then end the threads; later calls are refused."""
+        """Run the queued calls, then end the threads. Later calls are refused."""
         self._closed = True
         for _ in self._threads:
             self._wakeups.put(False)
@@ -131,7 +131,7 @@ class RequestThreadPool:
         self._threads.clear()
 
     def _time_out(self, work: _PoolCall, is_past_deadline: bool) -> None:
-        """A call has waited for the full timeout."""
+        """Drop a call that has waited too long."""
         if is_past_deadline:
             work.drop(past_deadline())
         else:
@@ -158,7 +158,7 @@ class RequestThreadPool:
 
 
 class _PoolCall:
-    """A call: its result, and the future that its request awaits."""
+    """A call, its result, and the future that its request awaits."""
 
     __slots__ = ("_begun", "_dropped", "_failure", "_lock", "_loop", "_release", "_result", "_work", "future")
 
@@ -173,11 +173,13 @@ class _PoolCall:
         self._lock = Lock()
 
     def abandon(self) -> None:
-        """The client has disconnected: drop the call unless it has begun."""
+        """Drop the call, unless it has started, because its client has disconnected."""
         self.drop(ClientGone())
 
     def drop(self, reason: Exception) -> None:
-        """Raise `reason` to the caller and free its place in the queue, unless it has begun. From the event loop."""
+        """Fail the call with `reason` and free its place in the queue, unless it has started. Call it on the event
+        loop.
+        """
         with self._lock:
             if self._begun or self._dropped or self.future.done():
                 return
@@ -187,7 +189,7 @@ class _PoolCall:
         self.future.set_exception(reason)
 
     def run(self) -> None:
-        """Run it, in a thread of the pool, unless it was dropped."""
+        """Run the call in a pool thread, unless it was dropped."""
         with self._lock:
             if self._dropped:
                 return
@@ -199,13 +201,13 @@ class _PoolCall:
             except BaseException as failure:  # noqa: BLE001  (the caller raises it)
                 self._failure = failure
         del work
-        # RuntimeError: the loop was closed meanwhile, and no request waits any more.
+        # RuntimeError: the loop has been closed, so no request waits any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._set_result)
 
     def _set_result(self) -> None:
         self._release()
-        # The failure's traceback refers to the frame of `run` and so to the call's arrays: keep no cycle.
+        # The failure's traceback refers to the frame of `run`, and so to the call's arrays. Do not keep this cycle.
         failure, self._failure = self._failure, None
         if self.future.cancelled():
             if failure is not None:
