@@ -143,7 +143,10 @@ class ImportRecords:
         return page, found[limit - 1].id if len(found) > limit else None
 
     def cancel(self, number: str) -> bool:
-        """Have an import end, or forget one that has ended; False if there is none. Raises insufficient_storage."""
+        """Cancel an import, or forget one that has ended. Returns False if none exists.
+
+        Raises insufficient_storage.
+        """
         record = self.find(number)
         if record is None:
             return False

@@ -288,7 +288,7 @@ class LocalStore(StoredTensors):
 
     @contextmanager
     def _locked(self, reference: str) -> Iterator[Row | None]:
-        """The version that a reference names, None if there is none, within its tensor's lock: that stays so in it."""
+        """Take the lock of a reference's tensor and return the version, or None; both stay valid inside the context."""
         while True:
             row = self._index.find(reference)
             with self.group.locks.tensor(reference if row is None else row.name):

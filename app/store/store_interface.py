@@ -112,7 +112,7 @@ class Store:
         return NameRecord(name)
 
     def version_numbers(self, name: str) -> list[int]:
-        """The numbers of the versions of a tensor that are kept, or of the one that an alias names; else none."""
+        """Return the numbers of a tensor's versions, or of the version an alias names; empty for an unknown name."""
         own = self.record_of(name)
         return [one.number for one in own.versions] if own.alias is None else [own.alias.version]
 

@@ -1,1 +1,1 @@
-"""A tensor's file and the disk below it: uploads, mappings, downloads, synchronous writes, reserve, leftovers."""
+"""A tensor's file and the disk access below it: uploads, mappings, downloads, synchronous writes, leftovers."""

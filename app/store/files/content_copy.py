@@ -1,4 +1,4 @@
-"""Copying a content block by block, each compared with its checksum, into a file that has all of its scatters."""
+"""Copy a content block by block into a file that includes all of its scatters, checking each block's checksum."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from app.tensors.buffer_type import Buffer
 
 _BLOCKS_AT_ONCE: Final = 16
 Read = Callable[[int, int], Buffer]
-"""Bytes from and to an offset of the blocks, which begin behind the first page."""
+"""Returns the bytes between two offsets, counted after the first page."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A content to copy. `read` returns its blocks; `checksums` hold for all blocks except those in `changed`.
+    """A content to copy. `read` returns its bytes; `checksums` are valid for all blocks except those in `changed`.
 
-    `words` are written to the first page, next to the sequence and the time.
+    `words` are written to the first page, along with the sequence and the time.
     """
 
     description: Description
@@ -80,9 +80,9 @@ def _check_blocks(
     table: NDArray[np.uint32],
     changed: Collection[int],
 ) -> None:
-    """Compare whole blocks, from block number `first` on, with the checksums in `table`, which gets those that changed.
+    """Compare whole blocks with their checksums; `first` is the number of the first block in `piece`.
 
-    Raises BadFile.
+    Writes the checksums of changed blocks to `table`. Raises BadFile.
     """
     with memoryview(piece) as view:
         if len(view) != size:
@@ -97,7 +97,7 @@ def _check_blocks(
 
 
 class SealedFile:
-    """A file as `copy_content` has written it, open for reading."""
+    """A file written by `copy_content`, open for reading."""
 
     def __init__(self, path: Path) -> None:
         """Raises BadFile and OSError."""
@@ -116,7 +116,7 @@ class SealedFile:
             raise
 
     def read(self, begin: int, end: int) -> bytes:
-        """Bytes of the blocks, as `copy_content` asks for them."""
+        """Return bytes between two offsets, in the form that `copy_content` requests."""
         return read_at(self._fd, PAGE + begin, end - begin)
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
-"""Every call by which the store changes the disk or shared memory, so that tests can stop the process at each.
+"""All calls with which the store changes the disk or shared memory, so that tests can stop the process at each.
 
-The functions are looked up on this module at every call (`disk_writes.fsync(...)`), never imported by name: a test that
+Callers look the functions up on this module (`disk_writes.fsync(...)`) and never import them by name: a test that
 replaces one here replaces it everywhere.
 """
 
@@ -22,18 +22,21 @@ _WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE, linux/fs.h
 _WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says of a disk without room."""
+"""Error numbers that mean that the disk is full."""
 _AT_ONCE: Final = 1 << 18
-"""Bytes of one call of the system. One of 4 MiB takes ext4 three to eight times as long as sixteen of these."""
+"""Bytes of one write call. On ext4, one call of 4 MiB takes three to eight times as long as sixteen of these."""
 
 
 def create(path: Path) -> int:
-    """A new file for reading and writing, which must not exist; its descriptor."""
+    """Create a file for reading and writing, which must not exist. Returns its descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
 
 
 def open_or_create(path: Path) -> int:
-    """A file for reading and writing, made if it does not exist; its descriptor. Raises NotRegular and OSError."""
+    """Open a file for reading and writing, creating it if necessary. Returns its descriptor.
+
+    Raises NotRegular and OSError.
+    """
     return open_regular(path, os.O_RDWR | os.O_CREAT)
 
 
@@ -54,7 +57,7 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
 
 
 def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:
-    """Let `change` store to a writable mapping; one step for the tests, however many stores it makes."""
+    """Let `change` write to a writable mapping. Tests count this as one step, however many writes it makes."""
     change(mapping)
 
 
@@ -64,18 +67,18 @@ def fsync(fd: int) -> None:
 
 
 def flush_range(fd: int, offset: int, size: int) -> None:
-    """Have the system write a part of a file, and wait for it; does nothing where the system lacks the call.
+    """Make the kernel write a part of a file, and wait for it. Does nothing if the system lacks the call.
 
-    It does not replace fsync: the disk may still hold the bytes in its cache. The system reports an error once, either
+    It does not replace fsync: the disk may still hold the bytes in its cache. The kernel reports an error once, either
     here or at fsync. Raises OSError.
     """
     _sync_range(fd, offset, size, _WRITE_AND_WAIT)
 
 
 def begin_flush(fd: int, offset: int, size: int) -> None:
-    """Have the system begin to write a part of a file, so that an fsync later waits less. Raises OSError.
+    """Make the kernel start to write a part of a file, so that a later fsync waits less. Raises OSError.
 
-    Two files of 512 MiB that were written together were durable 0.4 s sooner, of 2.3 s (2026-11-28, 2 cores).
+    It made two files of 512 MiB, written together, durable 0.4 s sooner, out of 2.3 s (2026-11-28, 2 cores).
     """
     _sync_range(fd, offset, size, _WRITE)
 
@@ -101,18 +104,18 @@ def fsync_folder(path: Path) -> None:
 
 
 def truncate(fd: int, size: int) -> None:
-    """Cut a file, or lengthen it with zeros."""
+    """Truncate a file, or extend it with zeros."""
     os.ftruncate(fd, size)
 
 
 def allocate(fd: int, size: int) -> None:
-    """Lengthen a file to `size` bytes and have the disk keep room for them. Raises OSError."""
+    """Extend a file to `size` bytes and reserve disk space for them. Raises OSError."""
     if size:
         os.posix_fallocate(fd, 0, size)
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file a new name, in place of the file that has it, if any."""
+    """Rename a file, replacing any file that has the new name."""
     source.rename(target)
 
 
@@ -127,5 +130,5 @@ def unlink(path: Path) -> None:
 
 
 def commit(connection: sqlite3.Connection) -> None:
-    """Make a transaction of the catalogue durable."""
+    """Commit a catalogue transaction, durably."""
     connection.execute("COMMIT")

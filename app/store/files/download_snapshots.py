@@ -1,17 +1,17 @@
-"""Keeps one version of a content for a download, which may take longer than a scatter can wait.
+"""Keep one version of a content for a download, which may take longer than a scatter can wait.
 
-A snapshot is a file beside the content: before a scatter changes a page it copies the page there, once; the reader
-takes copied pages from the snapshot and all others from the content itself. A snapshot never shares blocks with the
-content (reflink): a store to a shared block of a mapping needs room, and a full disk then ends the process (SIGBUS).
+A snapshot is a separate file. Before a scatter changes a page, it copies the page there, once. The reader takes copied
+pages from the snapshot and all others from the content. A snapshot never shares blocks with the content (reflink):
+writing to a shared block of a mapping needs free space, and on a full disk the process would be killed (SIGBUS).
 
-    <file>.<random>         one byte for each page, 1 where the page was copied; then the pages, each in its own place.
-                            The pages are those of the items, and then those of the key file but for the heap of
-                            strings, of which no byte in use ever changes. The file is sparse, and has its full length
-                            from the start. It is truncated to nothing where the disk had no room for a page: the
-                            scatter goes on, the download ends.
+    <file>.<random>         one byte for each page, 1 if the page was copied; then the pages, each at a fixed place.
+                            The pages are those of the items, then those of the key file, except its string heap,
+                            whose bytes in use never change. The file is sparse, and has its full length from the
+                            start. It is truncated to zero if the disk has no room for a page: the scatter continues
+                            and the download ends.
 
-The reader holds a lock (flock) on the file as long as it reads, so that files of dead readers are recognized. The word
-SNAPSHOTS of the content says whether such files may exist; if not, a scatter does not look for any.
+The reader holds a lock (flock) on the file while it reads, which distinguishes its file from those of dead readers. The
+word SNAPSHOTS of the content says whether snapshots may exist; if it is 0, a scatter does not look for any.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ from app.store.store_errors import unreadable, unsettled
 
 FOLDER: Final = "snapshots"
 Changed: TypeAlias = tuple[mmap, NDArray[np.int64]]
-"""A mapped file, and the numbers of its pages behind the first one that will change, ascending."""
+"""A mapped file, and the ascending numbers of its pages that will change, counted after its first page."""
 
 
 class Snapshot:
-    """A content at the version at which this was made, within its tensor's lock. All methods block on the disk."""
+    """A content at the version it had when this object was created, with its tensor's lock held.
+
+    All methods do blocking disk I/O.
+    """
 
     def __init__(self, content: MappedContent, folder: Path) -> None:
         """Raises tensor_damaged, overloaded and OSError."""
@@ -62,7 +65,7 @@ class Snapshot:
         try:
             source = open_regular(content.path, os.O_RDWR)
         except FileNotFoundError:
-            return  # the content has been replaced: no scatter changes it any more
+            return  # the content has been replaced, so scatters no longer change it
         except NotRegular as problem:
             raise unreadable(content.description.name, problem) from None
         try:
@@ -86,26 +89,29 @@ class Snapshot:
         return self._read(self._content.read, 0, begin, end)
 
     def row_span(self, first: int, last: int) -> tuple[int, int]:
-        """Where the bytes of rows `first` to `last` begin and end."""
+        """Return the offsets of the first byte of row `first` and of row `last`."""
         return self._content.row_span(first, last)
 
     def keys(self, first: int, last: int) -> KeyColumn:
-        """The keys of rows `first` to `last` of a table that has keys. Raises what `read` raises."""
+        """Return the keys of rows `first` to `last` of a keyed table. May raise everything `read` raises."""
         keys = self._content.keys
         assert keys is not None
         width = keys.layout.width
         return keys.column_of(self._read(keys.read, self._places.of_items, width * first, width * last))
 
     def read_keys(self, begin: int, end: int) -> bytes:
-        """Bytes of the key file, behind its first page; what is in use of the heap. Raises what `read` raises."""
+        """Return bytes of the key file, counted after its first page. May raise everything `read` raises.
+
+        In the heap, only bytes in use at this version are valid.
+        """
         keys = self._content.keys
         assert keys is not None
         cut = min(max(keys.layout.heap_at, begin), end)
         return self._read(keys.read, self._places.of_items, begin, cut) + keys.read(cut, end)
 
     def _read(self, read: Callable[[int, int], bytes], page: int, begin: int, end: int) -> bytes:
-        """Bytes `begin` to `end` of what `read` reads as it is now, whose first page has this number."""
-        self._content.resident()  # raises for a file that was cut, before anything is read
+        """Return bytes `begin` to `end` of the file that `read` reads; `page` is the number of its first page."""
+        self._content.resident()  # raises if the file was truncated, before anything is read
         piece = read(begin, end)
         if self._fd < 0:
             return piece
@@ -119,7 +125,7 @@ class Snapshot:
                 low, high = max(start * PAGE, begin), min(stop * PAGE, end)
                 whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
             piece = bytes(whole)
-        # Last, since flags and pages may be lost at any time.
+        # Check this last, since flags and pages may be lost at any time.
         if os.fstat(self._fd).st_size != self._places.file_size:
             raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
         return piece
@@ -135,21 +141,21 @@ class Snapshot:
 
 
 class Pages:
-    """What stands where in the file of a snapshot."""
+    """The positions of flags and pages in a snapshot file."""
 
     def __init__(self, description: Description, keys: KeyLayout | None) -> None:
         self.of_items = -(-description.size // PAGE)
-        """How many pages the items have; those of the key file follow."""
+        """The number of pages of the items; those of the key file follow."""
         self.sizes = description.size, 0 if keys is None else keys.heap_at
         flags = self.of_items + -(-self.sizes[1] // PAGE)
         self.begin = flags + -flags % PAGE
-        """Where the pages begin, behind one byte for each."""
+        """The offset of the pages, which follow one flag byte for each page."""
         last = self.of_items * PAGE + self.sizes[1] if self.sizes[1] else description.size
         self.file_size = self.begin + last
 
 
 def _create_locked(path: Path) -> int:
-    """A new file that this process has locked; its descriptor."""
+    """Create a file, lock it, and return its descriptor."""
     while True:
         fd = disk_writes.create(path)
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -161,9 +167,9 @@ def _create_locked(path: Path) -> int:
 def save_pages(
     places: Pages, folder: Path, file: str, items: Changed, keys: Callable[[], Changed] | None = None
 ) -> bool:
-    """Copy pages that will change into the snapshots of the content in `file`; False if there are none.
+    """Copy pages that will change into the snapshots of the content in `file`. Returns False if there are none.
 
-    `keys` gives those of the key file, if any of them change. Within the lock of the tensor.
+    `keys` returns the changing pages of the key file, if any. Call it with the tensor's lock held.
     """
     living = list(_open_snapshots(folder, file))
     if not living:
@@ -176,7 +182,7 @@ def save_pages(
                 if of_keys is not None:
                     _save_into(fd, places, places.of_items, places.sizes[1], *of_keys)
         except OSError:
-            # The scatter goes on, and the reader sees the empty file. To truncate needs no room.
+            # The scatter continues, and the reader sees the empty file. Truncating needs no free space.
             disk_writes.truncate(fd, 0)
         finally:
             os.close(fd)
@@ -184,7 +190,7 @@ def save_pages(
 
 
 def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, pages: NDArray[np.int64]) -> None:
-    """Save pages of a mapping whose first one has the number `page`."""
+    """Save pages of a mapping; `page` is the snapshot's number for the first page of the mapping."""
     if not len(pages):
         return
     first, last = int(pages[0]), int(pages[-1]) + 1
@@ -198,7 +204,7 @@ def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, page
 
 
 def _open_snapshots(folder: Path, file: str) -> Iterator[int]:
-    """Descriptors of a content's snapshots that are being read; files of dead readers are removed."""
+    """Yield descriptors of the content's snapshots that are in use; remove files of dead readers."""
     for path in folder.glob(f"{file}.*"):
         fd = _open_if_read(path)
         if fd >= 0:
@@ -206,13 +212,13 @@ def _open_snapshots(folder: Path, file: str) -> Iterator[int]:
 
 
 def _open_if_read(path: Path) -> int:
-    """A descriptor of the file if its reader is alive; else -1, and the file is removed."""
+    """Return a descriptor of the file if its reader is alive; otherwise remove the file and return -1."""
     try:
         fd = open_regular(path, os.O_RDWR)
     except FileNotFoundError:
         return -1
     except NotRegular:
-        with suppress(OSError):  # a folder stays
+        with suppress(OSError):  # a folder cannot be removed
             disk_writes.unlink(path)
         return -1
     try:
@@ -233,7 +239,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Where runs of successive numbers begin, and the numbers behind their ends."""
+    """Yield the start and the end (exclusive) of each run of consecutive numbers."""
     if len(pages):
         breaks = np.flatnonzero(np.diff(pages) != 1)
         starts = pages[np.concatenate(([0], breaks + 1))]
@@ -242,5 +248,5 @@ def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:
-    """Exactly `size` bytes; zeros where the file ends early."""
+    """Return exactly `size` bytes, padded with zeros if the file ends early."""
     return read_at(fd, offset, size).ljust(size, b"\0")

@@ -1,4 +1,4 @@
-"""Checks of the folder's file system and the machine's processor, before anything is written."""
+"""Check the folder's file system and the machine's processor before anything is written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NETWORK: Final = frozenset({
     "fuse.goofys", "fuse.juicefs", "fuse.mount-s3", "fuse.rclone", "fuse.s3fs", "fuse.smbnetfs", "fuse.sshfs",
 })  # fmt: skip
 _ORDERED: Final = frozenset({"x86_64", "AMD64", "i386", "i686"})
-"""Processors that keep the order of loads and of stores, as other processors see them."""
+"""Processors whose loads and stores other processors see in order."""
 
 
 def check_folder(folder: Path) -> None:
-    """Raises StoreRefused for a folder on a network file system.
+    """Raise StoreRefused for a folder on a network file system.
 
-    Locks and mappings are not shared there between machines as they are between processes, and an fsync may not do what
-    it says, so that what was acknowledged could be lost.
+    There, locks and mappings do not work between machines as they do between processes, and fsync may not be reliable,
+    so acknowledged changes could be lost.
     """
     kind = file_system_of(folder)
     if kind in _NETWORK:
@@ -35,7 +35,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_system_of(folder: Path) -> str | None:
-    """The type of the file system that `folder` lies on, or will lie on; None if the system does not tell."""
+    """Return the type of the file system that contains `folder` (even if it does not exist yet), or None if unknown."""
     try:
         lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -44,14 +44,14 @@ def file_system_of(folder: Path) -> str | None:
     for line in lines:
         fields, _, rest = line.partition(" - ")
         mount = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields.split(" ")[4]))
-        # Of two file systems at one place the one that was mounted last is seen.
+        # If two file systems are mounted at one path, the last one mounted is visible.
         if place.is_relative_to(mount) and len(mount.parts) >= longest:
             longest, kind = len(mount.parts), rest.split(" ")[0]
     return kind
 
 
 def check_processor(processes: int) -> None:
-    """Raise StoreRefused if several processes could see each other's changes of a tensor out of order."""
+    """Raise StoreRefused if several processes could see each other's changes to a tensor out of order."""
     fenced = memory_barrier.register()
     if processes > 1 and not fenced and platform.machine() not in _ORDERED:
         raise StoreRefused(

@@ -1,6 +1,6 @@
-"""Finds entries of the wrong kind (a file where a folder belongs, or the reverse): a start refuses them.
+"""Find entries of the wrong kind (a file in place of a folder, or the reverse), which make a start fail.
 
-A link in the place of a folder would have the service remove the files of somebody else there.
+A symbolic link in place of a folder would make the service delete another user's files.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CONTENT_FOLDERS: Final = ("tensors", "logs", "incoming", download_snapshots.FOLD
 FOLDERS: Final = (*CONTENT_FOLDERS, import_records.FOLDER, "locks", "shard")
 _FILES: Final = (*FILES, "lock", "members", "state")
 KNOWN: Final = frozenset({"format", *_FILES, *FOLDERS, "lost+found"})
-"""All that belongs in a store's folder, and what a file system has in its root."""
+"""All entries that belong in a store's folder, and the one that a file system has in its root."""
 
 
 def misplaced(folder: Path) -> Iterator[tuple[str, str]]:
-    """Find entries of the wrong kind in the store in `folder`: the path in it, and the problem. Raises OSError."""
+    """Yield the entries of the wrong kind in the store in `folder`: relative path and problem. Raises OSError."""
     for name in FOLDERS:
         mode = mode_of(folder / name)
         if mode is not None and not stat.S_ISDIR(mode):
@@ -40,6 +40,6 @@ def misplaced(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def check_layout(folder: Path) -> None:
-    """Raises StoreRefused if `misplaced` finds anything, and OSError."""
+    """Raise StoreRefused if `misplaced` finds anything. May raise OSError."""
     for name, problem in misplaced(folder):
         raise StoreRefused(f"{folder / name} {problem}: 'gathernd store check' says what to do")

@@ -1,4 +1,4 @@
-"""Checks strings in BYTES framing as they stream in, and finds where each begins."""
+"""Check a stream of strings in BYTES framing, and find where each begins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY: Final = "/body"
 
 
 class FramedStrings:
-    """Checks a stream of framed strings and finds where each starts. Holds at most one string and one piece."""
+    """Checks a stream of framed strings and finds where each begins. Keeps at most one string and one piece."""
 
     def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:
         self._expected = wanted
@@ -30,7 +30,7 @@ class FramedStrings:
         self._offset = 0
 
     def feed(self, piece: Buffer) -> NDArray[np.int64]:
-        """The starts of the strings that `piece` completes. Raises GatherError."""
+        """Return the offsets of the strings that `piece` completes. Raises GatherError."""
         buffer = self._incomplete
         buffer += piece
         left = self._expected - self._count
@@ -49,14 +49,14 @@ class FramedStrings:
         if wrong >= 0:
             raise self._refusal(self._count + wrong, wrong == too_many, wrong == too_long)
         starts = self._offset + whole.array
-        del octets, whole  # which keep the buffer from changing its size
+        del octets, whole  # views on the buffer prevent resizing it
         del buffer[:place]
         self._count += len(starts)
         self._offset += place
         return starts
 
     def _refusal(self, item: int, too_many: bool, too_long: bool) -> GatherError:
-        """The error for string number `item`, which is not UTF-8 unless it is one of the other two."""
+        """Return the error for string number `item`; without a flag, the string is not UTF-8."""
         if too_many:
             return self._mismatch(f"more than {self._expected} strings are given")
         places = [Place(BODY, coordinates(item, self._shape))]
@@ -70,7 +70,7 @@ class FramedStrings:
         return GatherError("value_not_representable", "a string is not UTF-8", places=places, hint=UTF8_HINT)
 
     def finish(self) -> None:
-        """The stream has ended. Raises element_count_mismatch."""
+        """End the stream. Raises element_count_mismatch."""
         if self._incomplete:
             raise self._mismatch(f"string {self._count} ends early")
         if self._count != self._expected:

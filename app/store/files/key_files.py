@@ -1,8 +1,8 @@
-"""The keys of a table on the disk: two files beside that of its rows, named after it.
+"""The keys of a table on disk: two files next to the file of its rows.
 
-tensors/FILE.keys    a tensor file (see `tensor_file`) of the keys: see `key_layout`
-tensors/FILE.index   the index from key to row (see `app.keys.index_layout`). It is made of the keys, so it has no
-                     checksums; a start makes one that is missing or cut.
+    tensors/FILE.keys    a tensor file (see `tensor_file`) with the keys: see `key_layout`
+    tensors/FILE.index   the index from key to row (see `app.keys.index_layout`). It is derived from the keys, so it
+                         has no checksums; a start rebuilds one that is missing or truncated.
 
 The word ROWS in the file of rows holds the number of rows.
 """
@@ -45,7 +45,7 @@ class Access(Enum):
 
 
 class ResidentKeys:
-    """The keys of the rows that a table has at one version: see `store_interface.TableKeys`."""
+    """The keys of a table's rows at one version: see `store_interface.TableKeys`."""
 
     __slots__ = ("column", "index")
 
@@ -68,7 +68,7 @@ class ResidentKeys:
         self.index.find(self.column, wanted_column(wanted), out)
 
     def first_lost(self, start: int, stop: int) -> int:
-        """The first of rows `start` to `stop` that its key does not find, or -1."""
+        """Return the first of rows `start` to `stop` that the index does not find by its key, or -1."""
         rows = np.empty(stop - start, np.int64)
         self.index.find(self.column, self.column.rows(start, stop), rows)
         lost = rows != np.arange(start, stop)
@@ -91,23 +91,23 @@ class MappedKeys:
         return (self._keys.size(), self._index_file.size()) == self._sizes
 
     def read(self, begin: int, end: int) -> bytes:
-        """Bytes of the key file, behind its first page: see `KeyLayout`."""
+        """Return bytes of the key file, counted after its first page: see `KeyLayout`."""
         return self._keys[PAGE + begin : PAGE + end]
 
     def column_of(self, entries: bytes) -> KeyColumn:
-        """The keys of rows that have these bytes before the heap."""
+        """Return the keys of rows whose entries before the heap are these bytes."""
         if self.layout.dtype != "string":
             return KeyColumn.integers(np.frombuffer(entries, np.int64 if self.layout.dtype == "int64" else np.uint64))
         heap = self.layout.column(self._keys, 0).keys
         return KeyColumn.strings(np.frombuffer(entries, np.int64).reshape(-1, 2), heap)
 
     def of(self, count: int) -> ResidentKeys:
-        """The keys of the first `count` rows."""
+        """Return the keys of the first `count` rows."""
         return ResidentKeys(self.layout.column(self._keys, count), self._index)
 
 
 def wanted_column(wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings) -> KeyColumn:
-    """Keys as a request has them, of one dimension, as a column over the same memory."""
+    """Return a request's keys (one dimension) as a column over the same memory."""
     if not isinstance(wanted, PackedStrings):
         return KeyColumn.integers(wanted)
     bounds = np.empty((wanted.array.size, 2), np.int64)
@@ -144,7 +144,7 @@ def _map(fd: int, size: int, access: Access) -> mmap.mmap:
 
 
 def open_index(mapping: mmap.mmap, layout: KeyLayout) -> KeyIndex:
-    """The index in a mapping. Raises BadFile for one of other keys."""
+    """Return the index in a mapping. Raises BadFile if it does not fit the keys."""
     try:
         index = KeyIndex.open(np.frombuffer(mapping, np.uint8))
     except IndexDamaged as problem:
@@ -155,9 +155,9 @@ def open_index(mapping: mmap.mmap, layout: KeyLayout) -> KeyIndex:
 
 
 def repair_index(folder: Path, aside: Path, row: Row) -> None:
-    """Make the index of a version's keys again if it is missing or cut, in the folder `aside` first.
+    """Rebuild the index of a version's keys if it is missing or truncated, first in the folder `aside`.
 
-    At start-up. Logs what cannot be read.
+    Called at start-up. Logs an error if the keys cannot be read.
     """
     if row.keys is None:
         return
@@ -172,7 +172,7 @@ def repair_index(folder: Path, aside: Path, row: Row) -> None:
 
 
 def build_index(folder: Path, aside: Path, row: Row) -> None:
-    """Make the index of a version's keys, in the folder `aside` first. Raises BadFile and OSError."""
+    """Build the index of a version's keys, first in the folder `aside`. Raises BadFile and OSError."""
     mapping, layout = map_key_file(folder, row)
     fd = open_regular(folder / row.file)
     try:
@@ -190,7 +190,7 @@ def build_index(folder: Path, aside: Path, row: Row) -> None:
 
 
 def check_key_file(folder: Path, row: Row) -> None:
-    """Look at the header of the key file of a version, if it has keys. Raises BadFile and OSError."""
+    """Check the header of a version's key file, if it has keys. Raises BadFile and OSError."""
     if row.keys is not None:
         fd = open_regular(folder / row.key_file)
         try:
@@ -200,7 +200,10 @@ def check_key_file(folder: Path, row: Row) -> None:
 
 
 def describe_keys(fd: int, row: Row) -> tuple[Description, KeyLayout]:
-    """The description in an open key file, which must be that of the row. Raises BadFile and OSError."""
+    """Return the description in an open key file, and its layout.
+
+    Raises BadFile unless the file is the one that `row` describes, and OSError.
+    """
     assert row.keys is not None
     try:
         description = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
@@ -217,7 +220,7 @@ def describe_keys(fd: int, row: Row) -> tuple[Description, KeyLayout]:
 
 
 def key_type(row: Row) -> KeyType:
-    """The type of the keys of a version that has keys. Raises BadFile for one that is not known."""
+    """Return the type of the keys of a version that has keys. Raises BadFile if the type is unknown."""
     known: dict[str, KeyType] = {"int64": "int64", "uint64": "uint64", "string": "string"}
     if row.keys is None or row.keys.dtype not in known or not row.shape:
         raise BadFile("the catalogue says of its keys what cannot be")
@@ -225,12 +228,12 @@ def key_type(row: Row) -> KeyType:
 
 
 def make_index(fd: int, column: KeyColumn, capacity: int) -> Duplicates:
-    """Write the index of a column into an empty file, durably; the rows that repeat a key. Raises OSError.
+    """Write the index of a column into an empty file, durably. Returns the rows that repeat a key. Raises OSError.
 
-    `capacity` is for how many keys it has room.
+    `capacity` is the number of keys that fit the index.
     """
     size = index_bytes(capacity)
-    # A store to a mapped page for which the disk has no room would end the process.
+    # Allocate the blocks first: writing to a mapped page without disk space would kill the process.
     disk_writes.allocate(fd, size)
     index = KeyIndex.create(np.frombuffer(mmap.mmap(fd, size), np.uint8), column.dtype, new_seed())
     found = Duplicates()

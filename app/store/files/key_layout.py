@@ -1,10 +1,10 @@
-"""What stands where in a key file, behind its first page.
+"""The layout of a key file after its first page.
 
-int64 and uint64   the keys, 8 bytes each
-string             where each key starts and stops in the heap, two int64 each; then the heap, the UTF-8 of all keys
+    int64 and uint64   the keys, 8 bytes each
+    string             the start and end of each key in the heap, two int64 each; then the heap, the UTF-8 of all keys
 
-A file has room for `capacity` keys. The keys of rows that there are come first. In the heap a new key stands behind all
-others, so that bytes in use never change; what removed keys leave is free once the file is written anew.
+A file has room for `capacity` keys. The keys of existing rows come first. New keys are appended to the heap, so bytes
+in use never change; the space of removed keys is reclaimed when the file is rewritten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.tensors.dtypes import DTYPES, DType
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """The key file of a table: the type of its keys, and room for how many keys and bytes of strings."""
+    """The layout of a table's key file: the type of its keys, and its capacity in keys and in bytes of strings."""
 
     dtype: KeyType
     capacity: int
@@ -28,28 +28,28 @@ class KeyLayout:
 
     @property
     def width(self) -> int:
-        """Bytes of an integer, or of the place of a string."""
+        """The size in bytes of an integer, or of the bounds of a string."""
         return 16 if self.dtype == "string" else 8
 
     @property
     def heap_at(self) -> int:
-        """Where the heap begins, behind the first page."""
+        """The offset of the heap, counted after the first page."""
         return self.width * self.capacity
 
     @property
     def size(self) -> int:
-        """Bytes of all."""
+        """The total size in bytes."""
         return self.heap_at + self.heap
 
     @property
     def stored(self) -> tuple[DType, tuple[int, ...]]:
-        """Type and shape in the file's description."""
+        """The type and shape in the file's description."""
         if self.dtype == "string":
             return DTYPES["uint8"], (self.size,)
         return DTYPES[self.dtype], (self.capacity,)
 
     def column(self, mapping: object, count: int) -> KeyColumn:
-        """The keys of the first `count` rows, in a mapping of the file. Copies nothing."""
+        """Return the keys of the first `count` rows, as views into a mapping of the file."""
         octets = np.frombuffer(mapping, np.uint8)[PAGE : PAGE + self.size]  # type: ignore[call-overload]
         if self.dtype != "string":
             kind = np.int64 if self.dtype == "int64" else np.uint64

@@ -1,4 +1,4 @@
-"""The keys of a table as downloads send them, in pieces of bounded memory."""
+"""The keys of a table in the form that downloads send, in pieces of bounded memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from app.tensors.keys_spec import KeysSpec
 from app.tensors.string_frames import frames_of
 
 PIECE_BYTES: Final = 1 << 20
-"""Bytes of keys that are read at once, but for a longer string."""
+"""Maximum bytes of keys read at once, except for a single longer string."""
 _KEYS_AT_ONCE: Final = PIECE_BYTES // 16
 ReadKeys = Callable[[int, int], KeyColumn]
-"""Gives the keys from one row to another."""
+"""Returns the keys from one row to another."""
 
 
 def keys_spec(read: ReadKeys, dtype: KeyType, first: int, last: int) -> KeysSpec:
-    """How many keys there are from row `first` to `last`, and their bytes.
+    """Return the number of keys from row `first` to `last`, and their size in bytes.
 
-    Raises BadFile for strings that do not lie in the heap, which a damaged file may have.
+    Raises BadFile if a string does not lie in the heap, which happens only in a damaged file.
     """
     size = 0
     if dtype == "string":
@@ -35,7 +35,7 @@ def keys_spec(read: ReadKeys, dtype: KeyType, first: int, last: int) -> KeysSpec
 
 
 def key_pieces(read: ReadKeys, dtype: KeyType, first: int, last: int) -> Iterator[bytes]:
-    """The keys as an upload has them: integers, or offsets from 0 and then UTF-8."""
+    """Yield the keys in the form of an upload: integers, or offsets from 0 followed by UTF-8."""
     if dtype != "string":
         for part in _runs(read, first, last):
             yield part.keys.tobytes()
@@ -51,13 +51,13 @@ def key_pieces(read: ReadKeys, dtype: KeyType, first: int, last: int) -> Iterato
 
 
 def framed_pieces(read: ReadKeys, first: int, last: int) -> Iterator[NDArray[np.uint8]]:
-    """Keys that are strings, in BYTES framing (see `app.tensors.string_frames`), some whole ones at a time."""
+    """Yield string keys in BYTES framing (see `app.tensors.string_frames`), several whole keys at a time."""
     for part in string_parts(read, first, last):
         yield frames_of(part.offsets, part.keys)[0]
 
 
 def string_parts(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
-    """Columns of some whole keys at a time, whose bytes lie one behind the other."""
+    """Yield columns of several whole keys whose bytes are contiguous."""
     for part in _runs(read, first, last):
         ends = np.cumsum(_sizes(part))
         stop = 0

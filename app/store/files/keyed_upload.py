@@ -1,4 +1,4 @@
-"""Writes an uploaded table with keys: the keys come first, are checked and indexed, and then the rows come."""
+"""Write an uploaded keyed table: the keys arrive first and are checked and indexed, then the rows arrive."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ BYTES_POINTER: Final = "/keys.bytes"
 CAPACITY_POINTER: Final = "/query/capacity"
 _NO_STARTS: Final = np.empty(0, np.int64)
 _KEY_BYTES: Final = 16
-"""Room in the heap for each string key of a table that comes without keys."""
+"""Heap bytes reserved per string key for a table that is uploaded with no keys."""
 
 
 class KeyedUpload(Upload):
-    """A table with keys being received: the bytes of all keys, then those of the rows.
+    """An upload of a keyed table in progress: the bytes of all keys, then those of the rows.
 
-    Strings come as their offsets, int64[n + 1], and then their UTF-8. `rows`, if given, gives the rows once all keys
-    have come, and nobody writes them.
+    String keys are sent as offsets, int64[n + 1], followed by their UTF-8. If `rows` is given, it returns the rows once
+    all keys have arrived, and the caller writes only keys.
     """
 
     def __init__(
@@ -52,9 +52,10 @@ class KeyedUpload(Upload):
         rows: Callable[[], Iterable[Buffer]] | None = None,
         heap: int | None = None,
     ) -> None:
-        """`heap` is the room for string keys, as much for each of the capacity as these take without it.
+        """`heap` is the room for string keys; the default scales the size of the uploaded keys to the capacity.
 
-        Raises limit_exceeded, invalid_field, and element_count_mismatch unless there is one key for each row."""
+        Raises limit_exceeded, invalid_field, and element_count_mismatch unless there is one key for each row.
+        """
         super().__init__(folder, spec, limits)
         assert spec.keys is not None
         self._spec = spec.keys
@@ -73,9 +74,9 @@ class KeyedUpload(Upload):
         self._index_fd = -1
         self._index_size = index_bytes(capacity)
         self._left = spec.keys.size
-        """Bytes of keys that are still to come; -1 once they are indexed."""
+        """Bytes of keys still to be received; -1 once the keys are indexed."""
         self.column: KeyColumn | None = None
-        """The keys, over their file, once all have come and are known to be sound and distinct."""
+        """The keys, mapped from their file, once all have arrived and been checked to be sound and distinct."""
 
     @property
     def reserved(self) -> int:
@@ -90,9 +91,10 @@ class KeyedUpload(Upload):
         disk_writes.truncate(self._index_fd, self._index_size)
 
     def write(self, piece: Buffer) -> None:
-        """Take the next bytes.
+        """Write the next bytes.
 
-        Raises what `Upload.write` does, and keys_not_unique, invalid_field and value_not_representable for keys.
+        May raise everything `Upload.write` raises, and keys_not_unique, invalid_field and value_not_representable for
+        keys.
         """
         with memoryview(piece) as view:
             of_keys = max(0, min(self._left, len(view)))
@@ -105,7 +107,7 @@ class KeyedUpload(Upload):
                 super().write(view[of_keys:])
 
     def _end_keys(self) -> None:
-        """All keys have come: check and index them."""
+        """Check and index the keys, which have all arrived."""
         self._keys.finish()
         self._left = -1
         column = self._keys.column()
@@ -118,7 +120,7 @@ class KeyedUpload(Upload):
         self.column = column
 
     def finish(self) -> None:
-        """See `Upload`. Raises element_count_mismatch if keys are missing, and what `write` raises."""
+        """See `Upload`. Raises element_count_mismatch if keys are missing, and everything `write` raises."""
         if self._left >= 0:
             self._end_keys()
         if self._rows is not None:
@@ -170,7 +172,7 @@ class KeyedUpload(Upload):
 
 
 class _KeyFile(Upload):
-    """The key file of the upload with this id. The offsets of strings become the places of each: see `key_layout`."""
+    """The key file of the upload with this id. Converts the offsets of strings to pairs of bounds: see `key_layout`."""
 
     def __init__(self, folder: Path, table: UploadSpec, layout: KeyLayout, limits: Limits, id_: str) -> None:
         assert table.keys is not None
@@ -185,9 +187,9 @@ class _KeyFile(Upload):
         )
         self._of = spec
         self._left = 8 * (spec.count + 1) if spec.dtype == "string" else 0
-        """Bytes of offsets that are still to come."""
+        """Bytes of offsets still to be received."""
         self._part = b""
-        """Of offsets: the last one, and what is there of the next one."""
+        """The last whole offset, and the received bytes of the next one."""
         self._first: int | None = None
         self._last = 0
 
@@ -218,7 +220,7 @@ class _KeyFile(Upload):
             super().write_out(np.stack((offsets[:-1], offsets[1:]), axis=1).tobytes())
 
     def check_ends(self) -> None:
-        """Raises invalid_field unless the offsets begin with 0 and end with the bytes of all strings."""
+        """Raise invalid_field unless the offsets begin with 0 and end with the total size of the strings."""
         size = self._of.string_bytes
         if self._first != 0 or self._last != size:
             raise invalid_field(
@@ -227,21 +229,24 @@ class _KeyFile(Upload):
             )
 
     def column(self) -> KeyColumn:
-        """The keys, once they are all there."""
+        """Return the keys, once all have arrived."""
         size = PAGE + self.layout.size
         mapping = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         return self.layout.column(mapping, self._of.count)
 
 
 def heap_room(string_bytes: int, count: int, capacity: int) -> int:
-    """Bytes for the strings of `capacity` keys, if `count` keys take `string_bytes` and the rest are as long."""
+    """Return the heap size in bytes for `capacity` keys, if they are as long on average as `count` known keys.
+
+    The known keys take `string_bytes` together.
+    """
     if capacity <= count:
         return string_bytes
     return -(-string_bytes * capacity // count) if count else _KEY_BYTES * capacity
 
 
 def check_key_count(keys: KeysSpec, shape: tuple[int, ...]) -> None:
-    """Raises element_count_mismatch unless there is one key for each row of a table of this shape."""
+    """Raise element_count_mismatch unless there is one key for each row of a table of this shape."""
     if not shape or shape[0] != keys.count:
         rows = f"{shape[0]} rows" if shape else "no rows, since it is a scalar"
         raise GatherError(
@@ -250,7 +255,7 @@ def check_key_count(keys: KeysSpec, shape: tuple[int, ...]) -> None:
 
 
 def check_capacity(spec: UploadSpec, capacity: int, limits: Limits) -> None:
-    """Raises invalid_field and limit_exceeded for a capacity that a table with keys cannot have."""
+    """Raise invalid_field or limit_exceeded for a capacity that a keyed table cannot have."""
     if capacity < spec.shape[0]:
         raise invalid_field(
             CAPACITY_POINTER,
@@ -265,7 +270,7 @@ def check_capacity(spec: UploadSpec, capacity: int, limits: Limits) -> None:
 
 
 def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
-    """Raises invalid_field for offsets that fall, limit_exceeded, and value_not_representable for no UTF-8."""
+    """Raise invalid_field for descending offsets, limit_exceeded, and value_not_representable for invalid UTF-8."""
     for start in range(0, column.count, ROWS_AT_ONCE):
         starts, stops = column.rows(start, min(start + ROWS_AT_ONCE, column.count)).bounds()
         bad = (stops < starts) | (stops > size)
@@ -291,7 +296,7 @@ def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
 
 
 def _first_not_utf8(column: KeyColumn) -> int:
-    """The first key that is not UTF-8, or -1."""
+    """Return the first key that is not UTF-8, or -1."""
     before = 0
     for frames in framed_pieces(column.rows, 0, column.count):
         count, _, wrong = read_frames.run(frames, column.count, _NO_STARTS)

@@ -1,4 +1,4 @@
-"""A tensor's file, mapped into this process: shared with every other worker through the page cache, never copied."""
+"""A tensor's file, mapped into this process: shared with all other workers through the page cache, never copied."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from app.tensors.tensor import Tensor
 logger = logging.getLogger("gathernd")
 ExcludeWriters = Callable[[], AbstractContextManager[object]]
 _SPINS: Final = 100
-"""Attempts to read a table's state while it changes by key; after these the reader treats it as inconsistent."""
+"""Attempts to read a table's state while it changes by key; after that the reader treats it as inconsistent."""
 _POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
 
 
 class MappedContent:
-    """One mapped content. Stays mapped as long as anything refers to it, also after its file was removed."""
+    """One mapped content. It stays mapped while anything refers to it, even after its file was removed."""
 
     __slots__ = (
         "_exclude_writers",
@@ -49,10 +49,10 @@ class MappedContent:
     )
 
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
-        """Map the files. Raises OSError, and tensor_damaged if one is not whole.
+        """Map the files. Raises OSError, and tensor_damaged if one is incomplete.
 
-        `memory` is how many bytes of contents the system's cache holds. A larger content is mapped without
-        read-ahead, whose pages would only push out others.
+        `memory` is the number of bytes of contents that the page cache can hold. A larger content is mapped without
+        read-ahead, whose pages would only evict others.
         """
         self.path = path
         self.data_version = row.number
@@ -83,7 +83,7 @@ class MappedContent:
                 raise damaged(row.name, str(problem)) from None
 
     def _make_tensor(self) -> Tensor:
-        """The tensor over the file's full capacity."""
+        """Return the tensor over the file's full capacity."""
         description, mapping = self.description, self.mapping
         dtype = DTYPES[description.dtype]
         if dtype.kind == "string":
@@ -99,12 +99,12 @@ class MappedContent:
         return Tensor(dtype, description.shape, np.frombuffer(mapping, dtype.numpy, description.item_count, PAGE))
 
     def resident(self, last: Resident | None = None) -> Resident:
-        """The content at its present version; `last`, what this returned before, where the version is the same.
+        """Return the content at its current version; returns `last`, an earlier result, if the version is the same.
 
-        Raises tensor_damaged. It is not stored here: the reference would be a cycle, and keep the file mapped.
+        Raises tensor_damaged. The result is not stored here: it would be a reference cycle that keeps the file mapped.
         """
         if self.mapping.size() != self._size:
-            # Checked before anything is read: to read beyond the end of a truncated file ends the process (SIGBUS).
+            # Check this before reading anything: reading beyond the end of a truncated file kills the process (SIGBUS).
             raise damaged(self.description.name, "its file was cut or has grown")
         if self.keys is not None and not self.keys.is_whole:
             raise damaged(self.description.name, "a file of its keys was cut or has grown")
@@ -121,11 +121,11 @@ class MappedContent:
                 break
             version = self.words[HeaderWord.VERSION]
         else:
-            version |= 1  # of no one state: nothing that is read is consistent
+            version |= 1  # no consistent state was found: treat all reads as inconsistent
         return _MappedResident(self, version, self._first_rows(rows), self.keys.of(rows))
 
     def _first_rows(self, rows: int) -> Tensor:
-        """The first `rows` rows of a table with keys."""
+        """Return the first `rows` rows of a keyed table."""
         whole = self._tensor
         if rows == whole.shape[0]:
             return whole
@@ -134,15 +134,15 @@ class MappedContent:
         return Tensor(whole.dtype, (rows, *whole.shape[1:]), whole.array[: rows * width])
 
     def exclude_writers(self) -> AbstractContextManager[object]:
-        """A context in which no scatter changes the content; entering it blocks."""
+        """Return a context in which no scatter changes the content. Entering blocks."""
         return self._exclude_writers()
 
     def populate(self) -> None:
-        """Read the content ahead (`prefault`) and keep it in memory (`lock`), if the upload asked for it. Blocks."""
+        """Read the content ahead (`prefault`) and lock it in memory (`lock`), if the upload asked for it. Blocks."""
         description = self.description
         if not description.size or not (description.prefault or description.lock):
             return
-        libc = ctypes.CDLL(None, use_errno=True)  # unlike mmap's methods, calls release the interpreter lock
+        libc = ctypes.CDLL(None, use_errno=True)  # unlike mmap's methods, these calls release the GIL
         region = ctypes.c_void_p(np.frombuffer(self.mapping, np.uint8).ctypes.data), ctypes.c_size_t(len(self.mapping))
         if libc.madvise(*region, _POPULATE_READ):
             libc.madvise(*region, mmap.MADV_WILLNEED)
@@ -151,7 +151,7 @@ class MappedContent:
             logger.warning("%s could not be locked in memory: %s", description.name, reason)
 
     def row_span(self, first: int, last: int) -> tuple[int, int]:
-        """Where the bytes of rows `first` to `last` begin and end."""
+        """Return the offsets of the first byte of row `first` and of row `last`."""
         description = self.description
         width = prod(description.shape[1:])
         if isinstance(self._tensor, PackedStrings):
@@ -165,7 +165,7 @@ class MappedContent:
         return first * width, last * width
 
     def read(self, begin: int, end: int) -> bytes:
-        """Bytes `begin` to `end` of the items."""
+        """Return bytes `begin` to `end` of the items."""
         return self.mapping[PAGE + begin : PAGE + end]
 
 
@@ -189,7 +189,7 @@ class _MappedResident(Resident):
 
 
 class CurrentContent:
-    """A content that lookups read, and the `Resident` of the last one; shared by all references to the content."""
+    """A content used by lookups, and the last `Resident` returned for it; shared by all references to the content."""
 
     __slots__ = ("content", "resident")
 

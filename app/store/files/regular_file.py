@@ -1,7 +1,7 @@
-"""Opens the store's files, and refuses anything but a regular file.
+"""Open the store's files, refusing anything but a regular file.
 
-Opening a named pipe would wait for a writer that never comes, reading a device may never end, and a symbolic link may
-lead to somebody else's file.
+Opening a named pipe would wait forever for a writer, reading a device may never end, and a symbolic link may lead to
+another user's file.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _KINDS: Final = {
 
 
 class NotRegular(OSError):
-    """A path that should be a file is something else; `strerror` says what."""
+    """A path that should be a regular file is something else; `strerror` says what."""
 
     def __init__(self, path: Path, mode: int) -> None:
         super().__init__(errno.EINVAL, f"it is {kind_of(mode)} and no file", str(path))
 
 
 def kind_of(mode: int) -> str:
-    """Name the kind of file that has this mode."""
+    """Return a name for the kind of file that has this mode."""
     return _KINDS.get(stat.S_IFMT(mode), "a file")
 
 
 def mode_of(path: Path) -> int | None:
-    """The mode of the entry at a path, without following a link. None if the path is free. Raises OSError."""
+    """Return the mode of the entry at a path, without following links, or None if there is no entry. Raises OSError."""
     try:
         return path.lstat().st_mode
     except FileNotFoundError:
@@ -43,17 +43,20 @@ def mode_of(path: Path) -> int | None:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether a regular file stands at a path. Raises OSError."""
+    """Return whether there is a regular file at a path. Raises OSError."""
     mode = mode_of(path)
     return mode is not None and stat.S_ISREG(mode)
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a file, opened without waiting and not through a symbolic link. Raises NotRegular and OSError."""
+    """Open a file without blocking and without following a symbolic link. Returns its descriptor.
+
+    Raises NotRegular and OSError.
+    """
     found = mode_of(path)
     if found is not None and not stat.S_ISREG(found):
         raise NotRegular(path, found)
-    # What has come to the place since then is opened without waiting, and not followed.
+    # The entry may have changed since the check, so open it without blocking and without following links.
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
@@ -63,13 +66,13 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """All that a file holds. Raises NotRegular and OSError."""
+    """Return the whole content of a file. Raises NotRegular and OSError."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read()
 
 
 def read_at(fd: int, offset: int, size: int) -> bytes:
-    """`size` bytes of a file from `offset`, fewer where it ends."""
+    """Return `size` bytes of a file from `offset`, fewer if the file ends there."""
     pieces: list[bytes] = []
     while size:
         piece = os.pread(fd, min(size, 1 << 26), offset)

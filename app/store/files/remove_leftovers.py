@@ -1,4 +1,4 @@
-"""Removing files that dead processes have left in the store's folder, and counting those of uploads under way."""
+"""Remove files that dead processes have left in the store's folder, and sum up the sizes of uploads in progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("gathernd")
 
 
 def file_names(folder: Path) -> list[str]:
-    """The names of the files in a folder. Raises OSError."""
+    """Return the names of the files in a folder. Raises OSError."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries]
 
@@ -34,13 +34,13 @@ def remove_or_warn(path: Path) -> None:
 
 @dataclass
 class UploadFolder:
-    """The folder of uploads under way. The process that receives one holds a lock on its first file."""
+    """The folder of uploads in progress. The process that receives an upload holds a lock on its first file."""
 
     _folder: Path
     _locks: StoreLocks
 
     def size(self, without: str = "") -> int:
-        """The bytes of all uploads, but for the one with this id."""
+        """Return the total size in bytes of all uploads, except the one with the id `without`."""
         total = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -56,10 +56,10 @@ class UploadFolder:
                 remove_or_warn(path)
 
     def abandoned(self) -> list[Path]:
-        """The files of uploads whose process has died. Raises OSError."""
+        """Return the files of uploads whose process has died. Raises OSError."""
         with self._locks.uploads():
             found = self._abandoned()
-        # An upload that ended in between has left nothing.
+        # Skip the files of uploads that ended in between.
         return [path for path in found if os.path.lexists(path)]
 
     def _abandoned(self) -> list[Path]:
@@ -79,25 +79,25 @@ class UploadFolder:
 
 
 def _upload_of(file: str) -> str:
-    """The id of the upload that a file of the folder belongs to: the first one has it as its name."""
+    """Return the id of the upload that a file belongs to: the part of its name before the first dot."""
     return file.partition(".")[0]
 
 
 @dataclass(slots=True)
 class OrphanedFiles:
-    """Files of contents and logs that no tensor has: a process died, or could not remove them or commit."""
+    """Files of contents and logs that belong to no tensor: a process died, or failed to remove them or to commit."""
 
     _tensors: Path
     _logs: Path
     _index: CatalogueCache
 
     def remove_all(self) -> None:
-        """Remove them. Raises OSError."""
+        """Remove the orphaned files. Raises OSError."""
         if not self._find():
             return
-        # A content is renamed and entered within one transaction, so a file without a row, seen within another
-        # transaction, is orphaned. It is removed after that one's commit: a commit that the disk refused before can
-        # become durable only by a crash before then.
+        # A content is renamed and entered in one transaction. A file without a row, seen inside another transaction, is
+        # therefore orphaned. Remove it after that transaction's commit: an earlier commit that failed on disk could
+        # become durable only through a crash before then.
         with self._index.change() as transaction:
             transaction.set_facts({"cleaned": time.time_ns()})
             found = self._find()
@@ -105,7 +105,7 @@ class OrphanedFiles:
             remove_or_warn(path)
 
     def _find(self) -> list[Path]:
-        # The folders are read before the rows, so that a tensor made meanwhile is not taken for an orphan.
+        # Read the folders before the rows, so that a tensor created in between is not taken for an orphan.
         files, logs = file_names(self._tensors), file_names(self._logs)
         rows = self._index.rows()
         known, contents = {name for row in rows for name in row.files}, {row.content for row in rows}

@@ -4,11 +4,11 @@
     offset 64     magic, version, length and CRC-32 of the description, which is JSON and never changes
     offset 4032   eight more such words
     offset 4096   the items, little endian, row-major; strings in BYTES framing
-    then          for strings, the offset of each frame: one uint64 for each item (from a multiple of 8)
+    then          for strings, the offset of each frame: one uint64 per item (from a multiple of 8)
     then          the CRC-32 of every 64 KiB from offset 4096 up to here, uint32 each
 
-A file holds one content of one tensor. Its name is random and never used again; the catalogue says which file a tensor
-has, so that no tensor's name, however hostile, ever reaches the file system.
+A file holds one content of one tensor. Its name is random and never reused; the catalogue maps tensors to files. A
+tensor's name, however hostile, therefore never reaches the file system.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from app.tensors.dtypes import DTYPES, DType
 
 PAGE: Final = 4096
 BLOCK: Final = 1 << 16
-"""Bytes that one checksum covers."""
+"""Bytes covered by one checksum."""
 _MAGIC: Final = b"gathernd"
 _FORMAT_VERSION: Final = 1
 _SEQUENCE_DIGITS: Final = 18
@@ -43,24 +43,24 @@ _JSON_END: Final = 4032
 
 
 class HeaderWord(IntEnum):
-    """The words at the start of the file.
+    """The words in the first page of the file, by index.
 
     VERSION is the seqlock: twice the number of scatters, odd while one is being applied; bit 63 marks the content as
-    damaged. MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 once an fsync has failed:
-    the system counts those pages as written all the same, so they have to be written again. SNAPSHOTS is 1 while a
-    download may be reading an older version: see `download_snapshots`.
+    damaged. MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 after an fsync has
+    failed: the kernel then considers the pages clean, so they must be written again. SNAPSHOTS is 1 while a download
+    may be reading an older version: see `download_snapshots`.
 
-    The others are of replicated contents: see `replicated_contents`. EPOCH is the highest epoch that was seen, 0 if the
-    content is not replicated. APPLIED_EPOCH is the epoch of the last record that is applied, 0 if it is not known.
-    SESSION says in which life of the store, and of the machine, the content was last made sure of; 0 while that is
-    under way. UNSETTLED is the sequence up to which rows may have reached the content before a loss of power. LOGGED
-    is the sequence up to which the log is known to be durable in this session, DURABLE_EPOCH the EPOCH that is.
-    CONFIRMED is the last session in which the content had all that its primary had applied.
+    The next words are for replicated contents: see `replicated_contents`. EPOCH is the highest epoch seen, 0 if the
+    content is not replicated. APPLIED_EPOCH is the epoch of the last applied record, 0 if unknown. SESSION is the
+    session of the store in which the content was last recovered, 0 while that is in progress. UNSETTLED is the sequence
+    up to which rows may have reached the content before a power loss. LOGGED is the sequence up to which the log is
+    known to be durable in this session, and DURABLE_EPOCH is the EPOCH known to be durable. CONFIRMED is the last
+    session in which the content had caught up with its primary.
 
-    ROWS is the number of rows of a table with keys; its shape in the description is the room that it has. HEAP_END is
-    where the bytes of its string keys end, HEAP_CHECKED up to where they have had their checksums, and HEAP_BEFORE is
-    where they ended before the change that is under way. RENEWED is the sequence at which the file was written
-    with all changes up to then: they are not applied again, also if a log has them.
+    The last words are for keyed tables. ROWS is the number of rows; the shape in the description is the capacity.
+    HEAP_END is the end of the string keys, HEAP_CHECKED is the end of the part that has checksums, and HEAP_BEFORE is
+    the end before the change in progress. RENEWED is the sequence of the last change that was already in the file when
+    it was written: changes up to it are never applied again, even if a log has them.
     """
 
     VERSION = 0
@@ -82,22 +82,22 @@ class HeaderWord(IntEnum):
 
 
 KEY_WORDS: Final = (HeaderWord.ROWS, HeaderWord.HEAP_END, HeaderWord.HEAP_CHECKED)
-"""The words of a table with keys; 0 in the file of another one."""
+"""The words of a keyed table; 0 in other files."""
 REPLICATION_WORDS: Final = (
     HeaderWord.EPOCH, HeaderWord.APPLIED_EPOCH, HeaderWord.SESSION, HeaderWord.UNSETTLED, HeaderWord.LOGGED,
     HeaderWord.DURABLE_EPOCH, HeaderWord.CONFIRMED,
 )  # fmt: skip
-"""The words of a replicated content; 0 in the file of another one."""
+"""The words of a replicated content; 0 in other files."""
 DAMAGED: Final = 1 << 63
 
 
 def is_settled(words: Sequence[int]) -> bool:
-    """Whether a content with these words at its head may be read (`MappedContent.words`, `Resident.words`)."""
+    """Return whether a content with these header words may be read (`MappedContent.words`, `Resident.words`)."""
     return (words[HeaderWord.VERSION] & ~DAMAGED) >> 1 >= words[HeaderWord.UNSETTLED]
 
 
 class BadFile(Exception):
-    """The file is not the whole, sound file of a tensor; the text says why."""
+    """The file is not a complete, sound tensor file; the text says why."""
 
 
 _Size = Annotated[int, Field(ge=0)]
@@ -105,9 +105,9 @@ _Size = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The description in a file. `id` is random and new for each upload; `size` is the bytes of the items.
+    """The description in a file. `id` is random and new for each upload; `size` is the size of the items in bytes.
 
-    `sha256` is that of dtype, shape and items as uploaded, in hex.
+    `sha256` is the hash of dtype, shape and items as uploaded, in hex.
     """
 
     id: str
@@ -121,37 +121,37 @@ class Description:
 
     @property
     def item_count(self) -> int:
-        """Number of items."""
+        """The number of items."""
         return prod(self.shape)
 
     @property
     def offsets_at(self) -> int:
-        """Where the table of string offsets begins in the file; for other types where the items end."""
+        """The offset in the file of the table of string offsets; for other types, the end of the items."""
         end = PAGE + self.size
         return end + -end % 8 if self.dtype == "string" else end
 
     @property
     def checksums_at(self) -> int:
-        """Where the checksums begin in the file."""
+        """The offset in the file of the checksums."""
         return self.offsets_at + (8 * self.item_count if self.dtype == "string" else 0)
 
     @property
     def block_count(self) -> int:
-        """Number of checksums."""
+        """The number of checksums."""
         return -(-(self.checksums_at - PAGE) // BLOCK)
 
     def block_span(self, block: int) -> tuple[int, int]:
-        """Where in the file the bytes of checksum number `block` begin and end."""
+        """Return the offsets in the file at which the block of checksum number `block` begins and ends."""
         begin = PAGE + block * BLOCK
         return begin, min(begin + BLOCK, self.checksums_at)
 
     @property
     def file_size(self) -> int:
-        """Bytes of the whole file."""
+        """The size of the whole file in bytes."""
         return self.checksums_at + 4 * self.block_count
 
     def etag(self, sequence: int) -> str:
-        """The ETag after `sequence` scatters, in its quotes."""
+        """Return the ETag after `sequence` scatters, with its quotes."""
         return etag_of(self.id, sequence)
 
 
@@ -159,12 +159,12 @@ _DESCRIPTION: Final = TypeAdapter(Description)
 
 
 def etag_of(content: str, sequence: int) -> str:
-    """The ETag of the content of this id after `sequence` scatters, in its quotes."""
+    """Return the ETag of the content with this id after `sequence` scatters, with its quotes."""
     return f'"{content}-{sequence}"'
 
 
 def sequence_in(etag: str) -> int:
-    """The sequence in an ETag that `etag_of` has made. Raises ValueError if there is none."""
+    """Return the sequence in an ETag from `etag_of`. Raises ValueError if there is none."""
     digits = etag.rpartition("-")[2].removesuffix('"')
     if not digits.isdecimal() or len(digits) > _SEQUENCE_DIGITS:
         raise ValueError(f"the ETag {etag!r} has no sequence")
@@ -172,14 +172,14 @@ def sequence_in(etag: str) -> int:
 
 
 def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
-    """A SHA-256 of dtype and shape, to be updated with the items."""
+    """Return a SHA-256 of dtype and shape, to be updated with the items."""
     return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
 
 
 def encode_page(
     description: Description, version: int, modified: int, words: Mapping[HeaderWord, int] | None = None
 ) -> bytes:
-    """The first page of the file; `words` are those beside VERSION and MODIFIED that are not 0."""
+    """Return the first page of the file; `words` are the other words that are not 0."""
     text = orjson.dumps(asdict(description))
     page = bytearray(PAGE)
     for word, value in {HeaderWord.VERSION: version, HeaderWord.MODIFIED: modified, **(words or {})}.items():
@@ -192,9 +192,9 @@ def encode_page(
 
 
 def decode_page(page: bytes, file_size: int) -> Description:
-    """The description in a file's first page; unknown members are ignored.
+    """Return the description in a file's first page, ignoring unknown members.
 
-    Raises BadFile unless it is sound and the file as long as it says.
+    Raises BadFile unless the page is sound and the file has the size that it gives.
     """
     if len(page) < PAGE:
         raise BadFile("the file ends within its first page")
@@ -218,22 +218,22 @@ def decode_page(page: bytes, file_size: int) -> Description:
 
 
 def page_word(page: bytes, word: HeaderWord) -> int:
-    """A word of a file's first page."""
+    """Return a word of a file's first page."""
     return int.from_bytes(page[8 * word : 8 * word + 8], "little")
 
 
 def page_version(page: bytes) -> int:
-    """The VERSION word of a file's first page."""
+    """Return the VERSION word of a file's first page."""
     return page_word(page, HeaderWord.VERSION)
 
 
 def page_modified(page: bytes) -> int:
-    """The MODIFIED word of a file's first page."""
+    """Return the MODIFIED word of a file's first page."""
     return page_word(page, HeaderWord.MODIFIED)
 
 
 def is_sound(fd: int, description: Description, block: int) -> bool:
-    """Whether a block of an open file matches its checksum."""
+    """Return whether a block of an open file matches its checksum."""
     begin, end = description.block_span(block)
     checksum = int.from_bytes(os.pread(fd, 4, description.checksums_at + 4 * block), "little")
     return zlib.crc32(os.pread(fd, end - begin, begin)) == checksum
@@ -243,7 +243,7 @@ _ZERO_BLOCK: Final = zlib.crc32(bytes(BLOCK)).to_bytes(4, "little")
 
 
 class BlockChecksums:
-    """The CRC-32 of every 64 KiB of a stream of bytes."""
+    """The CRC-32 of every 64 KiB of a byte stream."""
 
     def __init__(self) -> None:
         self._checksums = bytearray()
@@ -251,7 +251,7 @@ class BlockChecksums:
         self._in_block = 0
 
     def update(self, piece: Buffer) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         with memoryview(piece) as view:
             place = 0
             while place < len(view):
@@ -267,7 +267,7 @@ class BlockChecksums:
         self._crc = self._in_block = 0
 
     def skip(self, size: int) -> None:
-        """Take `size` zeros as the next bytes."""
+        """Add `size` zero bytes."""
         while size:
             if not self._in_block and size >= BLOCK:
                 self._checksums += _ZERO_BLOCK * (size // BLOCK)
@@ -278,7 +278,7 @@ class BlockChecksums:
                 size -= part
 
     def finish(self) -> bytes:
-        """All checksums, uint32 little endian."""
+        """Return all checksums, as little-endian uint32."""
         if self._in_block:
             self._end_block()
         return bytes(self._checksums)

@@ -1,7 +1,7 @@
-"""Writes an uploaded tensor: checked, converted, hashed and checksummed as it streams to the disk, in bounded memory.
+"""Write an uploaded tensor: check, convert, hash and checksum it as it streams to the disk, in bounded memory.
 
-Nothing of it is visible before the store commits it. Before then `abandon` removes its files, and after a crash the
-next start does.
+Nothing is visible before the store commits it. Until then `abandon` removes its files; after a crash the next start
+does.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from app.tensors.tensor import coordinates
 
 _CHUNK_BYTES: Final = 1 << 22
 _FLUSH_BYTES: Final = 1 << 23
-"""Bytes written between two requests to the disk to start flushing."""
+"""Bytes written before the disk is asked to start flushing them."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadSpec:
-    """What is uploaded, as the next version of tensor `name`, and how its items come.
+    """The description of an upload of the next version of tensor `name`, and the encoding of its items.
 
-    `keep` is how many versions stay, this one among them, None for as many as the setting says. `origin` is where the
-    items may be read again, as URL or URL#TENSOR. `note` is what the caller says of the version. `replicas` is on how
-    many shards each range is to be, None for as many as before. `keys` come before the items, if rows have keys.
-    `capacity` is for how many rows there is to be room then, None for as many as come.
+    `keep` is the number of versions to keep, including this one; None for the setting's default. `origin` is where the
+    items can be read again, as URL or URL#TENSOR. `note` is the caller's text for the version. `replicas` is the number
+    of shards that should hold each row range, None to leave it as it is. If rows have keys, `keys` describes them; they
+    are sent before the items. `capacity` is the number of rows to make room for, None for the number of rows uploaded.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     swap: bool = False
-    """Whether the items come big endian."""
+    """Whether the items are sent in big-endian order."""
     fortran: bool = False
-    """Whether the items come in column-major order."""
+    """Whether the items are sent in column-major order."""
     prefault: bool = False
     lock: bool = False
     keep: int | None = None
@@ -65,13 +65,13 @@ class UploadSpec:
 
 
 class Upload:
-    """One content being received. `write` and `finish` block on the disk and belong on a thread."""
+    """An upload of one content in progress. `write` and `finish` do blocking disk I/O: call them on a worker thread."""
 
     is_pulled: ClassVar[bool] = False
-    """Whether others read the items from their origin: `take_pulled` takes them, and nobody writes."""
+    """Whether other machines read the items from their origin; then `take_pulled` is used instead of `write`."""
 
     keys: StoredKeys | None = None
-    """The keys of the rows, once `describe` was called, if they have keys."""
+    """The keys of the rows, if any; set by `describe`."""
 
     def __init__(self, folder: Path, spec: UploadSpec, limits: Limits) -> None:
         """Raises limit_exceeded."""
@@ -85,20 +85,20 @@ class Upload:
         self.expected = None if dtype.kind == "string" else self.items * dtype.item_size
         self.path = folder / self.id
         self.stored = dtype, shape
-        """Type and shape of all for which the file has room."""
+        """The type and shape of the file's full capacity."""
         self.padding = 0
-        """Bytes of zeros behind what is uploaded."""
+        """Bytes of zeros after the uploaded items."""
         self._content = self.id
         self._scratch_path = folder / f"{self.id}.side"
         self._beside: list[str] = []
-        # A column-major content is first written as it comes to a scratch file, and then read in row-major order.
+        # A column-major content is first written to a scratch file as received, then read in row-major order.
         self._fortran = spec.fortran and self.items > 1 and len(shape) > 1
         self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if spec.swap else 1
         self._incomplete = b""
         self._size = 0
         self._written = 0
         self._flushed, self._unflushed = PAGE, 0
-        """Where the bytes begin that the disk has not been told to write, and how many there are."""
+        """The offset up to which the disk was asked to flush, and the number of bytes written after it."""
         self._digest = new_hash(dtype, shape)
         self._checksums = BlockChecksums()
         self._strings = FramedStrings(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
@@ -109,21 +109,21 @@ class Upload:
 
     @property
     def reserved(self) -> int:
-        """Bytes that its files take from the start; those of strings grow as they come."""
+        """Bytes that the files take from the start; those of strings grow as data arrives."""
         if self.expected is None:
             return PAGE
         return PAGE + self.room + 4 * -(-self.room // BLOCK) + (self.expected if self._fortran else 0)
 
     @property
     def room(self) -> int:
-        """Bytes of all items for which the file has room."""
+        """The size in bytes of all items that fit the file."""
         dtype, shape = self.stored
         return self._size if dtype.kind == "string" else prod(shape) * dtype.item_size
 
     def open(self, on_growth: Callable[[], None] | None = None) -> None:
-        """Make the files at their full length, so that the quota counts them. Raises OSError.
+        """Create the files at their full length, so that the quota counts them. Raises OSError.
 
-        They are locked as long as this process has them open. `on_growth` is called before a content of unknown length
+        They stay locked while this process has them open. `on_growth` is called before a content of unknown length
         grows by another 4 MiB, and may raise.
         """
         self._fd = disk_writes.create(self.path)
@@ -135,7 +135,7 @@ class Upload:
             self._scratch_fd = disk_writes.create(self._scratch_path)
 
     def write(self, piece: Buffer) -> None:
-        """Take the next bytes. Raises OSError, element_count_mismatch, value_not_representable and limit_exceeded."""
+        """Write the next bytes. Raises OSError, element_count_mismatch, value_not_representable and limit_exceeded."""
         if self.expected is not None and self._size + len(self._incomplete) + len(piece) > self.expected:
             raise self._wrong_count(f"more than {self.expected} bytes are given")
         if self._swap_bytes > 1:
@@ -157,7 +157,7 @@ class Upload:
         return np.frombuffer(raw[:whole], f"u{self._swap_bytes}").byteswap().tobytes()
 
     def _append(self, piece: Buffer) -> None:
-        """Append bytes in their final order and form."""
+        """Append bytes in their final order and encoding."""
         if self.dtype.kind == "bool":
             self._check_bools(piece)
         elif self._strings is not None:
@@ -174,7 +174,7 @@ class Upload:
             self._size = self._written
 
     def write_out(self, piece: Buffer) -> None:
-        """Put bytes where they belong, after those before. Raises OSError."""
+        """Write bytes to their place in the file, after the previous ones. Raises OSError."""
         self._checksums.update(piece)
         disk_writes.write(self._fd, piece)
         self._unflushed += len(piece)
@@ -196,7 +196,7 @@ class Upload:
         )
 
     def finish(self) -> None:
-        """The bytes have ended: check their number, and convert a column-major content.
+        """Check the number of bytes received, and convert a column-major content.
 
         Raises OSError and element_count_mismatch.
         """
@@ -211,14 +211,14 @@ class Upload:
         disk_writes.write(self._fd, self._checksums.finish())
 
     def skip(self, size: int) -> None:
-        """Leave `size` zeros where the next bytes belong, for which the disk keeps room. Raises OSError."""
+        """Leave `size` zero bytes at the current position, with disk space reserved. Raises OSError."""
         if size:
             disk_writes.allocate(self._fd, os.lseek(self._fd, size, os.SEEK_CUR))
             self._checksums.skip(size)
             self._unflushed += size
 
     def check_count(self) -> None:
-        """Raises element_count_mismatch if too few bytes were given."""
+        """Raise element_count_mismatch if too few bytes were received."""
         if self.expected is not None and self._size + len(self._incomplete) != self.expected:
             raise self._wrong_count(
                 f"{self._size + len(self._incomplete)} bytes are given and not the {self.expected} that are needed"
@@ -246,7 +246,7 @@ class Upload:
             disk_writes.unlink(self._scratch_path)
 
     def describe(self) -> Description:
-        """The file's description; `finish` comes first."""
+        """Return the file's description. Call `finish` first."""
         spec, digest = self.spec, self._digest.hexdigest()
         dtype, shape = self.stored
         return Description(self._content, spec.name, dtype.name, shape, self.room, digest, spec.prefault, spec.lock)
@@ -259,7 +259,7 @@ class Upload:
     def seal(
         self, description: Description, sequence: int, modified: int, words: Mapping[HeaderWord, int] | None = None
     ) -> None:
-        """Write the first page, and make the file durable, ready to be renamed; `words` as `encode_page` has them.
+        """Write the first page and make the file durable, ready to be renamed; `words` are passed to `encode_page`.
 
         Raises OSError.
         """
@@ -268,13 +268,19 @@ class Upload:
         disk_writes.fsync(self._fd)
 
     def link_beside(self, folder: Path, files: Mapping[str, str]) -> None:
-        """Take over files of a folder as they are, to have this suffix each. Raises OSError."""
+        """Hard-link existing files of a folder into the upload; `files` maps each name to its new suffix.
+
+        Raises OSError.
+        """
         for name, suffix in files.items():
             self._beside.append(suffix)
             disk_writes.link(folder / name, self.path.with_name(self.id + suffix))
 
     def places(self, file: str) -> list[tuple[Path, str]]:
-        """Its files, and the names that they get beside `file`, that of the rows, which is the last one."""
+        """Return the upload's files and their final names, derived from `file`.
+
+        The file of rows, which gets the name `file` itself, comes last.
+        """
         beside = [(self.path.with_name(self.id + suffix), file + suffix) for suffix in self._beside]
         return [*beside, (self.path, file)]
 
@@ -285,7 +291,7 @@ class Upload:
             self._fd = -1
 
     def abandon(self) -> None:
-        """Remove the files. Does nothing to a file that has been renamed."""
+        """Remove the files, except those that have been renamed."""
         self._remove_scratch()
         for suffix in self._beside:
             disk_writes.unlink(self.path.with_name(self.id + suffix))
@@ -294,7 +300,7 @@ class Upload:
 
 
 def check_shape(dtype: DType, shape: Sequence[int], limits: Limits, pointer: str = BODY) -> None:
-    """Raises limit_exceeded for a rank, dimension, number of items or span of bytes over the limits."""
+    """Raise limit_exceeded if the rank, a dimension, the number of items or the size in bytes exceeds the limits."""
     if len(shape) > limits.rank:
         raise _over("rank", limits.rank, pointer)
     if max(shape, default=0) > limits.dimension:
@@ -315,7 +321,7 @@ def _over(limit: str, maximum: int, pointer: str) -> GatherError:
 
 
 def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """The parts of an array, in row-major order, each of at most 4 MiB or one item."""
+    """Yield parts of an array in row-major order, each at most 4 MiB or one item."""
     row = items.itemsize
     axis = items.ndim
     while axis > 0 and row * items.shape[axis - 1] <= _CHUNK_BYTES:
@@ -339,8 +345,8 @@ class _KnownHash:
         self._digest = digest
 
     def update(self, piece: Buffer) -> None:
-        """Change nothing."""
+        """Ignore the bytes."""
 
     def hexdigest(self) -> str:
-        """The hash."""
+        """Return the hash."""
         return self._digest
