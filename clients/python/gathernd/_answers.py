@@ -1,4 +1,4 @@
-"""Reads the service's answers: arrays with their details, metadata of tensors, pages of lists."""
+"""Parses the service's answers: arrays with their details, tensor metadata, pages of lists."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ SAFETENSORS: Final = "application/x-safetensors"
 Encoded = tuple[ElementType, tuple[int, ...], memoryview]
 """Type, shape and bytes of a tensor."""
 Decode = Callable[[ElementType, Sequence[int], Buffer], Any]
-"""Makes an array, or another library's tensor, of type, shape and bytes."""
+"""Builds an array, or another library's tensor, from type, shape and bytes."""
 _STAGE: Final = re.compile(r"([a-z]+);dur=([0-9.]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An array with what the service says of it, as `with_info=True` returns it.
+    """An array with its details, as returned with `with_info=True`.
 
-    array       the array, or PyTorch's tensor
-    etag        of the content of the resident tensor that was read, None for data that was sent along
-    device      cpu or gpu: where it was gathered; None for a download
-    request_id  by which the service's log knows the request
+    array       the array, or the PyTorch tensor
+    etag        ETag of the resident tensor's content that was read; None for data sent with the request
+    device      device that ran the gather, cpu or gpu; None for a download
+    request_id  ID of the request in the service's log
     timings     seconds that the service spent in each of its stages, such as parse, queue, kernel and encode
-    replaced    how many components of the indices were out of bounds, None if that is an error
-    version     number of the version of the resident tensor that was read, None for data that was sent along
-    missing     how many of the keys the table lacks, None for a gather by position
-    found       a bool for each key, true if the table has it; None unless the call asks with `found=True`
+    replaced    number of index components that were out of bounds and replaced; None if such indices are an error
+    version     version number of the resident tensor that was read; None for data sent with the request
+    missing     number of keys that the table does not have; None for a gather by position
+    found       one bool per key: whether the table has it; None without `found=True`
     """
 
     array: Any
@@ -50,7 +50,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class KeysInfo:
-    """The keys of a table: their type (int64, uint64 or string), and the hash of them as uploaded."""
+    """The keys of a table: their type (int64, uint64 or string), and the SHA-256 hash of the uploaded keys."""
 
     dtype: str
     sha256: str
@@ -58,10 +58,10 @@ class KeysInfo:
 
 @dataclass(frozen=True, slots=True)
 class TableRange:
-    """Rows `start` to `stop` - 1 of a table in a cluster, and the names of the `shards` that they are on.
+    """Rows `start` to `stop` - 1 of a table in a cluster, and the names of the `shards` that hold them.
 
-    Once the version has taken a scatter, `primary` orders those to this range, and each shard of `in_sync` has all that
-    were acknowledged; before, they are None and empty.
+    After the first scatter into the version, `primary` is the shard that orders the scatters into this range, and
+    `in_sync` are the shards that have every acknowledged scatter. Before, they are None and empty.
     """
 
     start: int
@@ -73,14 +73,14 @@ class TableRange:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A version of a resident tensor as the service describes it: times in RFC 3339, `bytes` of its items.
+    """The metadata of a version of a resident tensor.
 
-    `version` is its number, and `versions` are the numbers of all versions of the tensor that are kept. `etag` names
-    this content and no other; `sha256` is the hash of dtype, shape and items as uploaded, equal for equal uploads.
-    `prefault` and `lock` say whether its content is read into memory ahead of requests, and kept there. `note` is what
-    was said of it when it was uploaded. `replicas` is on how many shards each range of its rows is to be, None
-    unless it is in a cluster; there `metadata` has its first 1000 `ranges`, too. `keys` is None
-    for a tensor whose rows have no keys; with keys, `capacity` is for how many rows it has room before it grows.
+    `bytes` is the size of its items; `created` and `modified` are in RFC 3339. `version` is its number, and `versions`
+    are the numbers of all retained versions. `etag` identifies this content. `sha256` is the hash of dtype, shape and
+    items as uploaded; equal uploads have equal hashes. `prefault` and `lock` say whether the content is loaded into
+    memory before requests need it, and locked there. `note` is the note given with the upload. In a cluster, `replicas`
+    is the number of shards that should hold each row range, else None, and `metadata` returns the first 1000 `ranges`.
+    `keys` is None for a tensor without keys; with keys, `capacity` is the number of rows it can hold before it grows.
     """
 
     name: str
@@ -104,13 +104,13 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ScatterInfo:
-    """What the service says of a scatter, as `scatter(..., with_info=True)` returns it.
+    """The outcome of a scatter, as returned by `scatter(..., with_info=True)`.
 
-    etag             of the tensor's content after the scatter
-    ranges           in a cluster: how many row ranges it changed; None on one machine
+    etag             ETag of the tensor's content after the scatter
+    ranges           in a cluster, the number of row ranges that it changed; None on a single machine
     version          number of the version that it changed
-    request_id       by which the service's log knows the request
-    idempotency_key  the key that it was sent with
+    request_id       ID of the request in the service's log
+    idempotency_key  Idempotency-Key of the request
     """
 
     etag: str
@@ -122,17 +122,17 @@ class ScatterInfo:
 
 @dataclass(frozen=True, slots=True)
 class RowsChanged:
-    """What the service says of an upsert or a removal of rows by key.
+    """The outcome of an upsert or a removal of rows by key.
 
-    etag             of the table's content after it
-    rows             how many rows the table has then
-    inserted         how many keys of an upsert were new
-    removed          how many rows a removal took
-    missing          how many keys of a removal the table did not have
+    etag             ETag of the table's content after the change
+    rows             number of rows after the change
+    inserted         number of an upsert's keys that were new
+    removed          number of rows that a removal removed
+    missing          number of a removal's keys that the table did not have
     version          number of the version that it changed
-    request_id       by which the service's log knows the request
-    idempotency_key  the key that it was sent with
-    ranges           in a cluster: how many row ranges it changed; None on one machine
+    request_id       ID of the request in the service's log
+    idempotency_key  Idempotency-Key of the request
+    ranges           in a cluster, the number of row ranges that it changed; None on a single machine
     """
 
     etag: str
@@ -148,9 +148,9 @@ class RowsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """An alias and the version that it names: `tensor` is `NAME@7`, which is `version` 7 of the tensor `name`.
+    """An alias and the version that it points to: `tensor` is `NAME@7`, that is `version` 7 of the tensor `name`.
 
-    `etag` is another one after each move; times are in RFC 3339.
+    `etag` changes with each move; times are in RFC 3339.
     """
 
     alias: str
@@ -164,7 +164,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class AliasPage:
-    """A page of the list of aliases; `next` is the `after` of the next page, None on the last one."""
+    """A page of the list of aliases; `next` is the `after` parameter of the next page, None on the last page."""
 
     aliases: list[Alias]
     next: str | None
@@ -172,14 +172,14 @@ class AliasPage:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the list of tensors; `next` is the `after` of the next page, None on the last one."""
+    """A page of the list of tensors; `next` is the `after` parameter of the next page, None on the last page."""
 
     tensors: list[TensorInfo]
     next: str | None
 
 
 class Gathered(NamedTuple):
-    """The output of a gather; the other members as in `Result`."""
+    """The output of a gather; the fields are those of `Result`."""
 
     array: Any
     etag: str | None
@@ -191,7 +191,7 @@ class Gathered(NamedTuple):
 
 
 def read_gathered(answer: Answer, decode: Decode) -> Gathered:
-    """Read the answer to a gather."""
+    """Parse the answer to a gather."""
     headers = answer.headers
     if headers.get("content-type", "").startswith(SAFETENSORS):
         replaced, missing = headers.get("x-gathernd-replaced"), headers.get("x-gathernd-missing")
@@ -218,13 +218,13 @@ def read_gathered(answer: Answer, decode: Decode) -> Gathered:
 
 
 def read_tensor(body: Any) -> Encoded:
-    """A tensor of a JSON answer, in base64. Raises KeyError, TypeError and ValueError."""
+    """Parse a base64 tensor in a JSON answer. Raises KeyError, TypeError and ValueError."""
     raw = memoryview(bytearray(b64decode(body["base64"], validate=True)))
     return ELEMENT_TYPES[body["dtype"]], tuple(body["shape"]), raw
 
 
 def _read_found(answer: Answer) -> tuple[Encoded, Encoded | None]:
-    """The output of a gather by key, and for each key whether the table has it, if the request asks."""
+    """Return the output of a gather by key, and its `found` array, or None if the request did not ask for it."""
     tensors = read_tensors(answer.body)
     if "output" not in tensors:
         raise UnexpectedAnswer(f"the answer has no output but {', '.join(tensors)}", answer.status)
@@ -232,7 +232,7 @@ def _read_found(answer: Answer) -> tuple[Encoded, Encoded | None]:
 
 
 def version_of(headers: Headers) -> int | None:
-    """The number of the version that an answer is of, None if it does not say one."""
+    """Return the version number in an answer's headers, or None if there is none."""
     text = headers.get("x-gathernd-data-version", "")
     return int(text) if text.isdigit() else None
 
@@ -247,7 +247,7 @@ def with_info(
     missing: int | None = None,
     found: Any = None,
 ) -> Result:
-    """`array` with what the header of its answer says."""
+    """Return a Result with `array` and the details in its answer's headers."""
     stages = _STAGE.findall(answer.headers.get("server-timing", ""))
     timings = {stage: float(milliseconds) / 1000 for stage, milliseconds in stages}
     request_id = answer.headers.get("x-request-id", "")
@@ -255,7 +255,7 @@ def with_info(
 
 
 def type_and_shape(status: int, headers: Headers) -> tuple[ElementType, tuple[int, ...]]:
-    """Type and shape of a tensor that comes as raw bytes."""
+    """Return type and shape of a raw-bytes tensor from its answer's headers."""
     try:
         element_type = ELEMENT_TYPES[headers["x-gathernd-dtype"]]
         text = headers["x-gathernd-shape"].strip()
@@ -265,7 +265,7 @@ def type_and_shape(status: int, headers: Headers) -> tuple[ElementType, tuple[in
 
 
 def json_document(answer: Answer) -> Any:
-    """The JSON document of an answer."""
+    """Parse the answer's body as JSON. Raises UnexpectedAnswer."""
     try:
         return json.loads(bytes(answer.body))
     except ValueError as error:
@@ -273,7 +273,7 @@ def json_document(answer: Answer) -> Any:
 
 
 def read_info(answer: Answer) -> TensorInfo:
-    """The metadata of a tensor."""
+    """Parse the metadata of a tensor."""
     try:
         return tensor_info(json_document(answer))
     except (KeyError, TypeError) as error:
@@ -281,7 +281,7 @@ def read_info(answer: Answer) -> TensorInfo:
 
 
 def read_page(answer: Answer) -> Page:
-    """A page of the list of tensors."""
+    """Parse a page of the list of tensors."""
     try:
         document = json_document(answer)
         return Page([tensor_info(body) for body in document["tensors"]], document.get("next"))
@@ -290,7 +290,7 @@ def read_page(answer: Answer) -> Page:
 
 
 def read_alias(answer: Answer) -> Alias:
-    """An alias."""
+    """Parse an alias."""
     try:
         return _alias(json_document(answer))
     except (KeyError, TypeError) as error:
@@ -298,7 +298,7 @@ def read_alias(answer: Answer) -> Alias:
 
 
 def read_alias_page(answer: Answer) -> AliasPage:
-    """A page of the list of aliases."""
+    """Parse a page of the list of aliases."""
     try:
         document = json_document(answer)
         return AliasPage([_alias(body) for body in document["aliases"]], document.get("next"))
@@ -307,7 +307,7 @@ def read_alias_page(answer: Answer) -> AliasPage:
 
 
 def read_alias_list(answer: Answer) -> list[Alias]:
-    """The aliases that a move returns."""
+    """Parse the list of aliases that a move returns."""
     return read_alias_page(answer).aliases
 
 
@@ -318,7 +318,7 @@ def _alias(body: Any) -> Alias:
 
 
 def read_scatter(answer: Answer, idempotency_key: str) -> ScatterInfo:
-    """Read the answer to a scatter."""
+    """Parse the answer to a scatter."""
     try:
         document = json_document(answer)
         etag, ranges = str(document["etag"]), document.get("ranges")
@@ -329,7 +329,7 @@ def read_scatter(answer: Answer, idempotency_key: str) -> ScatterInfo:
 
 
 def read_rows_changed(answer: Answer, idempotency_key: str) -> RowsChanged:
-    """Read the answer to an upsert or a removal of rows."""
+    """Parse the answer to an upsert or a removal of rows."""
     try:
         document = json_document(answer)
         counts = {name: int(document.get(name, 0)) for name in ("inserted", "removed", "missing")}
@@ -344,7 +344,7 @@ def read_rows_changed(answer: Answer, idempotency_key: str) -> RowsChanged:
 
 
 def tensor_info(body: Any) -> TensorInfo:
-    """The metadata of a tensor in an answer. Raises KeyError and TypeError."""
+    """Convert a tensor's metadata from its JSON form. Raises KeyError and TypeError."""
     keys = body.get("keys")
     return TensorInfo(
         name=body["name"],

@@ -1,6 +1,6 @@
-"""The bytes of a tensor from a NumPy array, and back.
+"""Encodes NumPy arrays as the bytes of a tensor, and decodes them.
 
-`ELEMENT_TYPES` has each element type under its three names: of the service, of NumPy and of the safetensors format.
+`ELEMENT_TYPES` lists the element types with their names in the service, in NumPy and in the safetensors format.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    """A row of the table: `numpy` is None for the types of ml_dtypes, which is imported when one is met, and string.
+    """A row of the table of element types.
 
-    `safetensors` is None for the types that this format lacks; `itemsize` is 0 for string.
+    `numpy` is None for string and for the types of ml_dtypes, which is imported only when needed. `safetensors` is None
+    if the format lacks the type. `itemsize` is in bytes, and 0 for string.
     """
 
     name: str
@@ -33,7 +34,7 @@ class ElementType:
 
 
 def _element_type(name: str, safetensors: str | None, itemsize: int | None = None) -> ElementType:
-    """A row; `itemsize` is given for the types that NumPy lacks."""
+    """Make a row of the table; `itemsize` is required if NumPy lacks the type."""
     if itemsize is not None:
         return ElementType(name, None, safetensors, itemsize)
     dtype = np.dtype(name).newbyteorder("<")
@@ -72,9 +73,9 @@ _OF_DTYPE: Final = {row.numpy: row for row in ELEMENT_TYPES.values() if row.nump
 
 @dataclass(slots=True, eq=False)
 class EncodedTensor:
-    """A tensor ready to be sent: `raw` has its items in row-major order, little endian.
+    """A tensor ready to send: `raw` holds its items in row-major order, little endian.
 
-    Each string is its length as uint32 and its UTF-8.
+    A string is encoded as its length in bytes (uint32) and its UTF-8.
     """
 
     element_type: ElementType
@@ -83,9 +84,9 @@ class EncodedTensor:
 
 
 class StreamedBytes:
-    """`size` bytes that are made while they are sent: each iteration calls `make` and yields its buffers.
+    """A body of `size` bytes that is generated while it is sent: each iteration calls `make` and yields its buffers.
 
-    An iteration raises what `make` raises, and ValueError if that yields more or fewer bytes.
+    An iteration may raise any error of `make`, and raises ValueError if `make` yields more or fewer bytes.
     """
 
     def __init__(self, size: int, make: Callable[[], Iterator[Buffer]]) -> None:
@@ -108,7 +109,7 @@ class StreamedBytes:
 
 @dataclass(slots=True, eq=False)
 class StreamedTensor:
-    """A tensor whose items are made while they are sent."""
+    """A tensor whose items are generated while they are sent."""
 
     element_type: ElementType
     shape: tuple[int, ...]
@@ -116,9 +117,9 @@ class StreamedTensor:
 
 
 def encode(array: NDArray[Any]) -> EncodedTensor:
-    """`array` encoded: its own memory where that is contiguous and little endian, else a copy.
+    """Encode `array`. Shares its memory if it is contiguous and little endian, else copies it.
 
-    Raises TypeError for a dtype that the service does not have, and for an array with masked items.
+    Raises TypeError for a dtype that the service lacks, and for an array with masked items.
     """
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise TypeError("the service has no masked items: filled() gives the array a value for each")
@@ -135,9 +136,10 @@ def encode(array: NDArray[Any]) -> EncodedTensor:
 
 
 def decode(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> NDArray[Any]:
-    """The array that `raw` encodes, sharing its memory; strings become an array of objects.
+    """Decode `raw` to an array that shares its memory; strings become an object array.
 
-    Raises UnexpectedAnswer if the bytes do not fit the shape, ModuleNotFoundError for a type of ml_dtypes without it.
+    Raises UnexpectedAnswer if the number of bytes does not match the shape, and ModuleNotFoundError if the type needs
+    ml_dtypes, which is not installed.
     """
     dtype = numpy_dtype(element_type)
     if dtype is None:
@@ -148,7 +150,7 @@ def decode(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> NDAr
 
 
 def check_size(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> None:
-    """Raises UnexpectedAnswer if the bytes of a type other than string do not fit the shape."""
+    """Raise UnexpectedAnswer if the number of bytes does not match the shape. Strings are not checked."""
     if math.prod(shape) * element_type.itemsize != len(raw):
         raise UnexpectedAnswer(f"{len(raw)} bytes came for {element_type.name} of shape {list(shape)}", 200)
 
@@ -157,7 +159,7 @@ _LITTLE: Final = np.dtype("<i4") == np.dtype("i4")
 
 
 def numpy_dtype(element_type: ElementType) -> np.dtype[Any] | None:
-    """NumPy's dtype of the type, None for string. Raises ModuleNotFoundError for a type of ml_dtypes without it."""
+    """Return the NumPy dtype, or None for string. Raises ModuleNotFoundError if ml_dtypes is needed and missing."""
     if element_type.numpy is not None or not element_type.itemsize:
         return element_type.numpy
     try:

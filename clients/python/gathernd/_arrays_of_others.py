@@ -1,4 +1,4 @@
-"""Converts arrays of other libraries (PyTorch, JAX, CuPy, `__array__`, DLPack) and lists, and makes PyTorch tensors."""
+"""Converts lists and other libraries' arrays (PyTorch, JAX, CuPy, `__array__`, DLPack); makes PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from numpy.typing import NDArray
 from ._array_bytes import ELEMENT_TYPES, Buffer, ElementType, EncodedTensor, check_size, encode, numpy_dtype
 
 _IN_HOST_MEMORY: Final = (1, 3)
-"""DLPack's types of device whose memory the processor reads: CPU, and CUDA's pinned memory."""
+"""DLPack device types with host-readable memory: CPU and CUDA pinned memory."""
 _FIRST_ROUNDED: Final = 2**53
-"""Integers of this size or more may be rounded in a float64."""
+"""Integers of this magnitude or more may be rounded in a float64."""
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """`value` as a NumPy array, sharing its memory where it can be shared; what lies on a GPU is copied from there.
+    """Convert `value` to a NumPy array. Shares memory if possible; arrays on a GPU are copied to the host.
 
-    A PyTorch tensor may ask for a gradient. Raises ModuleNotFoundError for one of a type of ml_dtypes without it.
+    PyTorch tensors may require gradients. Raises ModuleNotFoundError if the type needs ml_dtypes, which is not
+    installed.
     """
     if isinstance(value, np.ndarray):
         return value
     if _is_torch(value):
         return _torch_array(value)
     if hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) not in _IN_HOST_MEMORY:
-        # CuPy's arrays have `get`, which older versions need; any other exporter is asked for a copy in host memory.
+        # CuPy arrays have `get`, which older versions need. Other libraries export a host copy through DLPack.
         return np.asarray(value.get()) if hasattr(value, "get") else np.from_dlpack(value, device="cpu", copy=True)
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
@@ -35,9 +36,9 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def array_of_lists(value: Any) -> NDArray[Any]:
-    """numpy.asarray; its ValueError for lists that are not nested evenly says where, and how many items came.
+    """Like numpy.asarray, but the ValueError for unevenly nested lists says where they differ.
 
-    Lists of str become arrays of objects.
+    Lists of str become object arrays.
     """
     try:
         array = np.asarray(value)
@@ -47,13 +48,13 @@ def array_of_lists(value: Any) -> NDArray[Any]:
             raise
         raise ValueError(uneven) from None
     if array.dtype.kind == "U" and has_no_type(value):
-        # NumPy's own strings lose the NULs at their end, and numbers beside a str would become strings.
+        # NumPy strings lose trailing NULs, and would convert numbers in the list to strings.
         return np.array(value, object)
     return array
 
 
 def encode_value(value: Any) -> EncodedTensor:
-    """The bytes of whatever `as_array` takes; PyTorch's bfloat16 goes without ml_dtypes. Raises TypeError."""
+    """Encode anything that `as_array` accepts; PyTorch's bfloat16 does not need ml_dtypes. Raises TypeError."""
     if _is_torch(value):
         element_type = _type_that_numpy_lacks(value)
         if element_type is not None:
@@ -62,7 +63,7 @@ def encode_value(value: Any) -> EncodedTensor:
 
 
 def as_indices(value: Any, widen: bool) -> NDArray[Any]:
-    """`value` as an array of indices; `widen` makes narrower integers int64, which ONNX asks for."""
+    """Convert `value` to an array of indices; `widen` converts narrower integers to int64, as ONNX requires."""
     array = as_array(value)
     if not array.size and array.dtype.kind == "f" and not hasattr(value, "dtype"):
         array = array.astype(np.int64)  # an empty list has no type of its own
@@ -72,21 +73,21 @@ def as_indices(value: Any, widen: bool) -> NDArray[Any]:
 
 
 def has_no_type(value: Any) -> bool:
-    """Whether `value` is a plain Python number or list, which has no element type of its own."""
+    """Return True if `value` is a plain Python number or list, which has no element type of its own."""
     return not any(hasattr(value, name) for name in ("dtype", "__array__", "__dlpack__"))
 
 
 def as_type(value: Any, dtype: str) -> NDArray[Any]:
-    """A list or number as an array of the service's type `dtype`. Raises ValueError if that would change a value.
+    """Convert a list or number to an array of the service's type `dtype`.
 
-    A float may be rounded to a narrower float type.
+    Raises ValueError if that would change a value, except for rounding a float to a narrower float type.
     """
     array = array_of_lists(value)
     wanted = numpy_dtype(ELEMENT_TYPES[dtype])
     if wanted is None:
         return array
     if array.dtype.kind in "fc" and bool((np.abs(array) >= _FIRST_ROUNDED).any()):
-        # NumPy makes floats of integers beside floats, and of those beyond int64 beside others: they may be rounded.
+        # NumPy converts integers to floats, and may round them, if a list mixes them with floats or exceeds int64.
         return _numbers_as_type(np.array(value, object), wanted)
     if array.dtype == wanted:
         return array
@@ -105,8 +106,9 @@ def as_type(value: Any, dtype: str) -> NDArray[Any]:
 
 
 def _numbers_as_type(numbers: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
-    """Python's numbers, in an array of objects, as an array of `wanted`; integers keep their value, as do all in a type
-    of integers. Raises ValueError.
+    """Convert an object array of Python numbers to the type `wanted`.
+
+    Raises ValueError if that would change an integer, or any value if `wanted` is an integer type.
     """
     try:
         with np.errstate(all="ignore"):
@@ -126,7 +128,7 @@ def _not_held(wanted: np.dtype[Any]) -> ValueError:
 
 
 def _first_uneven(value: Any) -> str | None:
-    """Where lists of lists first differ in length from those that came before, in words; None if they do not."""
+    """Describe the first place where nested lists differ in length. Returns None if there is none."""
     sizes: list[int | None] = []
     first = value
     while (size := _length(first)) is not None:
@@ -149,12 +151,12 @@ def _first_uneven(value: Any) -> str | None:
 
 
 def _length(entry: Any) -> int | None:
-    """The items of a list, a tuple or an array; None for a single item."""
+    """Return the length of a list, a tuple or an array; None for a single item."""
     return len(entry) if isinstance(entry, list | tuple) or getattr(entry, "ndim", None) else None
 
 
 def decode_for_torch(element_type: ElementType, shape: Sequence[int], raw: Buffer) -> Any:
-    """The PyTorch tensor that `raw` encodes, sharing its memory. Raises TypeError for strings, which PyTorch lacks."""
+    """Decode `raw` to a PyTorch tensor that shares its memory. Raises TypeError for strings, which PyTorch lacks."""
     import torch  # noqa: PLC0415  (optional: whoever asks for its tensors has it)
 
     if element_type.name == "string":
@@ -171,7 +173,7 @@ def _is_torch(value: Any) -> bool:
 
 
 def _torch_array(tensor: Any) -> NDArray[Any]:
-    """The array of a PyTorch tensor, which may ask for a gradient, lie on a GPU or be a lazy conjugate."""
+    """Convert a PyTorch tensor to an array. It may require gradients, be on a GPU or be a lazy conjugate."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     element_type = _type_that_numpy_lacks(plain)
     if element_type is None:
@@ -183,13 +185,13 @@ def _torch_array(tensor: Any) -> NDArray[Any]:
 
 
 def _type_that_numpy_lacks(tensor: Any) -> ElementType | None:
-    """The element type of a PyTorch tensor if NumPy has it by ml_dtypes alone."""
+    """Return the element type of a PyTorch tensor if NumPy has it only through ml_dtypes, else None."""
     found = ELEMENT_TYPES.get(str(tensor.dtype).removeprefix("torch."))
     return found if found is not None and found.numpy is None else None
 
 
 def _bits(tensor: Any) -> NDArray[Any]:
-    """The items of a PyTorch tensor as integers of their size, in row-major order and of one dimension."""
+    """Return the items of a PyTorch tensor as a 1-D array of integers of the same size, in row-major order."""
     torch = sys.modules["torch"]
     integers = torch.uint8 if tensor.element_size() == 1 else torch.int16
     found: NDArray[Any] = tensor.detach().cpu().reshape(-1).contiguous().view(integers).numpy()

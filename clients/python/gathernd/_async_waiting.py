@@ -1,6 +1,6 @@
-"""What the asynchronous client does while it waits; `_sync_waiting` has the same names for the blocking client.
+"""Waiting in the asynchronous client; `_sync_waiting` defines the same names for the blocking client.
 
-The event loop goes on while arrays, files and answers that take long are packed and read: a thread does that.
+A thread packs large arrays and files and parses large answers, so that the event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .errors import TransportError
 T = TypeVar("T")
 P = ParamSpec("P")
 LARGE_BYTES: Final = 1 << 20
-"""Arrays and answers of this size and more are packed and read by a thread."""
+"""Arrays and answers of at least this size are packed and parsed in a thread."""
 
 
 async def sleep(seconds: float) -> None:
@@ -27,28 +27,28 @@ async def sleep(seconds: float) -> None:
 
 
 async def packed(sources: tuple[Any, ...], make: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Return what `make` returns; a thread calls it if one of `sources` is large or a file."""
+    """Call `make` and return its result; runs in a thread if one of `sources` is large or a file."""
     if any(_is_large(source) for source in sources):
         return await asyncio.to_thread(make, *args, **options)
     return make(*args, **options)
 
 
 async def pause_after(attempts: Attempts[Any], outcome: Answer | TransportError) -> float | None:
-    """Return what `attempts.pause_after` returns; a thread reads an answer that is large."""
+    """Call `attempts.pause_after` and return its result; runs in a thread if the answer is large."""
     if isinstance(outcome, Answer) and _takes_long(outcome):
         return await asyncio.to_thread(attempts.pause_after, outcome)
     return attempts.pause_after(outcome)
 
 
 class WholeAsArray:
-    """What numpy.asarray() makes of a resident tensor: an error, since NumPy does not await."""
+    """Makes numpy.asarray() of a resident tensor an error, since NumPy cannot await."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         raise TypeError(f"numpy.asarray() does not await {self!r}: await its [...], which is the whole tensor")
 
 
 def _is_large(source: Any) -> bool:
-    """Whether an array, list, file or iterator may take long to pack; a str is no file here."""
+    """Return True if an array, list, file or iterator may take long to pack; a str is not treated as a file."""
     if isinstance(source, list | tuple):
         items = 1
         while isinstance(source, list | tuple) and source:
@@ -59,5 +59,5 @@ def _is_large(source: Any) -> bool:
 
 
 def _takes_long(answer: Answer) -> bool:
-    """Whether an answer may take long to read: arrays in the binary formats share its memory."""
+    """Return True if an answer may take long to parse. Binary arrays do not, since they share its memory."""
     return len(answer.body) >= LARGE_BYTES and not answer.headers.get("content-type", "").startswith(SAFETENSORS)

@@ -17,13 +17,15 @@ from ._socket_transport import IDLE_SECONDS, JOIN_BYTES, MAX_IDLE, readable_chec
 from .errors import Disconnected, TransportError
 
 _SCRATCH_BYTES: Final = 128 << 10
-"""What is received at once of a header and the body behind it: a wake-up of the event loop costs more than a copy."""
+"""Size of the receive buffer for a header and the start of its body. Large, because waking the event loop costs more
+than a copy.
+"""
 _CLOSE_SECONDS: Final = 1.0
-"""The longest that closing waits for the event loop to have closed the sockets."""
+"""Maximum seconds that `close` waits for the event loop to close the sockets."""
 
 
 class AsyncioTransport:
-    """Sends requests to the service of `settings`, each from the event loop that runs then."""
+    """Sends requests to the service of `settings`, from the running event loop."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -34,9 +36,9 @@ class AsyncioTransport:
         self._closed = False
 
     async def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
-        """Send `request` with further `headers` and return its answer, at `until` (of `monotonic`) at the latest.
+        """Send `request` with additional `headers` and return its answer before `until` (in `monotonic()` time).
 
-        A kept connection that turns out to be closed is replaced where that is safe. Raises TransportError.
+        Replaces an idle connection that the service has closed, if that is safe. Raises TransportError.
         """
         if self._closed:
             raise RuntimeError("this client is closed")
@@ -50,7 +52,7 @@ class AsyncioTransport:
                 answer = await connection.exchange(request, header, until)
             except Disconnected:
                 connection.close()
-                # The service may close a connection that it has kept for long while a request is on its way to it.
+                # The service may have closed the idle connection just as the request was sent.
                 if not (used and request.retryable and not connection.parser.begun):
                     raise
             except BaseException:
@@ -61,7 +63,7 @@ class AsyncioTransport:
                 return answer
 
     async def close(self) -> None:
-        """Close the connections, those in use when their answers have come."""
+        """Close the idle connections now, and the others when their answers have arrived."""
         self._closed = True
         lost = []
         if self._loop is asyncio.get_running_loop():
@@ -69,18 +71,18 @@ class AsyncioTransport:
                 connection.close()
                 lost.append(connection.lost)
         self._idle.clear()
-        if lost:  # the event loop closes a socket in one of its next turns
+        if lost:  # the event loop closes the sockets in one of its next iterations
             await asyncio.wait(lost, timeout=_CLOSE_SECONDS)
 
     def _kept(self) -> _Connection | None:
-        """The idle connection of this event loop that was used last, if it is still good."""
+        """Return this event loop's most recently used idle connection that is still open, or None."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
             self._idle.clear()
         while self._idle:
             connection = self._idle.pop()
-            # The event loop may not have run since the service closed it, or sent what nobody asked for.
+            # The event loop may not yet have seen that the service closed the connection or sent unexpected bytes.
             if (
                 connection.usable
                 and loop.time() - connection.idle_since < IDLE_SECONDS
@@ -130,7 +132,7 @@ class AsyncioTransport:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """A connection and the parser of its answers; `usable` says that a request may be sent on it."""
+    """A connection and its answer parser; `usable` is True while a request can be sent."""
 
     def __init__(self, settings: ConnectionSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
@@ -148,29 +150,29 @@ class _Connection(asyncio.BufferedProtocol):
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the connection is there."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        """asyncio: the connection is open."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has another class, same interface
         self.is_readable = readable_check(transport.get_extra_info("socket").fileno())
         self.usable = True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """asyncio: the connection is gone."""
+        """asyncio: the connection is closed."""
         self.usable = False
         if not self.lost.done():
             self.lost.set_result(None)
         self._fail(error or ConnectionResetError("closed by the service"))
 
     def eof_received(self) -> bool:
-        """asyncio: the other side sends no more; what was asked has no answer then."""
+        """asyncio: the service closed its side, so a pending request gets no answer."""
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """asyncio: where the next bytes go."""
+        """asyncio: return the buffer for the next bytes."""
         return self.parser.buffer() if self._answered is not None else self._idle_buffer
 
     def buffer_updated(self, count: int) -> None:
-        """asyncio: so many bytes were received."""
-        if self._answered is None:  # nothing was asked
+        """asyncio: `count` bytes were received."""
+        if self._answered is None:  # no request is pending
             self.close()
             return
         self._moved = self._loop.time()
@@ -183,11 +185,11 @@ class _Connection(asyncio.BufferedProtocol):
                 self._answered.set_result(None)
 
     def pause_writing(self) -> None:
-        """asyncio: enough has been given to write."""
+        """asyncio: the write buffer is full."""
         self._may_write = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """asyncio: more may be given to write."""
+        """asyncio: the write buffer has room again."""
         self._moved = self._loop.time()
         if self._may_write is not None and not self._may_write.done():
             self._may_write.set_result(None)
@@ -236,7 +238,7 @@ class _Connection(asyncio.BufferedProtocol):
         return parser.answer
 
     async def _write(self, request: Request[Any], header: bytes) -> bool:
-        """Send a request; False if an answer came before its end, and the rest was not sent."""
+        """Send a request. Returns False if an answer arrived early and the rest was not sent."""
         assert self._answered is not None
         self._transport.write(header)
         sent = 0
@@ -253,7 +255,7 @@ class _Connection(asyncio.BufferedProtocol):
         return True
 
     def _watch(self) -> None:
-        """End the exchange with TimeoutError when nothing has moved for `_limit` seconds, or at `_until`."""
+        """Fail the exchange with TimeoutError after `_limit` seconds without progress, or at `_until`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -273,7 +275,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 async def _chunks(body: Sequence[Buffer | StreamedBytes]) -> AsyncIterator[memoryview]:
-    """`body_chunks`; those that are made while they are sent are made in a thread."""
+    """Like `body_chunks`, but a thread generates a streamed body's chunks."""
     chunks = body_chunks(body)
     if not any(isinstance(part, StreamedBytes) for part in body):
         for chunk in chunks:

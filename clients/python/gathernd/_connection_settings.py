@@ -1,4 +1,4 @@
-"""Where a client's service is and how it is reached: address and key from the environment, TLS, timeouts, headers."""
+"""Connection settings of a client: address and API key (also from the environment), TLS, timeouts, headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._http1_messages import field_line
 from ._retries import Retries
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
-"""Where a service with default settings listens."""
+"""Address of a service with default settings."""
 URL_VARIABLE: Final = "GATHERND_URL"
 KEY_VARIABLE: Final = "GATHERND_API_KEY"
 CA_VARIABLE: Final = "GATHERND_CA"
@@ -29,12 +29,12 @@ _OF_THE_CLIENT: Final = frozenset(
         "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "x-gathernd-timeout",
     )
 )  # fmt: skip
-"""Header fields that no caller sets: each follows from the call."""
+"""Header fields that a caller may not set, because the client sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds that connecting, and each pause in receiving or sending, may take; None is no limit."""
+    """Timeouts in seconds for connecting and for each pause in receiving or sending; None means no limit."""
 
     connect: float | None
     read: float | None
@@ -43,9 +43,9 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A service's URL in parts; `base_path` begins its paths, and is "" for most services.
+    """The parts of a service's URL. `base_path` is the prefix of all paths, "" for most services.
 
-    `socket_path` is that of a Unix socket, which is reached then and not host and port; "" for a URL of HTTP.
+    If `socket_path`, the path of a Unix socket, is not "", it is used instead of host and port.
     """
 
     url: str
@@ -59,7 +59,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """All that a transport needs to know; `direct` says that nothing stands between that only httpx can speak to."""
+    """The settings of a transport. If `direct` is False, the connection needs httpx, for example for a proxy."""
 
     address: Address
     timeouts: Timeouts
@@ -70,12 +70,12 @@ class ConnectionSettings:
     cert: Certificate | None
 
     def fields(self) -> bytes:
-        """The lines of a header that all requests share."""
+        """Return the header lines that all requests share."""
         shared = {"host": self.address.host_field, **self.headers}
         return b"".join(field_line(name, value) for name, value in shared.items())
 
     def tls_context(self) -> ssl.SSLContext:
-        """The TLS context that `verify` and `cert` ask for; True trusts certifi's authorities, as httpx does."""
+        """Return the TLS context for `verify` and `cert`. True trusts certifi's authorities, as httpx does."""
         import httpx  # noqa: PLC0415  (slow to import, and plain HTTP goes without it)
 
         if isinstance(self.verify, ssl.SSLContext):
@@ -93,7 +93,7 @@ class ConnectionSettings:
 
 
 def _trusting(authorities: str) -> ssl.SSLContext:
-    """A context that trusts the authorities in a file or folder. Raises OSError and ValueError, which name it."""
+    """Return a context that trusts the authorities in a file or folder. OSError and ValueError contain the path."""
     folder = Path(authorities).is_dir()
     try:
         return ssl.create_default_context(
@@ -115,7 +115,7 @@ def connection_settings(
     cert: Certificate | None,
     transport: Any,
 ) -> ConnectionSettings:
-    """The settings that a client's arguments say.
+    """Build the settings from a client's arguments.
 
     `url`, `key` and `verify` default to GATHERND_URL, GATHERND_API_KEY and GATHERND_CA.
 
@@ -139,12 +139,12 @@ def connection_settings(
         verify if verify is not None else os.environ.get(CA_VARIABLE) or True,
         cert,
     )
-    settings.fields()  # what is no header field fails here
+    settings.fields()  # raises for an invalid header field
     return settings
 
 
 def parse_url(url: str) -> Address:
-    """The parts of a service's URL. Raises ValueError with what it lacks."""
+    """Split a service's URL into its parts. Raises ValueError that says what is missing."""
     parts = urlsplit(url)
     if any(sign < " " for sign in url):
         raise ValueError(f"{url!r} is no URL of a service: it has a control character")
@@ -174,7 +174,7 @@ def parse_url(url: str) -> Address:
 
 
 def callers_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The header fields that a caller adds, names in lower case. Raises ValueError for one that is not the caller's."""
+    """Return a caller's header fields, with names in lower case. Raises ValueError for a field that the client sets."""
     found = {name.lower(): value for name, value in (headers or {}).items()}
     if not_theirs := _OF_THE_CLIENT & found.keys():
         raise ValueError(f"the client itself sets the header field {min(not_theirs)}")
@@ -182,7 +182,7 @@ def callers_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _has_proxy(address: Address) -> bool:
-    """Whether the environment has a proxy for this address, as the variables HTTP_PROXY and NO_PROXY say."""
+    """Return True if the environment (HTTP_PROXY, NO_PROXY and so on) sets a proxy for this address."""
     if address.socket_path:
         return False
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415  (slow to import)

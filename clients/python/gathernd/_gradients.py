@@ -1,4 +1,4 @@
-"""The gradients of the gathers: the request to send, with the function that reads its answer."""
+"""The gradients of the gathers: the request, and the parser of its answer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NAMES: Final = ({"grad_data"}, {"grad_indices", "grad_values"})
 
 @dataclass(frozen=True, slots=True)
 class SparseGradient:
-    """The slices of a gradient that indices name, each once.
+    """A gradient with only the slices that were gathered, each once.
 
-    indices  int64, ascending, counted from the front: index tuples for gathernd, entries for gather
-    values   the slice of each
+    indices  int64, ascending, never negative: index tuples for gathernd, entries for gather
+    values   the slice at each index
     """
 
     indices: Any
@@ -45,11 +45,12 @@ def backward(
     as_torch: bool,
     batch_dims: int = 0,
 ) -> Request[Any]:
-    """The gradient of a gather, as safetensors, which has every float type.
+    """Make the request of a gather's gradient in safetensors, which has every float type.
 
-    `batch_dims` is the one beside an axis. Its result is an array, or a SparseGradient for `sparse`; for `as_torch` of
-    PyTorch's tensors. Raises ValueError unless there is one of `data_shape` and `tensor`, and TypeError for a
-    grad_output that safetensors lacks or sizes that are no integers.
+    `parameter` is the operator's own parameter, `batch_dims` the additional one of `gather`. The result is an array, or
+    with `sparse` a SparseGradient; with `as_torch`, of PyTorch tensors. Raises ValueError unless exactly one of
+    `data_shape` and `tensor` is given, and TypeError if safetensors lacks grad_output's type or a size is not an
+    integer.
     """
     make: Decode = decode_for_torch if as_torch else decode
 

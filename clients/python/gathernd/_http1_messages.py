@@ -1,6 +1,6 @@
-"""HTTP/1.1 without input or output: the header of a request, and the parser that takes an answer from received bytes.
+"""HTTP/1.1 without I/O: writes the header of a request, and parses answers from received bytes.
 
-The parser is strict (RFC 9112): what could be read in two ways is refused, and the connection is not used again.
+The parser is strict (RFC 9112): it rejects ambiguous answers, and their connection is not reused.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ._messages import MAX_BYTES_WITHOUT_LENGTH, Answer, Headers, Request
 from .errors import UnexpectedAnswer
 
 MAX_HEADER_BYTES: Final = 64 << 10
-"""Most bytes of an answer's header, and of a chunked body's trailer."""
+"""Maximum size in bytes of an answer's header, and of a chunked body's trailer."""
 MAX_INTERIM_ANSWERS: Final = 8
-"""Most answers of status 1xx before the one that counts."""
+"""Maximum number of interim answers (status 1xx) before the final answer."""
 MAX_ERROR_BYTES: Final = 16 << 20
-"""Most bytes of the body of an answer that is no success."""
+"""Maximum size in bytes of the body of an error answer."""
 _MAX_LINE_BYTES: Final = 4096
-"""Most bytes of the line before a chunk."""
+"""Maximum size in bytes of the line before a chunk."""
 _WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _VALUE: Final = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 _HEADER: Final = re.compile(
@@ -34,9 +34,9 @@ _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-
 
 
 def request_header(request: Request[Any], base_path: str, fields: bytes, more: Headers) -> bytes:
-    """The header of `request`, its empty line included: with the lines `fields`, which all requests share, and `more`.
+    """Return the header of `request`, with the shared lines `fields`, the fields `more`, and the final empty line.
 
-    Raises ValueError for a name or value that no header field has.
+    Raises ValueError for an invalid field name or value.
     """
     path = base_path + request.path
     first, own = _start(request.method, path, tuple(request.query.items()), tuple(request.headers.items()))
@@ -53,7 +53,7 @@ def request_header(request: Request[Any], base_path: str, fields: bytes, more: H
 def _start(
     method: str, path: str, query: tuple[tuple[str, str], ...], headers: tuple[tuple[str, str], ...]
 ) -> tuple[bytes, bytes]:
-    """The first line of a request, and the lines of `headers`."""
+    """Return the request line, and the lines of `headers`."""
     if query:
         path += "?" + urlencode(query, quote_via=quote, safe=",:-._")
     first = f"{method} {path} HTTP/1.1\r\n".encode("ascii")
@@ -61,18 +61,19 @@ def _start(
 
 
 def field_line(name: str, value: str) -> bytes:
-    """A line of a header. Raises ValueError for a name or value that no header field has."""
+    """Format a header line. Raises ValueError for an invalid field name or value."""
     if not (_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
         raise ValueError(f"{name!r}: {value!r} is no header field")
     return f"{name}: {value}\r\n".encode("latin-1")
 
 
 class AnswerParser:
-    """Takes the answer to one request after the other from the bytes of a connection.
+    """Parses the answers to consecutive requests on a connection.
 
-    For each: `start`, then write to `buffer()` and call `received` with the count until it returns True; `answer` is
-    the answer then, and `reusable` says whether the connection may carry a further request. Raises UnexpectedAnswer.
-    The body lies in memory of its own and of its Content-Length, or in what the request's `receive_into` gives.
+    For each request, call `start`; then write received bytes to `buffer()` and call `received` with their number, until
+    it returns True. `answer` is then set, and `reusable` says whether the connection can be reused. Raises
+    UnexpectedAnswer. The body is received into a new buffer of Content-Length bytes, or into the buffer that the
+    request's `receive_into` returns.
     """
 
     def __init__(self, scratch_bytes: int) -> None:
@@ -84,23 +85,23 @@ class AnswerParser:
         self._request = request
         self._progress = request.progress if request.method == "GET" else None
         self._filled = 0  # bytes in scratch
-        self._body: memoryview | None = None  # of a body with a length
-        self._missing = 0  # bytes of that, or of the chunk
-        self._chunked: bytearray | None = None  # the body so far, of one without a length
-        self._expected = ""  # what is next in scratch, of a chunked body: size, data, end, trailer
+        self._body: memoryview | None = None  # the buffer of a body with a length
+        self._missing = 0  # bytes of the body, or of the chunk, that are not yet received
+        self._chunked: bytearray | None = None  # the chunked body so far
+        self._expected = ""  # next part of a chunked body: size, data, end, trailer
         self._interim = self._trailer_bytes = 0
         self.answer: Answer | None = None
         self.begun = False
         self.reusable = False
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty before the answer is complete."""
+        """Return the buffer for the next bytes; it is never empty before the answer is complete."""
         if self._body is not None:
             return self._body[len(self._body) - self._missing :]
         return self._view[self._filled :]
 
     def received(self, count: int) -> bool:
-        """Take `count` bytes that were written to `buffer()`; True when the answer is complete."""
+        """Parse `count` bytes that were written to `buffer()`. Returns True when the answer is complete."""
         self.begun = True
         if self._body is not None:
             self._missing -= count
@@ -126,14 +127,14 @@ class AnswerParser:
         self._filled -= count
 
     def _enlarge(self) -> None:
-        """Make room in scratch where it is full."""
+        """Enlarge scratch if it is full."""
         if self._filled == len(self._scratch):
             larger = bytearray(2 * len(self._scratch))
             larger[: self._filled] = self._view
             self._scratch, self._view = larger, memoryview(larger)
 
     def _is_interim(self, header: bytes) -> bool:
-        """Read a header; True for one of status 1xx, which another one follows."""
+        """Parse a header. Returns True for an interim answer (status 1xx), which is followed by another header."""
         found = _HEADER.fullmatch(header)
         if found is None:
             raise UnexpectedAnswer(f"what came is no HTTP answer: {header[:100]!r}", 0)
@@ -145,7 +146,7 @@ class AnswerParser:
             return True
         lines = [line.partition(":") for line in found[3].decode("latin-1").split("\r\n")[1:]]
         self._headers = {name.lower(): value.strip(" \t") for name, _, value in lines}
-        if len(self._headers) < len(lines):  # a field in several lines is one list
+        if len(self._headers) < len(lines):  # repeated fields are joined to one list
             values: dict[str, list[str]] = {}
             for name, _, value in lines:
                 values.setdefault(name.lower(), []).append(value.strip(" \t"))
@@ -156,7 +157,7 @@ class AnswerParser:
         return False
 
     def _begin_body(self) -> bool:
-        """Decide from the header where the body goes and how it ends."""
+        """Choose the body's buffer and framing from the header. Returns True if the answer is complete."""
         status, headers = self._status, self._headers
         coding, length = headers.get("transfer-encoding"), headers.get("content-length")
         if coding is not None and (length is not None or coding.lower() != "chunked"):
@@ -187,7 +188,7 @@ class AnswerParser:
         return self._told()
 
     def _told(self) -> bool:
-        """Tell the progress of a body with a length; True when it is complete."""
+        """Report the progress of a body with a length. Returns True when it is complete."""
         assert self._body is not None
         if self._progress is not None:
             self._progress(len(self._body) - self._missing)
@@ -195,11 +196,11 @@ class AnswerParser:
 
     def _finish(self, body: memoryview) -> bool:
         self.answer = Answer(self._status, self._headers, body)
-        self.reusable = self._keep and not self._filled  # what comes unasked for is no answer to the next request
+        self.reusable = self._keep and not self._filled  # extra bytes must not be read as the next answer
         return True
 
     def _read_chunks(self) -> bool:
-        """Take what is complete of a chunked body out of scratch; True at its end."""
+        """Move complete parts of a chunked body out of scratch. Returns True at its end."""
         assert self._chunked is not None
         at = 0
         while self._expected != "done":
@@ -228,7 +229,7 @@ class AnswerParser:
         return False
 
     def _read_line(self, line: bytes) -> None:
-        """Read a line of a chunked body: a chunk's size, the empty one after its data, or one of the trailer."""
+        """Parse a line of a chunked body: a chunk size, the empty line after a chunk, or a trailer line."""
         assert self._chunked is not None
         if self._expected == "size":
             found = _CHUNK_SIZE.fullmatch(line)

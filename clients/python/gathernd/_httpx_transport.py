@@ -1,4 +1,4 @@
-"""Requests over httpx, for what it alone can do: proxies of the environment, and transports that a caller gives."""
+"""A transport over httpx, for proxies from the environment and for a caller's own httpx transport."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ._connection_settings import ConnectionSettings
 from ._messages import MAX_BYTES_WITHOUT_LENGTH, Answer, Request, body_chunks
 from .errors import ConnectError, Disconnected, Timeout, TransportError, UnexpectedAnswer
 
-# As many connections as there are calls at a time. 64 idle ones are kept for 5 s: far less than the service
-# (GATHERND_KEEP_ALIVE) and proxies on the way keep them.
+# One connection per concurrent call. Up to 64 idle connections are kept for 5 s, which is much shorter than the
+# keep-alive of the service (GATHERND_KEEP_ALIVE) and of proxies.
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=5.0)
 
 
@@ -33,9 +33,9 @@ def _options(settings: ConnectionSettings) -> dict[str, Any]:
 
 
 class HttpxTransport:
-    """Sends requests by an httpx client; `transport` is the one to give it, or None.
+    """Sends requests through an httpx client; `transport` is passed to it.
 
-    The child of a fork has an httpx client of its own, unless a `transport` is given, of which there is only one.
+    A forked child creates its own httpx client, unless `transport` is given.
     """
 
     def __init__(self, settings: ConnectionSettings, transport: httpx.BaseTransport | None) -> None:
@@ -47,7 +47,7 @@ class HttpxTransport:
         self._parents: list[httpx.Client] = []
 
     def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
-        """Send `request` with further `headers` and return its answer, at `until` (of `monotonic`) at the latest."""
+        """Send `request` with additional `headers` and return its answer before `until` (in `monotonic()` time)."""
         begun, http = monotonic(), self._own()
         try:
             response = http.send(_build(http, request, until, headers), stream=True)
@@ -67,9 +67,9 @@ class HttpxTransport:
         self._own().close()
 
     def _own(self) -> httpx.Client:
-        """The httpx client of this process."""
+        """Return the httpx client of this process."""
         if self._process != os.getpid() and not (self._is_given or self._http.is_closed):
-            # That of the parent is kept as it is: a thread that is not here may have left it locked.
+            # Keep the parent's client untouched: a thread that the fork did not copy may have left it locked.
             self._parents.append(self._http)
             self._http = httpx.Client(**self._options)
             self._process = os.getpid()
@@ -77,9 +77,9 @@ class HttpxTransport:
 
 
 class AsyncHttpxTransport:
-    """Sends requests by an httpx client of asyncio; `transport` is the one to give it, or None.
+    """Sends requests through an asynchronous httpx client; `transport` is passed to it.
 
-    Each event loop has an httpx client of its own, unless a `transport` is given, of which there is only one.
+    Each event loop gets its own httpx client, unless `transport` is given.
     """
 
     def __init__(self, settings: ConnectionSettings, transport: httpx.AsyncBaseTransport | None) -> None:
@@ -90,7 +90,7 @@ class AsyncHttpxTransport:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
-        """Send `request` with further `headers` and return its answer, at `until` (of `monotonic`) at the latest."""
+        """Send `request` with additional `headers` and return its answer before `until` (in `monotonic()` time)."""
         begun, http = monotonic(), self._own()
         try:
             response = await http.send(_build(http, request, until, headers), stream=True)
@@ -110,9 +110,9 @@ class AsyncHttpxTransport:
         await self._own().aclose()
 
     def _own(self) -> httpx.AsyncClient:
-        """The httpx client of the event loop that runs."""
+        """Return the httpx client of the running event loop."""
         if not (self._is_given or self._http.is_closed) and self._loop is not asyncio.get_running_loop():
-            if self._loop is not None:  # else it has no connection yet
+            if self._loop is not None:  # otherwise the client has no connections yet
                 self._http = httpx.AsyncClient(**self._options)
             self._loop = asyncio.get_running_loop()
         return self._http
@@ -121,7 +121,7 @@ class AsyncHttpxTransport:
 def _build(
     http: httpx.Client | httpx.AsyncClient, request: Request[Any], until: float | None, headers: dict[str, str]
 ) -> httpx.Request:
-    """The httpx request that sends `request`. Raises TimeoutError if `until` is over."""
+    """Convert `request` to an httpx request. Raises TimeoutError if the deadline `until` has passed."""
     all_headers = {**request.headers, **headers}
     options: dict[str, Any] = {}
     if until is not None:
@@ -143,7 +143,7 @@ def _build(
 
 
 class _BodyStream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A request's body in chunks that are views of its buffers; it can be iterated, and so sent, again."""
+    """A request's body in chunks, which are views of its buffers; it can be iterated again for a retry."""
 
     def __init__(self, request: Request[Any]) -> None:
         self._request = request
@@ -151,7 +151,7 @@ class _BodyStream(httpx.SyncByteStream, httpx.AsyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         sent = 0
         for chunk in body_chunks(self._request.body):
-            yield chunk  # type: ignore[misc]  # httpx sends whatever has a length and the buffer interface
+            yield chunk  # type: ignore[misc]  # httpx accepts any object with a length and the buffer interface
             sent += len(chunk)
             if self._request.progress is not None:
                 self._request.progress(sent)
@@ -162,7 +162,7 @@ class _BodyStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class _BodyReceiver:
-    """Receives the body of an answer into a buffer of its Content-Length, so that memory holds it once."""
+    """Receives an answer's body into a buffer of Content-Length bytes, so that there is only one copy in memory."""
 
     def __init__(self, response: httpx.Response, request: Request[Any], until: float | None) -> None:
         self._response = response
@@ -179,7 +179,7 @@ class _BodyReceiver:
         self._received = 0
 
     def write(self, chunk: bytes) -> None:
-        """Add the next chunk. Raises UnexpectedAnswer for a body without a length that does not end, TimeoutError."""
+        """Add the next chunk. Raises UnexpectedAnswer if a body without a length is too long, and TimeoutError."""
         end = self._received + len(chunk)
         if self._sized is None:
             self._growing += chunk
@@ -196,13 +196,12 @@ class _BodyReceiver:
             raise TimeoutError
 
     def answer(self) -> Answer:
-        """The answer, after its last chunk."""
+        """Return the answer, after its last chunk."""
         body = memoryview(self._growing) if self._sized is None else self._sized[: self._received]
         return Answer(self._response.status_code, self._headers, body)
 
 
-# Our error for each of httpx's; the first row that fits counts. Whatever httpx raises while it sends and receives is an
-# HTTPError.
+# Maps httpx errors to ours; the first matching row applies. All errors of httpx during an exchange are HTTPErrors.
 _ERROR_OF_HTTPX: Final[tuple[tuple[type[Exception], type[TransportError]], ...]] = (
     (httpx.ConnectError, ConnectError),
     (httpx.ConnectTimeout, ConnectError),
@@ -220,7 +219,7 @@ _ERROR_OF_HTTPX: Final[tuple[tuple[type[Exception], type[TransportError]], ...]]
 def transport_error(
     error: httpx.HTTPError | TimeoutError, url: str, request: Request[Any], seconds: float
 ) -> TransportError:
-    """The error of this package for one of httpx, or for the end of the time that a call may take."""
+    """Convert an error of httpx, or the TimeoutError of a call's deadline, to an error of this package."""
     error_class = next(ours for theirs, ours in _ERROR_OF_HTTPX if isinstance(error, theirs))
     if error_class is ConnectError:
         return _failures.not_connected(url, error)

@@ -1,4 +1,4 @@
-"""Imports: tensors that the service itself reads from a URL. The requests, and what their answers hold."""
+"""Imports, which are tensors that the service reads from a URL: the requests, and the parsers of their answers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .errors import BY_CODE, ServiceError, UnexpectedAnswer
 _ID: Final = re.compile(r"[0-9a-zA-Z_-]{1,128}")
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-"""Between two questions how far an import is; each pause is half as long again as the one before."""
+"""Maximum seconds between two progress checks. The pause grows by half with each check."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportInfo:
-    """An import as the service describes it.
+    """The state of an import.
 
-    id           by which it is asked for
-    name         the tensor of which it makes the next version
-    url          where it reads, without its query
+    id           its ID, for `find_import` and `end_import`
+    name         tensor whose next version it creates
+    url          URL that it reads, without the query
     state        running, done, failed or cancelled
-    bytes_done   bytes of items that were read, of `bytes_total`
-    error        why it failed, not raised; None otherwise
-    info         what it made, once it is done; None otherwise
+    bytes_done   bytes of items read so far, out of `bytes_total`
+    error        the error if it failed (not raised here), else None
+    info         metadata of the new version once it is done, else None
     """
 
     id: str
@@ -44,7 +44,7 @@ class ImportInfo:
 
 @dataclass(frozen=True, slots=True)
 class ImportPage:
-    """A page of the list of imports; `next` is the `after` of the next page, None on the last one."""
+    """A page of the list of imports; `next` is the `after` parameter of the next page, None on the last page."""
 
     imports: list[ImportInfo]
     next: str | None
@@ -63,7 +63,7 @@ def begin(
     note: str | None,
     replicas: int | None,
 ) -> Request[ImportInfo]:
-    """The beginning of an import. Not retryable: a second one would make another version."""
+    """Make the request that starts an import. Not retryable: a second attempt would create another version."""
     check_name(name)
     query = {option: "true" for option, wanted in (("prefault", prefault), ("lock", lock)) if wanted}
     if keep is not None:
@@ -77,12 +77,12 @@ def begin(
 
 
 def find(number: str) -> Request[ImportInfo]:
-    """How far an import is."""
+    """Make the request for the state of an import."""
     return Request("GET", _path(number), _read_import, headers={"accept": JSON})
 
 
 def page(after: str | None, limit: int | None) -> Request[ImportPage]:
-    """One page of the imports."""
+    """Make the request for one page of the list of imports."""
     query = {} if after is None else {"after": after}
     if limit is not None:
         query["limit"] = str(limit)
@@ -90,12 +90,15 @@ def page(after: str | None, limit: int | None) -> Request[ImportPage]:
 
 
 def end(number: str) -> Request[None]:
-    """The end of an import. Not retryable: the second one would forget it."""
+    """Make the request that ends an import. Not retryable: a second attempt would delete its record."""
     return Request("DELETE", _path(number), lambda _: None, headers={"accept": JSON}, retryable=False)
 
 
 def outcome(found: ImportInfo) -> TensorInfo | None:
-    """What an import made, None while it runs. Raises its error, and NotFound where a request ended it."""
+    """Return the metadata of an import's new version, or None while it runs.
+
+    Raises the import's error, or NotFound if the import was cancelled.
+    """
     if found.error is not None:
         raise found.error
     if found.state == "cancelled":
@@ -106,7 +109,7 @@ def outcome(found: ImportInfo) -> TensorInfo | None:
 
 
 def told(name: str, found: ImportInfo, progress: Progress | bool | None) -> Progress:
-    """What is to be called with the bytes that are done."""
+    """Return the function to call with the number of bytes done."""
     if progress is True:
         return ProgressBar(name, found.bytes_total)
     return progress or (lambda done: None)

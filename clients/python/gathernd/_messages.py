@@ -1,4 +1,4 @@
-"""A request to the service and its answer, as the endpoints make and read them and as the transports carry them."""
+"""A request and its answer, the interface between the endpoints and the transports."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ T_co = TypeVar("T_co", covariant=True)
 Progress = Callable[[int], None]
 Headers = Mapping[str, str]
 ReceiveInto = Callable[[int, Headers], memoryview | None]
-"""Called with the status and header of an answer: the memory for its body, of its Content-Length, or None."""
+"""Called with an answer's status and headers. Returns a buffer of Content-Length bytes for the body, or None."""
 
 CHUNK_BYTES: Final = 1 << 20
-"""How much of a request's body is given to the network at a time, after which `progress` is called."""
+"""Maximum number of body bytes to send at a time; `progress` is called after each chunk."""
 MAX_BYTES_WITHOUT_LENGTH: Final = 1 << 30
-"""Most bytes of an answer without a Content-Length, which the service always sends: a limit for memory."""
+"""Maximum size of an answer without Content-Length, to limit memory. The service always sends Content-Length."""
 
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """An answer of the service, of any status; the names of its headers are in lower case."""
+    """An answer of the service, with any status; header names are in lower case."""
 
     status: int
     headers: Headers
@@ -32,11 +32,11 @@ class Answer:
 
 @dataclass(slots=True, eq=False)
 class Request(Generic[T_co]):
-    """A request and the function that reads its answer.
+    """A request, and the function that parses its answer.
 
-    `retryable` says that sending it twice does what sending it once does, so that it may be sent again after the
-    connection broke. `progress` is called with the bytes so far: sent, of a request with a body, else received.
-    `note` is called with the error that ends the call: a sentence to add to it, or None.
+    `retryable` means that the request is idempotent and may be sent again after the connection broke. `progress` is
+    called with the number of bytes sent so far (with a body) or received so far (without). `note` is called with the
+    error that ends the call, and returns a sentence to add to it, or None.
     """
 
     method: str
@@ -55,7 +55,7 @@ class Request(Generic[T_co]):
 
 
 def body_chunks(body: Sequence[Buffer | StreamedBytes]) -> Iterator[memoryview]:
-    """The bytes of a request's body in pieces of at most CHUNK_BYTES, views of its buffers."""
+    """Yield a request's body in chunks of at most CHUNK_BYTES, as views of its buffers."""
     for part in body:
         for buffer in part if isinstance(part, StreamedBytes) else (part,):
             view = memoryview(buffer)

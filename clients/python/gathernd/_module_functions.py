@@ -1,6 +1,6 @@
-"""`gathernd.gathernd`, `gather` and `gather_elements`: functions for code that expects a function and has no client.
+"""`gathernd.gathernd`, `gather` and `gather_elements`: functions for code that does not create a client.
 
-They find their service in the environment: GATHERND_URL, GATHERND_API_KEY if it asks for a key, and GATHERND_CA.
+The environment names the service: GATHERND_URL, GATHERND_API_KEY if the service requires a key, and GATHERND_CA.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _lock = Lock()
 
 
 def default_client() -> Client:
-    """The client for the environment as it is now; one for each process, URL, key and GATHERND_CA."""
+    """Return the client for the current environment. There is one per process, URL, key and GATHERND_CA."""
     url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     key = os.environ.get(KEY_VARIABLE) or None
-    # A forked child must not use its parent's connections, hence the process in the key.
+    # The key includes the process ID, because a forked child must not use its parent's connections.
     client_key = os.getpid(), url, key, os.environ.get(CA_VARIABLE)
     with _lock:
         client = _clients.get(client_key)
@@ -33,9 +33,9 @@ def default_client() -> Client:
 
 
 def gathernd(data: Any, indices: Any, batch_dims: int = 0) -> NDArray[Any]:
-    """GatherND by the service at GATHERND_URL (default http://127.0.0.1:8080), see `Client.gathernd`.
+    """GatherND by the service at GATHERND_URL (default http://127.0.0.1:8080); see `Client.gathernd`.
 
-    The signature is that of modeci_mdf's function of this name.
+    Has the same signature as modeci_mdf's function of this name.
     """
     return default_client().gathernd(data, indices, batch_dims)
 

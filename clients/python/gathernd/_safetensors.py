@@ -12,18 +12,18 @@ from ._array_bytes import ELEMENT_TYPE_OF_SAFETENSORS, Buffer, ElementType, Enco
 from .errors import UnexpectedAnswer
 
 _KEPT_HEADER_BYTES: Final = 1024
-"""Headers of at most so many bytes are remembered: lookups of one size have the same one each time."""
+"""Maximum size in bytes of a header to cache: requests of one size repeat the same header."""
 MAX_HEADER_BYTES: Final = 100 << 20
-"""Most bytes of the header of a file, as the format's own library has it."""
+"""Maximum size in bytes of a file's header, the same limit as in the format's own library."""
 
 
 def write_safetensors(
     tensors: Mapping[str, EncodedTensor], metadata: Mapping[str, str] | None = None
 ) -> list[Buffer | StreamedBytes]:
-    """The buffers of a safetensors body with `tensors`: the header, then the bytes of each tensor, not copied.
+    """Return the buffers of a safetensors body: the header, then the bytes of each tensor, without a copy.
 
-    Tensors with larger items come first, so that each is aligned to its items. The format must have every element type.
-    `metadata` are the texts of `__metadata__`.
+    Tensors with larger items come first, so that each is aligned to its items. The format must support every element
+    type. `metadata` becomes `__metadata__`.
     """
     order = sorted(tensors.items(), key=lambda pair: -pair[1].element_type.itemsize)
     return write_in_order(dict(order), metadata)
@@ -32,7 +32,7 @@ def write_safetensors(
 def write_in_order(
     tensors: Mapping[str, EncodedTensor | StreamedTensor], metadata: Mapping[str, str] | None = None
 ) -> list[Buffer | StreamedBytes]:
-    """The buffers of a safetensors body with `tensors` in their order, which an upload with keys needs."""
+    """Return the buffers of a safetensors body with `tensors` in the given order, as an upload with keys requires."""
     described = tuple([(name, one.element_type.safetensors, one.shape, len(one.raw)) for name, one in tensors.items()])
     header = _header(described, tuple((metadata or {}).items()))
     return [header, *[tensor.raw for tensor in tensors.values()]]
@@ -53,7 +53,7 @@ def _header(
 
 
 def read_safetensors(body: memoryview) -> tuple[ElementType, tuple[int, ...], memoryview]:
-    """Type, shape and bytes of the only tensor of a safetensors body. Raises UnexpectedAnswer for any other body."""
+    """Return type, shape and bytes of a body's only tensor. Raises UnexpectedAnswer for any other body."""
     start = 8 + int.from_bytes(body[:8], "little")
     text = bytes(body[8:start])
     try:
@@ -67,7 +67,7 @@ def read_safetensors(body: memoryview) -> tuple[ElementType, tuple[int, ...], me
 
 
 def read_tensors(body: memoryview) -> dict[str, tuple[ElementType, tuple[int, ...], memoryview]]:
-    """By name, type, shape and bytes of the tensors of a safetensors body. Raises UnexpectedAnswer for any other."""
+    """Return type, shape and bytes of a body's tensors by name. Raises UnexpectedAnswer if it is not safetensors."""
     start = 8 + int.from_bytes(body[:8], "little")
     try:
         entries = read_entries(bytes(body[8:start]))
@@ -82,7 +82,7 @@ def read_tensors(body: memoryview) -> dict[str, tuple[ElementType, tuple[int, ..
 
 
 def read_metadata(body: memoryview) -> dict[str, str]:
-    """The texts of `__metadata__` of a safetensors body. Raises ValueError for any other body."""
+    """Return the `__metadata__` of a safetensors body. Raises ValueError for any other body."""
     start = 8 + int.from_bytes(body[:8], "little")
     header = json.loads(bytes(body[8:start]))
     found = header.get("__metadata__", {}) if isinstance(header, dict) else None
@@ -92,15 +92,15 @@ def read_metadata(body: memoryview) -> dict[str, str]:
 
 
 Entries = Mapping[str, tuple[ElementType | None, tuple[int, ...], int, int]]
-"""By name, each tensor's type (None for one that the service lacks), shape, and where its bytes begin and end."""
+"""By tensor name: type (None if the service lacks it), shape, and the start and end offset of its bytes."""
 
 
 def read_entries(text: bytes) -> Entries:
-    """The tensors that a header names, in the order of their bytes. Raises ValueError for an unsound header.
+    """Parse a header. Returns the tensors in the order of their bytes. Raises ValueError for an invalid header.
 
-    A header means what it means to the service and to the format's own library: `__metadata__` may be null, and members
-    of a tensor other than dtype, shape and data_offsets are ignored. No key is given twice, and the bytes of tensors
-    follow one another without overlap or hole.
+    The rules are those of the service and of the format's own library: `__metadata__` may be null, and members of a
+    tensor other than dtype, shape and data_offsets are ignored. Duplicate keys, and overlaps or gaps between the bytes
+    of tensors, are invalid.
     """
     if text[:1] != b"{":
         raise ValueError("its header does not begin with {")
@@ -155,11 +155,11 @@ _kept_entries = lru_cache(256)(read_entries)
 def tensor_of_file(
     header: bytes, held: int, tensor: str | None, file: str
 ) -> tuple[ElementType, tuple[int, ...], int, int]:
-    """Choose one tensor of a safetensors file by its header: the one that `tensor` names, or the only one.
+    """Find a tensor in the header of a safetensors file: the tensor named `tensor`, or the only tensor.
 
-    Returns its type, its shape, and the first and last byte + 1 behind the header. `held` is how many bytes follow the
-    header; `file` names the file in errors. Raises ValueError for an unsound file and for a missing tensor, TypeError
-    for a type that the service lacks.
+    Returns its type, its shape, and the start and end offset of its bytes after the header. `held` is the number of
+    bytes after the header; `file` is the file's name in errors. Raises ValueError for an invalid file or a missing
+    tensor, and TypeError for a type that the service lacks.
     """
     try:
         entries = read_entries(header)

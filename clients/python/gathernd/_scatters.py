@@ -1,5 +1,5 @@
-"""The endpoints of ScatterND and ScatterElements, whose output is a copy of the data with updates in it, and of what
-changes a resident tensor: scatters, and upserts and removals of rows by key.
+"""Requests of scatters: ScatterND and ScatterElements, which return an updated copy of the data, and changes of a
+resident tensor by a scatter, or by an upsert or a removal of rows by key.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def scatter_into_copy(
     info: bool,
     as_torch: bool,
 ) -> Request[Any]:
-    """A scatter, as safetensors where that has the element type, else as JSON with base64.
+    """Make the request of a scatter into a copy, in safetensors if it has the element type, else in JSON with base64.
 
-    `axis` is None for ScatterND; updates without a type of their own take that of data that is sent. Its result is an
-    array, for `as_torch` PyTorch's tensor; for `info` a Result with it.
+    `axis` is None for ScatterND. A list of updates is converted to the type of the data if the request contains the
+    data. The result is an array, with `as_torch` a PyTorch tensor, and with `info` a Result that holds it.
     """
     make: Decode = decode_for_torch if as_torch else decode
 
@@ -69,7 +69,7 @@ def scatter_into_table(
     if_match: str | None,
     idempotency_key: str | None,
 ) -> Request[ScatterInfo]:
-    """A scatter into a resident tensor."""
+    """Make the request of a scatter into a resident tensor."""
     tensors = {"indices": encode(as_indices(indices, widen=True)), "updates": encode_value(updates)}
     fields = {"reduction": reduction}
     return _change("scatter", name, lambda binary: tensors, fields, _answers.read_scatter, if_match, idempotency_key)
@@ -78,7 +78,7 @@ def scatter_into_table(
 def upsert(
     name: str, updates: Any, reduction: Reduction, if_match: str | None, idempotency_key: str | None, keys: Any
 ) -> Request[RowsChanged]:
-    """A change of the rows of keys that a table has, and new rows for other keys."""
+    """Make the request that changes the rows of existing keys and adds rows for new keys."""
     further = {"updates": encode_value(updates)}
 
     def tensors(binary: bool) -> dict[str, EncodedTensor]:
@@ -89,7 +89,7 @@ def upsert(
 
 
 def remove(name: str, if_match: str | None, idempotency_key: str | None, keys: Any) -> Request[RowsChanged]:
-    """A removal of the rows of keys."""
+    """Make the request that removes rows by key."""
 
     def tensors(binary: bool) -> dict[str, EncodedTensor]:
         return request_keys(keys, binary=binary)
@@ -106,10 +106,10 @@ def _change(
     if_match: str | None,
     idempotency_key: str | None,
 ) -> Request[T]:
-    """A change of a resident tensor, which always carries an Idempotency-Key: that makes it retryable.
+    """Make the request that changes a resident tensor. It always has an Idempotency-Key, which makes it retryable.
 
-    `tensors` makes those of a binary body, or of JSON; a body is binary if safetensors has their element types. `make`
-    reads the answer to a request with this key.
+    `tensors(binary)` returns the tensors of a binary or a JSON body; the body is binary if safetensors has all element
+    types. `make` parses the answer, given the Idempotency-Key.
     """
     check_name(name)
     key = idempotency_key or str(uuid.uuid4())

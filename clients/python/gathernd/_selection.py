@@ -1,4 +1,4 @@
-"""Resident tensors by name, and the calls that answer an index expression on one, without input or output."""
+"""Named resident tensors, and the translation of index expressions to calls, without I/O."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _LAST: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The call that answers an index expression, and its second argument: rows (a, b) of `get`, or indices."""
+    """The call that evaluates an index expression, and its second argument: rows (a, b) for `get`, else indices."""
 
     call: Literal["get", "gather", "gathernd"]
     argument: Any
 
 
 def select(key: Any, shape: tuple[int, ...] | None) -> Selection | None:
-    """The call for the index expression `key` on a tensor of `shape`; None if that has to be known, and is None.
+    """Return the call for the index expression `key` on a tensor, or None if it needs `shape` and that is None.
 
-    A slice, an integer or an array of integers picks along the first axis; a tuple of integers and arrays of integers
-    picks along as many axes as it has entries, which broadcast. Raises TypeError for anything else, a mask too, and
+    A slice, an integer or an array of integers selects along the first axis. A tuple of integers and arrays of integers
+    selects along one axis per entry; the entries broadcast. Raises TypeError for anything else, including a mask, and
     IndexError for an integer beyond int64.
     """
     if key is Ellipsis or (isinstance(key, tuple) and not key):
@@ -59,20 +59,20 @@ def _integers(entry: Any) -> NDArray[Any]:
     array = as_indices(entry, widen=True)
     if array.dtype.kind not in "iu":
         raise TypeError(f"rows are picked by integers, slices and arrays of integers, not by {entry!r}")
-    if array.dtype == np.uint64 and (array > _LAST).any():  # would be a negative int64, and count from the end
+    if array.dtype == np.uint64 and (array > _LAST).any():  # would become negative as int64
         raise IndexError(f"no tensor has a row {array.max()}")
     return array.astype(np.int64)
 
 
 def version_of(info: TensorInfo) -> str:
-    """The reference to the version that is described: rows that its shape was asked for are not another one's."""
+    """Return a reference to the described version, so that rows are read from the version whose shape is known."""
     return f"{info.name}@{info.version}"
 
 
 class NamedTensor:
-    """A resident tensor by its name; gathers take it as data, in place of the name."""
+    """A resident tensor by name; gathers accept it as data instead of the name."""
 
-    __iter__ = None  # a request for each row is not what anybody wants
+    __iter__ = None  # iteration would send one request per row
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -82,5 +82,5 @@ class NamedTensor:
 
 
 def resident_name(data: Any) -> str | None:
-    """The name of the resident tensor that `data` stands for, None for an array."""
+    """Return the name of the resident tensor that `data` refers to, or None for an array."""
     return data.name if isinstance(data, NamedTensor) else data if isinstance(data, str) else None

@@ -19,20 +19,22 @@ from ._messages import Answer, Request, body_chunks
 from .errors import Disconnected, TransportError
 
 MAX_IDLE: Final = 64
-"""Most idle connections that are kept. There are as many in use as there are calls at a time."""
+"""Maximum number of idle connections. The number in use is the number of concurrent calls."""
 IDLE_SECONDS: Final = 5.0
-"""How long an idle connection is kept: far less than the service (GATHERND_KEEP_ALIVE) and proxies on
-the way keep it.
+"""Seconds that an idle connection is kept: much shorter than the keep-alive of the service (GATHERND_KEEP_ALIVE) and
+of proxies.
 """
 JOIN_BYTES: Final = 64 << 10
-"""A request of at most so many bytes is given to the network as one."""
+"""Requests of at most this size are sent with a single write."""
 _NOT_WAITING: Final = getattr(socket, "MSG_DONTWAIT", 0)
 _SCRATCH_BYTES: Final = 2048
-"""Room for an answer's header. What else is in the first read is copied; the rest is received where it stays."""
+"""Size of the receive buffer for an answer's header. Body bytes in the first read are copied; the rest are received
+directly into the body's buffer.
+"""
 
 
 class SocketTransport:
-    """Sends requests to the service of `settings`; safe to use from several threads, and by the child of a fork."""
+    """Sends requests to the service of `settings`. Thread-safe, and safe in a forked child."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
@@ -43,9 +45,9 @@ class SocketTransport:
         self._closed = False
 
     def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
-        """Send `request` with further `headers` and return its answer, at `until` (of `monotonic`) at the latest.
+        """Send `request` with additional `headers` and return its answer before `until` (in `monotonic()` time).
 
-        A kept connection that turns out to be closed is replaced where that is safe. Raises TransportError.
+        Replaces an idle connection that the service has closed, if that is safe. Raises TransportError.
         """
         if self._closed:
             raise RuntimeError("this client is closed")
@@ -59,7 +61,7 @@ class SocketTransport:
                 answer = connection.exchange(request, header, until)
             except Disconnected:
                 connection.close()
-                # The service may close a connection that it has kept for long while a request is on its way to it.
+                # The service may have closed the idle connection just as the request was sent.
                 if not (used and request.retryable and not connection.parser.begun):
                     raise
             except BaseException:
@@ -70,7 +72,7 @@ class SocketTransport:
                 return answer
 
     def close(self) -> None:
-        """Close the connections, those in use when their answers have come."""
+        """Close the idle connections now, and the others when their answers have arrived."""
         self._closed = True
         self._close_idle()
 
@@ -80,8 +82,8 @@ class SocketTransport:
                 self._idle.pop().close()
 
     def _kept(self) -> _Connection | None:
-        """The idle connection that was used last, if it is still good."""
-        if self._process != os.getpid():  # a fork: its parent's connections are not its own
+        """Return the most recently used idle connection that is still open, or None."""
+        if self._process != os.getpid():  # a forked child must not use its parent's connections
             self._process = os.getpid()
             self._close_idle()
         while True:
@@ -100,7 +102,7 @@ class SocketTransport:
         connection.idle_since = now = monotonic()
         self._idle.append(connection)
         if len(self._idle) > 1:
-            with suppress(IndexError):  # another thread took what was seen here
+            with suppress(IndexError):  # another thread may take the connection first
                 if now - self._idle[0].idle_since > IDLE_SECONDS:
                     self._idle.popleft().close()
 
@@ -127,7 +129,7 @@ class SocketTransport:
 
 
 class _Connection:
-    """A connection and the parser of its answers."""
+    """A connection and its answer parser."""
 
     def __init__(self, made: socket.socket, settings: ConnectionSettings) -> None:
         self._socket = made
@@ -153,7 +155,7 @@ class _Connection:
             try:
                 complete = self._send(request, header, until)
             except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
-                broken = error  # it may have answered all the same, before it closed
+                broken = error  # the service may have answered before it closed the connection
             limit = self._settings.timeouts.read
             while True:
                 self._limit(limit, until)
@@ -174,7 +176,7 @@ class _Connection:
         return parser.answer
 
     def _send(self, request: Request[Any], header: bytes, until: float | None) -> bool:
-        """Send a request; False if an answer came before its end, and the rest was not sent."""
+        """Send a request. Returns False if an answer arrived early and the rest was not sent."""
         limit = self._settings.timeouts.write
         self._limit(limit, until)
         if request.progress is None and sum(map(len, request.body)) <= JOIN_BYTES:
@@ -182,7 +184,7 @@ class _Connection:
             return True
         self._socket.sendall(header)
         sent = 0
-        # With TLS there may be something to read that is no answer.
+        # With TLS, readable bytes are not necessarily an answer.
         may_send = None if isinstance(self._socket, ssl.SSLSocket) else sending_check(self._socket.fileno())
         for chunk in body_chunks(request.body):
             self._limit(limit, until)
@@ -196,7 +198,7 @@ class _Connection:
         return True
 
     def _send_while(self, may_send: Callable[[float | None], bool], piece: memoryview) -> bool:
-        """Send a piece of a body; False if an answer has come before the end of it."""
+        """Send a piece of a body. Returns False if an answer arrives before its end."""
         while piece:
             if not may_send(self._timeout):
                 return False
@@ -204,7 +206,7 @@ class _Connection:
         return True
 
     def _limit(self, seconds: float | None, until: float | None) -> None:
-        """Let the next step take `seconds`, and not last beyond `until`. Raises TimeoutError if that is over."""
+        """Set the timeout of the next step to `seconds`, or less to end before `until`. May raise TimeoutError."""
         if until is not None:
             seconds = _at_most(seconds, until)
         if seconds != self._timeout:
@@ -213,10 +215,10 @@ class _Connection:
 
 
 def connect(address: Address, seconds: float | None) -> socket.socket:
-    """A connection to the service, plain yet, made within `seconds`. Raises OSError.
+    """Connect to the service within `seconds`, without TLS. Raises OSError.
 
-    Of a host with several addresses each has an equal share of what is left, so that one that is silent leaves time for
-    those behind it.
+    If a host has several addresses, each gets an equal share of the remaining time, so that an address that does not
+    respond leaves time for the next ones.
     """
     if address.socket_path:
         return _connected(socket.AF_UNIX, address.socket_path, seconds)
@@ -247,7 +249,7 @@ def _connected(family: int, where: Any, seconds: float | None) -> socket.socket:
 
 
 def readable_check(file: int) -> Callable[[], bool]:
-    """A function that says whether the socket `file` has something to read, or its other side has closed."""
+    """Return a function that tells whether the socket `file` is readable or was closed by the other side."""
     if not hasattr(select, "poll"):
         return lambda: bool(select.select([file], [], [], 0)[0])
     poll = select.poll()
@@ -256,9 +258,9 @@ def readable_check(file: int) -> Callable[[], bool]:
 
 
 def sending_check(file: int) -> Callable[[float | None], bool]:
-    """A function that waits until the socket `file` takes bytes, so many seconds; False once it has something to read.
+    """Return a function that waits up to the given seconds until the socket `file` is writable.
 
-    It raises TimeoutError.
+    The function returns False if the socket is readable, and raises TimeoutError.
     """
     if not hasattr(select, "poll"):
 
@@ -284,7 +286,7 @@ def sending_check(file: int) -> Callable[[float | None], bool]:
 
 
 def _at_most(seconds: float | None, until: float) -> float:
-    """`seconds`, or what is left until `until` if that is less. Raises TimeoutError if nothing is left."""
+    """Return `seconds`, or the time left until `until` if that is less. Raises TimeoutError if none is left."""
     left = until - monotonic()
     if left <= 0:
         raise TimeoutError

@@ -1,4 +1,4 @@
-"""What the blocking client does while it waits; `_async_waiting` has the same names for the asynchronous client."""
+"""Waiting in the blocking client; `_async_waiting` defines the same names for the asynchronous client."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def sleep(seconds: float) -> None:
 
 
 def packed(sources: tuple[Any, ...], make: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Return what `make` returns. `sources` are the arrays and files that it packs."""
+    """Call `make` and return its result. `sources` are the arrays and files that it packs."""
     return make(*args, **options)
 
 
 def pause_after(attempts: Attempts[Any], outcome: Answer | TransportError) -> float | None:
-    """Return what `attempts.pause_after` returns."""
+    """Call `attempts.pause_after` and return its result."""
     return attempts.pause_after(outcome)
 
 
 class WholeAsArray:
-    """What numpy.asarray() makes of a resident tensor: the whole of it."""
+    """Makes numpy.asarray() of a resident tensor download the whole tensor."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         found: NDArray[Any] = self[...]  # type: ignore[index]  # the class that inherits this one has it

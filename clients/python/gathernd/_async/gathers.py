@@ -1,4 +1,4 @@
-"""The gathers, and the lookup of many tables."""
+"""The gathers, and lookups in many tables."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class AsyncGathers(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """GatherND: each tuple in the last dimension of `indices` picks an element or slice of `data`.
+        """GatherND: each tuple in the last dimension of `indices` selects an element or slice of `data`.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has rank q >= 1 and
-        integer type; under an ONNX dialect narrower integers are sent as int64. Returns an array of data's type with
-        the shape indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1]:].
+        `data` is an array of rank r >= 1, or the name (str) of a resident tensor. `indices` has rank q >= 1 and integer
+        type; in ONNX dialects, narrower integers are sent as int64. Returns an array of data's type with the shape
+        indices.shape[:-1] + data.shape[batch_dims + indices.shape[-1]:].
 
-        [5, 3] is one tuple, an item: for rows 5 and 3 call `gather`.
+        The indices [5, 3] are one tuple and select one item. To gather rows 5 and 3, call `gather`.
 
-        dialect is onnx-13, onnx-12, onnx-11 or openvino-8; device is auto, cpu or gpu. `with_info` returns a Result
+        `dialect` is onnx-13, onnx-12, onnx-11 or openvino-8; `device` is auto, cpu or gpu. `with_info` returns a Result
         that holds the array; `as_torch` returns a PyTorch tensor.
         """
         request = await packed(
@@ -125,20 +125,20 @@ class AsyncGathers(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Gather: each entry of `indices`, of any rank, picks a slice of `data` along `axis`.
+        """Gather: each entry of `indices` selects a slice of `data` along `axis`.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. Returns an array of data's type with
-        the shape data.shape[:axis] + indices.shape + data.shape[axis + 1:].
+        `data` is an array of rank r >= 1, or the name (str) of a resident tensor. `indices` may have any rank. Returns
+        an array of data's type with the shape data.shape[:axis] + indices.shape + data.shape[axis + 1:].
 
-        dialect is onnx-13, onnx-11, onnx-1 or openvino-8. openvino-8 has `batch_dims`, the number of leading dimensions
-        that data and indices share; the shape is then data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis
-        + 1:]. device is auto, cpu or gpu. `with_info` returns a Result that holds the array; `as_torch` returns a
-        PyTorch tensor.
+        `dialect` is onnx-13, onnx-11, onnx-1 or openvino-8. In openvino-8, `batch_dims` is the number of leading
+        dimensions that data and indices share; the shape is then data.shape[:axis] + indices.shape[batch_dims:] +
+        data.shape[axis + 1:]. `device` is auto, cpu or gpu. `with_info` returns a Result that holds the array;
+        `as_torch` returns a PyTorch tensor.
 
-        `keys` name rows of a table with keys, in place of `indices`: integers or strings, like the table's. `missing`
-        says what to return for a key that the table lacks: error (KeyNotFound, the default); fill (a row of
-        `fill_value`, 0 unless given); or row (the row that `missing_row` names by its position, such as 0, or by its
-        key, such as {"key": 7}). A Result counts the `missing`. `found=True` returns a Result with a bool for each key.
+        For a table with keys, `keys` can replace `indices`: integers or strings, like the table's keys. `missing` sets
+        the result for a key that the table does not have: error (raises KeyNotFound, the default), fill (a row of
+        `fill_value`, default 0), or row (the row that `missing_row` names by position, such as 0, or by key, such as
+        {"key": 7}). `missing` in a Result counts those keys. `found=True` returns a Result with one bool per key.
         """
         make = partial(
             _keys.gather,
@@ -193,15 +193,15 @@ class AsyncGathers(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """GatherElements: each entry of `indices` picks an item of `data`, replacing the `axis` coordinate of its
-        position.
+        """GatherElements: each entry of `indices` selects one item of `data`.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor. `indices` has the same rank, and at
-        most data's size on every axis except `axis`. Returns an array of data's type with the shape of `indices`, like
-        NumPy's take_along_axis.
+        The item's position is the entry's own position, with the entry as the coordinate on `axis`, like in NumPy's
+        take_along_axis. `data` is an array of rank r >= 1, or the name (str) of a resident tensor. `indices` has the
+        same rank, and on every axis except `axis` at most data's size. Returns an array of data's type with the shape
+        of `indices`.
 
-        dialect is onnx-13, onnx-11 or openvino-6; device is auto or cpu. `with_info` returns a Result that holds the
-        array; `as_torch` returns a PyTorch tensor.
+        `dialect` is onnx-13, onnx-11 or openvino-6; `device` is auto or cpu. `with_info` returns a Result that holds
+        the array; `as_torch` returns a PyTorch tensor.
         """
         request = await packed(
             (data, indices),
@@ -254,12 +254,12 @@ class AsyncGathers(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """GatherBlockQuantized: rows of a table of 4-bit or 8-bit values, dequantized as they are gathered.
+        """GatherBlockQuantized: gather rows of a table of 4-bit or 8-bit values and dequantize them.
 
-        `data` is an array of uint8: one value per item, or with `bits` 4 two values, the low half first. Each
-        `block_size` values along its last axis share an element of `scales` (float32, float16 or bfloat16) and one of
-        `zero_points`, which are packed like `data`; the default zero point is 2^(bits - 1). All three may be a str, the
-        name of a resident tensor. Returns (value - zero point) * scale, in the type of `scales`.
+        `data` is a uint8 array with one value per item, or with `bits` 4 two values per item, the low half first. Each
+        block of `block_size` values along the last axis shares one element of `scales` (float32, float16 or bfloat16)
+        and one of `zero_points`, which are packed like `data`; the default zero point is 2^(bits - 1). Each of the
+        three may be the name (str) of a resident tensor. Returns (value - zero point) * scale, in the type of `scales`.
 
         `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
         """
@@ -295,18 +295,18 @@ class AsyncGathers(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Rows of many resident tensors in one request, as single rows or pooled bags.
+        """Look up rows of many resident tensors in one request, as single rows or pooled bags.
 
         Each feature is a `Feature`, or its fields in a tuple or dict: the name of a tensor, indices of rows along its
-        first axis, and for bags `offsets` (where each begins) or `lengths`, `pooling` (sum, mean or max) and `weights`.
-        It may have `keys` in place of indices, with `missing`, `missing_row` and `found` as in `gather`. For a list of
-        weights, the client asks the service for the tensor's type. `features_of` makes features from a
-        KeyedJaggedTensor's values and lengths.
+        first axis, and for bags `offsets` (the start of each bag) or `lengths`, `pooling` (sum, mean or max) and
+        `weights`. `keys` can replace the indices, with `missing`, `missing_row` and `found` as in `gather`. If weights
+        are a list, the client requests the tensor's type from the service. `features_of` converts a
+        KeyedJaggedTensor's values and lengths to features.
 
-        Returns the features' outputs joined on axis 1, which requires equal types and numbers of rows; without
-        `concat`, a list with one output per feature. `with_info`, or a feature with `found`, returns a LookupResult;
-        `as_torch` returns PyTorch tensors. Sums go in index order in float32 (float64 for float64) and are rounded
-        once. Each tensor is read in one content, however many features name it.
+        Returns the outputs concatenated on axis 1, which requires equal types and numbers of rows; without `concat`, a
+        list with one output per feature. `with_info`, or a feature with `found`, returns a LookupResult; `as_torch`
+        returns PyTorch tensors. Sums are added in index order in float32 (float64 for float64) and rounded once. All
+        features of one tensor read the same version and content.
         """
         until = call_end(timeout)
         named = _lookups.as_features(features)

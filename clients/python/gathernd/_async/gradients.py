@@ -50,13 +50,13 @@ class AsyncGradients(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The gradient of GatherND: each slice of `grad_output` is added to zeros of the data's shape at its index.
+        """Compute the gradient of GatherND: add each slice of `grad_output` at its index to zeros of the data's shape.
 
-        `grad_output` has a float type and the shape of the gather's output. `data_shape` is the shape of the gather's
-        data; or `tensor` names a resident tensor with that shape and grad_output's type (a list takes that type). The
-        sum is multiplied by `lda_coeff`. Returns an array of that shape. `sparse`, for batch_dims 0, returns a
-        SparseGradient with only the slices that were gathered, which `scatter` accepts. `as_torch` returns PyTorch
-        tensors.
+        `grad_output` has a float type and the shape of the gather's output. Give either `data_shape`, the shape of the
+        gather's data, or `tensor`, the name of a resident tensor with that shape and grad_output's type (a list is
+        converted to that type). Returns an array of the data's shape, multiplied by `lda_coeff`. With `sparse`, which
+        requires batch_dims 0, returns a SparseGradient with only the slices that were gathered; `scatter` accepts it.
+        `as_torch` returns PyTorch tensors.
         """
         until = call_end(timeout)
         name = resident_name(tensor)
@@ -109,13 +109,13 @@ class AsyncGradients(AsyncRequests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The gradient of Gather: each slice of `grad_output` is added to zeros of the data's shape at its index.
+        """Compute the gradient of Gather: add each slice of `grad_output` at its index to zeros of the data's shape.
 
-        `grad_output` has a float type and the shape of the gather's output. `data_shape` is the shape of the gather's
-        data; or `tensor` names a resident tensor with that shape and grad_output's type (a list takes that type). The
-        sum is multiplied by `lda_coeff`. Returns an array of that shape. `sparse`, for axis 0, returns a SparseGradient
-        with only the slices that were gathered, which `scatter` accepts. The dialect openvino-8 has `batch_dims`, as in
-        `gather`. `as_torch` returns PyTorch tensors.
+        `grad_output` has a float type and the shape of the gather's output. Give either `data_shape`, the shape of the
+        gather's data, or `tensor`, the name of a resident tensor with that shape and grad_output's type (a list is
+        converted to that type). Returns an array of the data's shape, multiplied by `lda_coeff`. With `sparse`, which
+        requires axis 0, returns a SparseGradient with only the slices that were gathered; `scatter` accepts it. In the
+        dialect openvino-8, `batch_dims` is as in `gather`. `as_torch` returns PyTorch tensors.
         """
         until = call_end(timeout)
         name = resident_name(tensor)

@@ -1,4 +1,4 @@
-"""Shared by every call of the client: send a request, wait, send it again."""
+"""The base of the client: sends requests, waits, and retries."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class AsyncRequests:
         self._transport = AsyncioTransport(settings) if settings.direct else _httpx_transport(settings, transport)
 
     async def ready(self, wait: float = 0.0) -> bool:
-        """Whether the service answers and is ready to gather; retries for `wait` seconds until it is.
+        """Return True if the service is ready to gather. Retries for up to `wait` seconds until it is.
 
-        Raises at once if waiting cannot help, such as UntrustedCertificate and Unauthorized.
+        Raises errors that waiting cannot resolve, such as UntrustedCertificate and Unauthorized, at once.
         """
         end = monotonic() + wait
         while True:
@@ -77,7 +77,7 @@ class AsyncRequests:
         await self.close()
 
     async def _dtype(self, name: str, until: float | None, headers: Mapping[str, str] | None) -> str:
-        """The element type of the resident tensor `name`, in a call that must end at `until` (of `monotonic`)."""
+        """Return the element type of the resident tensor `name`; `until` is the deadline in `monotonic()` time."""
         info = await self._run_until(_endpoints.metadata(name), until, headers)
         return info.dtype
 
@@ -89,10 +89,10 @@ class AsyncRequests:
         until: float | None,
         headers: Mapping[str, str] | None,
     ) -> T:
-        """Send the request that `make` makes of keys, in a call that must end at `until` (of `monotonic`).
+        """Send the request `make(keys)`; `until` is the deadline in `monotonic()` time.
 
-        A list of keys has no type of its own: if the table `name` has keys of another type, the list is converted to
-        it.
+        A list of keys has no type of its own: if the table `name` has keys of another type, converts the list to that
+        type and tries again.
         """
         try:
             return await self._run_until(await packed((keys,), make, keys), until, headers)
@@ -105,7 +105,7 @@ class AsyncRequests:
     async def _typed_keys(
         self, name: str, keys: Any, until: float | None, headers: Mapping[str, str] | None
     ) -> NDArray[Any] | None:
-        """A list of keys, converted to the type of the table's keys; None if they have that type already."""
+        """Convert a list of keys to the type of the table's keys. Returns None if that is not possible."""
         info = await self._run_until(_endpoints.metadata(name), until, headers)
         return None if info.keys is None else as_key_type(keys, info.keys.dtype)
 
@@ -116,7 +116,7 @@ class AsyncRequests:
         headers: Mapping[str, str] | None,
         retries: Retries | None = None,
     ) -> T:
-        """Send `request`, again if `Attempts` allows it, and return the parsed answer."""
+        """Send `request`, retry it as `Attempts` allows, and return the parsed answer."""
         return await self._run_until(request, call_end(timeout), headers, retries)
 
     async def _run_until(
@@ -126,7 +126,7 @@ class AsyncRequests:
         headers: Mapping[str, str] | None,
         retries: Retries | None = None,
     ) -> T:
-        """Like `_run`, in a call that must end at `until` (of `monotonic`): one call may send several requests."""
+        """Like `_run`, but with a deadline in `monotonic()` time, which several requests of one call can share."""
         fields = callers_headers(headers) if headers else {}
         attempts = Attempts(request, retries or self._retries, until)
         while True:

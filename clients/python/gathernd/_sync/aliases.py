@@ -1,5 +1,5 @@
 # `make sync-client` writes this file from _async/aliases.py.
-"""Aliases: names that point to a version of a resident tensor."""
+"""Aliases, which are names that point to a version of a resident tensor."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ class Aliases(Requests):
     """Aliases of versions of resident tensors."""
 
     def alias(self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None) -> Alias:
-        """The alias `name`, and the version that it points to. Raises TensorNotFound."""
+        """Return the alias `name` and the version that it points to. Raises TensorNotFound."""
         return self._run(_endpoints.alias(name), timeout, headers)
 
     def aliases(
         self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[Alias]:
-        """Every alias by name, in pages of `page` aliases; `timeout` is for each page."""
+        """Iterate over all aliases in the order of their names, in pages of `page` aliases.
+
+        `timeout` applies to each page.
+        """
         after = None
         while True:
             found = self._run(_endpoints.aliases(after, page), timeout, headers)
@@ -40,11 +43,11 @@ class Aliases(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Alias:
-        """Make the alias `name`, or move it, to the version `tensor`, written `NAME@7`: one step for every reader.
+        """Create the alias `name`, or move it, to the version `tensor`, written `NAME@7`. The change is atomic.
 
-        `if_match` is the ETag that the alias must have; `if_none_match="*"` requires that the alias does not exist
-        (PreconditionFailed). Raises TensorNotFound for a version that is not kept, NameConflict if the name is a
-        tensor's.
+        `if_match` is the ETag that the alias must have; `if_none_match="*"` requires that the alias does not exist.
+        Raises PreconditionFailed, TensorNotFound if the version does not exist, and NameConflict if a tensor has the
+        name.
         """
         return self._run(_endpoints.put_alias(name, tensor, if_match, if_none_match), timeout, headers)
 
@@ -57,12 +60,12 @@ class Aliases(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> list[Alias]:
-        """Make or move all aliases of `targets`, each to a version written `NAME@7`, or none of them.
+        """Create or move all aliases in `targets`, or none of them. `targets` maps each alias to a version, `NAME@7`.
 
-        It is one step for every reader: a lookup of several tables reads all of them before it, or all after it.
-        `if_match` and `if_none_match` have the conditions of some aliases, as in `put_alias`. Returns the aliases in
-        the order of their names. Raises TensorNotFound, NameConflict and PreconditionFailed, whose `errors` name the
-        alias, and ValueError for a condition on an alias that is not in `targets`.
+        The change is atomic for readers: a lookup in several tables sees all aliases before it or all after it.
+        `if_match` and `if_none_match` map aliases to conditions, as in `put_alias`. Returns the aliases in the order of
+        their names. Raises TensorNotFound, NameConflict and PreconditionFailed, whose `errors` name the alias, and
+        ValueError for a condition on an alias that is not in `targets`.
         """
         return self._run(_endpoints.move_aliases(targets, if_match, if_none_match), timeout, headers)
 

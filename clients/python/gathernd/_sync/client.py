@@ -1,5 +1,5 @@
 # `make sync-client` writes this file from _async/client.py.
-"""The client: the calls of all modules in this folder, and resident tensors that are indexed like arrays."""
+"""The client, with the calls of all modules in this folder, and resident tensors that are indexed like arrays."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ class Client(Gathers, Gradients, Scatters, Tensors, Aliases, Imports):
     url        address of the service (default: GATHERND_URL, else http://127.0.0.1:8080); unix:/path for a Unix socket
     key        API key, if the service requires one (default: GATHERND_API_KEY)
     timeout    seconds for connecting, and for each pause in sending or receiving; or an httpx.Timeout
-    retries    how often a request may be sent again if that is safe; `Retries` also limits the time
-    headers    further header fields of every request
-    verify     trust of HTTPS: True (public authorities), a file or folder of authorities, an ssl.SSLContext, or False
-               (no check, for tests); default: GATHERND_CA, a file or folder, else True
+    retries    maximum number of retries of a request, if a retry is safe; `Retries` also limits the time
+    headers    additional header fields of every request
+    verify     certificates to trust for HTTPS: True (public authorities), a file or folder of authorities, an
+               ssl.SSLContext, or False (no check, for tests); default: GATHERND_CA, a file or folder, else True
     cert       the client's own certificate: a file, or (certificate, key) or (certificate, key, password)
     transport  an httpx transport to use instead of the network, for tests and for HTTP/2
 
-    Arrays may be NumPy, PyTorch, JAX or CuPy arrays, anything with `__array__` or DLPack, or lists. They are sent in a
-    binary format; types that it lacks (complex128 and string) are sent as JSON with base64.
+    Arrays may be NumPy, PyTorch, JAX or CuPy arrays, any object with `__array__` or DLPack, or lists. They are sent in
+    a binary format; types that it lacks (complex128 and string) are sent as JSON with base64.
 
-    Gathers raise IndexOutOfBounds for an index outside its axis. `out_of_bounds` picks clip (the nearest valid index),
-    wrap (modulo the size of the axis) or fill (a slice of `fill_value`, 0 unless given) instead; a Result counts the
-    `replaced` ones. The default of `gather` in the dialect openvino-8 is fill. `output_dtype`, the name of a float type
-    or NumPy's type, sets the type of a float output of gathers and lookups; each item is rounded once.
+    Gathers raise IndexOutOfBounds for an index outside its axis. `out_of_bounds` selects another behavior: clip (the
+    nearest valid index), wrap (modulo the size of the axis) or fill (a slice of `fill_value`, default 0). `replaced` in
+    a Result counts such indices. `gather` in the dialect openvino-8 defaults to fill. `output_dtype`, a float type or
+    its name, sets the type of a float output of gathers and lookups; each item is rounded once.
 
-    Calls take `timeout`, the seconds for the whole call, which the service also gets (X-Gathernd-Timeout), and
-    `headers`, further header fields. They raise `ServiceError`s (one class for each code, in `gathernd.errors`) and
-    `TransportError`s, and TypeError for an array of a type that the service does not support.
+    All calls accept `timeout`, the seconds for the whole call, which is also sent to the service (X-Gathernd-Timeout),
+    and `headers`, additional header fields. They raise `ServiceError` (with a subclass for each code in
+    `gathernd.errors`), `TransportError`, and TypeError for an array of an unsupported type.
 
-    Proxies in the environment (HTTPS_PROXY, NO_PROXY) are used. Raises ValueError for a URL without a scheme.
+    Uses the proxies in the environment (HTTPS_PROXY, NO_PROXY). Raises ValueError for a URL without a scheme.
     """
 
     def __getitem__(self, name: str) -> ResidentTensor:
-        """The resident tensor `name`, indexed like a NumPy array: client["items"][5:7]."""
+        """Return the resident tensor `name`, which is indexed like a NumPy array: client["items"][5:7]."""
         return ResidentTensor(self, name)
 
 
@@ -67,7 +67,7 @@ class ResidentTensor(WholeAsArray, NamedTensor):
         if found is not None and isinstance(key, slice):
             try:
                 return self._client.get(self.name, rows=found.argument)
-            except RangeNotSatisfiable:  # a slice may end beyond the last row
+            except RangeNotSatisfiable:  # a slice may end after the last row
                 found = None
         if found is not None:
             return self._read(self.name, found)
@@ -77,7 +77,7 @@ class ResidentTensor(WholeAsArray, NamedTensor):
             assert found is not None
             try:
                 return self._read(version_of(info), found)
-            except TensorNotFound:  # the tensor was replaced or removed meanwhile
+            except TensorNotFound:  # the tensor may have been replaced or removed since `info()`
                 before, info = info, self.info()
                 if info.version == before.version:
                     raise
@@ -89,5 +89,5 @@ class ResidentTensor(WholeAsArray, NamedTensor):
         return gather(name, found.argument)
 
     def info(self) -> TensorInfo:
-        """Type, shape, ETag and times of the tensor."""
+        """Return the tensor's metadata: type, shape, ETag and times."""
         return self._client.metadata(self.name)

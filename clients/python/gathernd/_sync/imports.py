@@ -1,5 +1,5 @@
 # `make sync-client` writes this file from _async/imports.py.
-"""Imports: tensors that the service itself reads from a URL."""
+"""Imports, which are tensors that the service reads from a URL."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Let the service read the npy or safetensors file at `url` as the next version of the tensor `name`, and wait.
+        """Make the service import the npy or safetensors file at `url` as the next version of the tensor `name`.
 
-        `tensor` names a tensor of a safetensors file, `keys` the one with the keys of its rows. `progress` is called
-        with the bytes of items read so far; True shows a bar on stderr. The other arguments are as in `put`. `timeout`
-        is for each request. If you stop waiting, the import continues: see `begin_import` and `end_import`. Raises
-        Forbidden for a URL that the operator does not allow, ImportFailed for one that cannot be read,
+        Waits until the import ends. `tensor` names a tensor in a safetensors file, and `keys` the tensor with the keys
+        of its rows. `progress` is called with the number of bytes read so far; True shows a progress bar on stderr. The
+        other arguments are as in `put`. `timeout` applies to each request. If you stop waiting, the import continues;
+        see `begin_import` and `end_import`.
+
+        Raises Forbidden for a URL that the operator does not allow, ImportFailed if the file cannot be read, and
         PreconditionFailed.
         """
         found = self.begin_import(
@@ -56,7 +58,7 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Wait until an import has ended. Returns the new version's metadata. Raises the import's error."""
+        """Wait until an import ends. Returns the new version's metadata. Raises the import's error."""
         found = begun
         tell, pause = _imports.told(found.name, found, progress), _imports.FIRST_PAUSE_S
         while True:
@@ -85,7 +87,7 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
-        """Like `import_tensor`, but returns at once: the import continues in the service, see `find_import`."""
+        """Start an import like `import_tensor`, but return at once; see `find_import` for its progress."""
         request = _imports.begin(name, url, tensor, keys, if_match, if_none_match, prefault, lock, keep, note, replicas)
         return self._run(request, timeout, headers)
 
@@ -96,13 +98,13 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> ImportInfo:
-        """Progress of an import, or how it ended. Raises NotFound if the service has forgotten it."""
+        """Return the progress or outcome of an import. Raises NotFound if the service no longer has its record."""
         return self._run(_imports.find(import_id), timeout, headers)
 
     def imports(
         self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[ImportInfo]:
-        """Running imports, and those that have ended, in the order in which they began; requested in pages."""
+        """Iterate over running and ended imports in the order of their start, in pages of `page` imports."""
         after = None
         while True:
             found = self._run(_imports.page(after, page), timeout, headers)
@@ -119,5 +121,5 @@ class Imports(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Cancel a running import, which takes a second, or let the service forget one that has ended."""
+        """Cancel a running import, which takes about a second, or delete the record of an ended import."""
         self._run(_imports.end(import_id), timeout, headers)

@@ -1,5 +1,5 @@
 # `make sync-client` writes this file from _async/scatters.py.
-"""The scatters, into a copy and into a resident tensor; and changes of a table's rows by key."""
+"""Scatters into copies and into resident tensors, and changes of a table's rows by key."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class Scatters(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """ScatterND: a copy of `data` with an update for each tuple in the last dimension of `indices`.
+        """ScatterND: return a copy of `data` with an update for each tuple in the last dimension of `indices`.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor, which is not changed (`scatter`
-        changes one). `updates` has data's type and the shape indices.shape[:-1] + data.shape[indices.shape[-1]:]. A
-        list of updates takes data's type. Updates apply in row-major order: with `reduction` none the last one for a
-        place wins; add, mul, min and max take one after the other. Returns an array of data's type and shape.
+        `data` is an array of rank r >= 1, or the name (str) of a resident tensor, which is not changed (use `scatter`
+        for that). `updates` has data's type and the shape indices.shape[:-1] + data.shape[indices.shape[-1]:]; a list
+        is converted to data's type. Updates are applied in row-major order: with `reduction` none, the last update of a
+        position wins; add, mul, min and max combine all of them. Returns an array of data's type and shape.
 
-        dialect is onnx-18, onnx-16 (without min and max), onnx-13 or onnx-11 (none only). `with_info` returns a Result
-        that holds the array; `as_torch` returns a PyTorch tensor.
+        `dialect` is onnx-18, onnx-16 (without min and max), onnx-13 or onnx-11 (both only none). `with_info` returns a
+        Result that holds the array; `as_torch` returns a PyTorch tensor.
         """
         until = call_end(timeout)
         name = resident_name(data)
@@ -115,12 +115,12 @@ class Scatters(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """ScatterElements: a copy of `data` with each entry of `updates` written at its position, with the index on
-        `axis`.
+        """ScatterElements: return a copy of `data` with each entry of `updates` written to one position.
 
-        `data` is an array of rank r >= 1, or a str, the name of a resident tensor, which is not changed. `indices` has
-        the same rank, and at most data's size on every axis except `axis`; `updates` has the shape of `indices` and
-        data's type. For reduction, dialect and the result see `scatternd`.
+        The position is the entry's own position, with the index as the coordinate on `axis`. `data` is an array of
+        rank r >= 1, or the name (str) of a resident tensor, which is not changed. `indices` has the same rank, and on
+        every axis except `axis` at most data's size; `updates` has the shape of `indices` and data's type. `reduction`,
+        `dialect` and the result are as in `scatternd`.
         """
         until = call_end(timeout)
         name = resident_name(data)
@@ -166,14 +166,13 @@ class Scatters(Requests):
     ) -> Any:
         """Change slices of the resident tensor `name`, as in ONNX 18's ScatterND. Returns its new ETag.
 
-        `indices` has shape [..., k]; `updates` has the shape indices.shape[:-1] + tensor.shape[k:] and the tensor's
-        type. A list is converted to that type; ValueError is raised if that would change a value. `reduction` says how
-        to combine an update with the old value. Gathers see all of a scatter or nothing of it; in a cluster, per row
-        range.
+        `indices` has the shape [..., k]; `updates` has the shape indices.shape[:-1] + tensor.shape[k:] and the tensor's
+        type. A list is converted to that type; raises ValueError if that would change a value. `reduction` sets how an
+        update is combined with the old value. A scatter is atomic for readers; in a cluster, for each row range.
 
-        The request has an Idempotency-Key, a new one unless given: the service makes the change once, however often it
-        is sent. `with_info` returns a ScatterInfo with the ETag, the number of ranges that changed, and the key. After
-        ShardUnavailable, Disconnected and Timeout the outcome is unknown: their note has the key for a retry.
+        The request has an Idempotency-Key (default: a new one), so that the service applies a retried request only
+        once. `with_info` returns a ScatterInfo with the ETag, the number of ranges that changed, and the key. After
+        ShardUnavailable, Disconnected or Timeout the outcome is unknown; a note of the error has the key for a retry.
         """
         until = call_end(timeout)
         if has_no_type(updates):
@@ -203,12 +202,12 @@ class Scatters(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RowsChanged:
-        """Change and add rows of the table `name` by key. Returns its ETag, its rows, and how many keys were new.
+        """Change and add rows of the table `name` by key. Returns its ETag and the numbers of rows and of new keys.
 
-        `keys` are integers or strings, like the table's, in one dimension; `updates` has a row of the table's type for
-        each, and a list is converted to that type. `reduction` says how to combine an update with the old row. A new
-        row starts from zeros. If a key is repeated, its updates apply in order. Requests see all of it or nothing.
-        Conditions and the Idempotency-Key are as in `scatter`.
+        `keys` is a 1-D array of integers or strings, like the table's keys. `updates` has one row per key, in the
+        table's type; a list is converted to that type. `reduction` sets how an update is combined with the old row. A
+        new row starts from zeros. The updates of a repeated key are applied in order. The change is atomic for readers.
+        `if_match` and `idempotency_key` are as in `scatter`.
         """
         until = call_end(timeout)
         if has_no_type(updates):
@@ -226,11 +225,10 @@ class Scatters(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RowsChanged:
-        """Remove rows of the table `name` by key. Returns its ETag, its rows, and how many keys were removed and
-        missing.
+        """Remove rows of the table `name` by key. Returns its ETag and the numbers of rows, removed and missing keys.
 
-        The last rows move into the gaps, so positions change. Requests see all of it or nothing. Conditions and the
-        Idempotency-Key are as in `scatter`.
+        The last rows move into the gaps, so positions change. The change is atomic for readers. `if_match` and
+        `idempotency_key` are as in `scatter`.
         """
         make = partial(_scatters.remove, name, if_match, idempotency_key)
         return self._run_by_key(make, name, keys, call_end(timeout), headers)

@@ -41,27 +41,29 @@ class Tensors(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Make `source` the next version of the resident tensor `name`, whole or not at all.
+        """Upload `source` as the next version of the resident tensor `name`. The upload is atomic.
 
-        `source` is an array; the path of an npy file, a safetensors file (`tensor` names its tensor), or a Parquet or
-        Arrow file; such a file, open and seekable; or an iterator of rows, which are collected in a temporary file.
-        Files and memory-mapped arrays are read while they are sent.
+        `source` is an array; the path of an npy, safetensors, Parquet or Arrow file; an open, seekable Parquet or Arrow
+        file; or an iterator of rows, which are written to a temporary file first. `tensor` names a tensor in a
+        safetensors file. Files and memory-mapped arrays are read while they are sent.
 
-        `keys` gives each row the key by which `gather` and `lookup` find it: integers or strings, one per row, all
-        distinct (KeysNotUnique), or the path of an npy file of them. A safetensors file contains them if its tensors
-        are `keys` (or `keys.offsets` and `keys.bytes`, for strings) and `data`.
+        `keys` gives each row a key, by which `gather` and `lookup` find it: distinct integers or strings, one per row,
+        or the path of an npy file with them. A safetensors file contains keys if its tensors are `keys` (for strings,
+        `keys.offsets` and `keys.bytes`) and `data`.
 
         For a Parquet or Arrow file (Feather, IPC stream), which needs the extra `parquet`, `keys` may be the name of a
-        column, and `columns` are those of the rows, by default all others: columns of numbers of one type, or one
-        column of lists of one length. The column of keys is read once more than the others.
+        column. `columns` are the columns of the rows (default: all others): columns of numbers of one type, or one
+        column of lists of equal length. The key column is read once more than the others.
 
-        `if_match` is the ETag that the tensor must have; `if_none_match="*"` requires that the name is new
-        (PreconditionFailed). `prefault` makes the service read the content into memory ahead of requests; `lock` keeps
-        it there if the system allows it. `keep` is how many of the newest versions to keep, including this one; by
-        default the service's setting. `note` is shown with the version's metadata, such as its run, commit and author:
-        at most 1 KiB. `replicas` is on how many shards of a cluster to keep each row range, from now on. `capacity` is
-        the number of rows that a table with keys can hold before it grows. `progress` is called with the bytes sent so
-        far; True shows a bar on stderr. Raises ValueError for a file of another kind, and for rows that differ in shape
+        `if_match` is the ETag that the tensor must have; `if_none_match="*"` requires that the name is new.
+        `prefault` makes the service load the content into memory before requests need it; `lock` locks it in memory if
+        the system allows it. `keep` is the number of newest versions to retain, including this one (default: the
+        service's setting). `note`, at most 1 KiB, is shown in the version's metadata, for example run, commit and
+        author. `replicas` is the number of shards of a cluster that hold each row range from now on. `capacity` is the
+        number of rows that a table with keys can hold before it grows. `progress` is called with the number of bytes
+        sent so far; True shows a progress bar on stderr.
+
+        Raises PreconditionFailed, KeysNotUnique, and ValueError for a file of another kind or rows that differ in shape
         or type.
         """
         request = packed(
@@ -95,9 +97,9 @@ class Tensors(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TensorInfo:
-        """Give keys to the rows of a table without keys: its next version, with a copy of the rows.
+        """Add keys to a table without keys. Creates its next version, with a copy of the rows.
 
-        `keys`, `keep` and `note` are as in `put`; `if_match` is the ETag of the version whose rows they name.
+        `keys`, `keep` and `note` are as in `put`; `if_match` is the ETag of the version whose rows get the keys.
         """
         source = Path(keys) if isinstance(keys, str) else keys
         request = packed((source,), _keys.put_keys, name, keys, if_match, keep, note)
@@ -111,9 +113,9 @@ class Tensors(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> NDArray[Any]:
-        """The keys of a table in the order of its rows: int64, uint64, or an array of objects, which are str.
+        """Return the keys of a table in row order, as an array of int64, uint64, or objects (str).
 
-        Raises NoKeys if the table has none.
+        Raises NoKeys if the table has no keys.
         """
         return self._run(_keys.get_keys(name, if_match), timeout, headers)
 
@@ -145,14 +147,15 @@ class Tensors(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The resident tensor `name` (or `NAME@7`, or an alias), or its rows a to b - 1.
+        """Download the resident tensor `name` (or `NAME@7`, or an alias), or its rows a to b - 1.
 
-        `rows` is (a, b) or slice(a, b); `client[name][...]` also takes negative numbers, steps and open ends.
-        `if_match` is the ETag that the tensor must have (PreconditionFailed), for rows that belong together. `out` is
-        an array of the tensor's type and of the downloaded shape; it is filled and returned. If the call fails its
-        items are undefined. `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
-        `progress` is called with the bytes received so far; True shows a bar on stderr. Raises TensorNotFound,
-        RangeNotSatisfiable, and ValueError for an `out` that does not fit.
+        `rows` is (a, b) or slice(a, b); `client[name][...]` also accepts negative numbers, steps and open ends.
+        `if_match` is the ETag that the tensor must have; use it to read consistent rows in several calls. `out` is an
+        array with the tensor's type and the shape of the result; it is filled and returned. If the call fails, its
+        contents are undefined. `with_info` returns a Result that holds the array; `as_torch` returns a PyTorch tensor.
+        `progress` is called with the number of bytes received so far; True shows a progress bar on stderr.
+
+        Raises TensorNotFound, RangeNotSatisfiable, PreconditionFailed, and ValueError if `out` does not fit.
         """
         request = _endpoints.get(name, rows, if_match, out, with_info, as_torch, progress)
         return self._run(request, timeout, headers)
@@ -160,21 +163,21 @@ class Tensors(Requests):
     def metadata(
         self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> TensorInfo:
-        """Version, type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
+        """Return version, type, shape, ETag and times of the resident tensor `name`. Raises TensorNotFound."""
         return self._run(_endpoints.metadata(name), timeout, headers)
 
     def set_replicas(
         self, name: str, replicas: int, *, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> TensorInfo:
-        """Set on how many shards of a cluster each range of the table `name` is kept, for all its versions.
+        """Set the number of shards of a cluster that hold each row range of the table `name`, for all its versions.
 
-        The cluster makes or drops copies after the answer. Raises TensorNotFound, and InvalidField if the service is a
-        single machine.
+        The cluster creates or drops copies after it has answered. Raises TensorNotFound, and InvalidField if the
+        service runs on a single machine.
         """
         return self._run(_endpoints.set_replicas(name, replicas), timeout, headers)
 
     def exists(self, name: str, *, timeout: float | None = None, headers: Mapping[str, str] | None = None) -> bool:
-        """Whether there is a resident tensor `name`."""
+        """Return True if there is a resident tensor `name`."""
         try:
             self.metadata(name, timeout=timeout, headers=headers)
         except TensorNotFound:
@@ -184,7 +187,10 @@ class Tensors(Requests):
     def tensors(
         self, *, page: int | None = None, timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> Iterator[TensorInfo]:
-        """Every resident tensor by name, in pages of `page` tensors; `timeout` is for each page."""
+        """Iterate over all resident tensors in the order of their names, in pages of `page` tensors.
+
+        `timeout` applies to each page.
+        """
         after = None
         while True:
             found = self._run(_endpoints.tensors(after, page), timeout, headers)
@@ -202,8 +208,9 @@ class Tensors(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Remove the resident tensor `name` with all its versions, or with `NAME@7` one of them.
+        """Remove the resident tensor `name` with all its versions, or for `NAME@7` only that version.
 
-        Raises TensorNotFound, TensorInUse if an alias points to it, and PreconditionFailed for another ETag.
+        Raises TensorNotFound, TensorInUse if an alias points to it, and PreconditionFailed if its ETag is not
+        `if_match`.
         """
         self._run(_endpoints.delete(name, if_match), timeout, headers)
