@@ -1,4 +1,4 @@
-"""The one cache with a bound, for what can be computed again."""
+"""A bounded cache for values that can be computed again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ V = TypeVar("V")
 
 
 class BoundedCache(dict[K, V]):
-    """A dict of at most `most` keys: a further one empties it first.
+    """A dict of at most `most` keys. Setting one more key empties it first.
 
-    Reading is a dict's own `get`, and no order of use is kept: callers repeat a few keys by the thousand, and only one
-    that makes up new ones meets the bound. Setting through other methods than `cache[key] = value` goes past it.
+    Reading uses a dict's own `get`, and no order of use is kept: callers repeat a few keys thousands of times, and only
+    a caller that invents new keys reaches the bound. Only `cache[key] = value` observes the bound; a dict's other ways
+    to set keys do not.
     """
 
     __slots__ = ("most",)

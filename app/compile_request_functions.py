@@ -1,8 +1,8 @@
-"""Compiling, or loading from the cache, the functions that requests use beside the kernel.
+"""Compile the functions that requests use in addition to the kernel, or load them from the cache.
 
-Those are the readers and writers of JSON, of strings in frames, the searches and changes of key indexes, and the
-counting of requests. Each takes over from its sibling in Python (see `app.compilation.until_compiled`). Those of keys
-come first: an upload with keys waits for them.
+They are the readers and writers of JSON, the functions for strings in frames, searches and changes of key indexes, and
+the counting of requests. Each replaces its plain Python version (see `app.compilation.until_compiled`). The functions
+for keys come first, because an upload with keys waits for them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _counted: Final = (*(_seconds,) * 5, _integer, _integer)
 
 
 class _Function(NamedTuple):
-    """A function that exists twice, the compiled one, and Numba's types of its arguments."""
+    """A function with a plain version in use until the compiled one is ready, and the Numba types of its arguments."""
 
     used: UntilCompiled[..., Any]
     compiled: Compiled[..., Any]
@@ -78,7 +78,7 @@ KEY_FUNCTIONS: Final[tuple[_Function, ...]] = (
     ),
     _Function(probe.hash_keys, compiled_probe.hash_keys, (*_column, _bytes, _integers_out, _integer, _integer)),
 )
-"""What uploads with keys and lookups by key use."""
+"""The functions for uploads with keys and lookups by key."""
 _COUNTERS: Final[tuple[_Function, ...]] = (
     _Function(increments.answer, compiled_increments.answer, (_integer, _integer, _integer, *_counted)),
     _Function(increments.add, compiled_increments.add, (_integer, *_counted)),
@@ -126,25 +126,29 @@ _SOURCES: Final = (
     siphash,
     compiled_siphash,
 )
-"""What is compiled with them, beside their own modules."""
+"""Modules with code that is compiled into the functions, in addition to the functions' own modules."""
 
 
 def configure(cache_dir: Path) -> Path:
-    """Keep the compiled code under `cache_dir`, so that the next start loads it; call before `warm`. Returns its
-    folder.
+    """Keep the compiled code under `cache_dir`, so that the next start loads it. Returns its folder.
+
+    Call this before `warm`.
     """
     return decorators.keep_compiled(cache_dir, "codec", _SOURCES, [function.compiled for function in FUNCTIONS])
 
 
 def warm(progress: Callable[[str], None] = lambda text: None, functions: tuple[_Function, ...] = FUNCTIONS) -> None:
-    """Compile these functions, or load them from the cache, and have requests use each as soon as it is there; once."""
+    """Compile these functions, or load them from the cache. Requests use each one as soon as it is ready.
+
+    Functions that are already in use are skipped.
+    """
     started = perf_counter()
     missing = [function for function in functions if function.used.run is function.used.plain]
     for function in missing:
         used, compiled, arguments = function
         compiled.compile(arguments)
-        compiled.disable_compile()  # a request never compiles
-        # Counters are called without the search for a signature.
+        compiled.disable_compile()  # requests never trigger compilation
+        # The counters are called through their entry point, without a search for the signature.
         used.run = compiled.overloads[compiled.signatures[0]].entry_point if function in _COUNTERS else compiled
     if missing:
         progress(f"{len(missing)} functions of requests ready after {perf_counter() - started:.2f} s")

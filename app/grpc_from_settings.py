@@ -1,6 +1,6 @@
-"""gRPC from settings: the limits of its calls, and the listener of a service that serves it.
+"""Build gRPC from the settings: the limits of its calls, and its listener.
 
-It imports the packages of the extra `grpc`, so that a service without gRPC leaves this module alone.
+This module imports the packages of the extra `grpc`, so a service without gRPC must not import it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from app.settings import Settings
 
 _LEAST_PENDING: Final = 96
 _MOST_PENDING: Final = 3000
-"""Calls that have come and not begun; the most is gRPC's default. Beyond a third of them it refuses some."""
+"""Bounds of the number of calls that have arrived and not begun; the maximum is gRPC's default. gRPC begins to refuse
+some at a third of it.
+"""
 
 
 def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixSocket | None = None) -> GrpcListener:
-    """What serves `app` over gRPC on `addresses` and a Unix socket."""
+    """Return a listener that serves `app` over gRPC on `addresses` and a Unix socket."""
     settings = app.settings
     limit = int(min(settings.grpc_max_message_bytes, settings.max_body_bytes))
     budget = app.service.budget.total
@@ -51,17 +53,18 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
 def _channel_options(
     settings: Settings, max_message_bytes: int, most_streams: int, unread_bytes: int
 ) -> list[tuple[str, Any]]:
-    """The options of gRPC's server."""
+    """Return the options of gRPC's server."""
     pending = max(_LEAST_PENDING, min(unread_bytes // FIRST_WINDOW, _MOST_PENDING))
     found: list[tuple[str, Any]] = [
         ("grpc.so_reuseport", 1),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        # gRPC would inflate a message whole before it looks at its size: `Calls` inflates within the limit.
+        # gRPC would decompress a whole message before it checks the size. `Calls` decompresses within the limit
+        # instead.
         ("grpc.per_message_decompression", 0),
         ("grpc.max_metadata_size", int(settings.max_header_bytes)),
         ("grpc.absolute_max_metadata_size", int(settings.max_header_bytes)),
-        # gRPC would let a fast sender bring megabytes of each message that nobody has asked for yet.
+        # gRPC would let a fast sender transfer megabytes of each message before anyone reads it.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.server.max_pending_requests", pending // 3),
         ("grpc.server.max_pending_requests_hard_limit", pending),
@@ -71,8 +74,9 @@ def _channel_options(
         ("grpc.keepalive_time_ms", _milliseconds(settings.grpc_keepalive)),
         ("grpc.keepalive_timeout_ms", _milliseconds(settings.grpc_keepalive_timeout)),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Pings are not counted: a connection that sends too many is to be closed once it has read its answers, and
-        # until then each further ping took a kilobyte. Uncounted, gRPC stops reading where too many answers wait.
+        # Do not count pings. gRPC closes a connection that has sent too many only after the client has read its
+        # answers, and until then each further ping takes a kilobyte. Without counting, gRPC stops reading when too many
+        # answers wait.
         ("grpc.http2.max_ping_strikes", 0),
     ]
     if settings.grpc_max_connection_age is not None:

@@ -1,6 +1,6 @@
-"""Wires the parts together: settings in, the ASGI application out.
+"""Wire the parts together: build the ASGI application from the settings.
 
-The module is long because it is the one that knows every part: each statement builds one or hands it to another.
+This module is long because it alone knows every part: each statement builds a part or passes it to another.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ logger = logging.getLogger("gathernd")
 
 
 def split_threads(settings: Settings) -> int:
-    """Over how many threads a gather may be split: 1 where the kernel does not split."""
+    """Return over how many threads a gather may be split: 1 if the kernel does not split gathers."""
     return settings.threads if kernel_named(settings.kernel).splits else 1
 
 
@@ -92,7 +92,7 @@ def use_gpu(settings: Settings, service: Service) -> None:
 
 
 class Application(AsgiApp):
-    """The ASGI application, with what its server needs to know of it."""
+    """The ASGI application, with what its server needs from it."""
 
     settings: Settings
     service: Service
@@ -105,7 +105,7 @@ class Application(AsgiApp):
     further_listener: FurtherListener | None = None
 
     def release(self) -> None:
-        """Release the store and remove the files of Unix sockets, where the process ends at once."""
+        """Release the store and remove the files of Unix sockets, if the process ends immediately."""
         self.store.close()
         self.removed_at_the_end.close()
 
@@ -117,13 +117,14 @@ def create_app(
     store_token: str | None = None,
     last_good: LastGood | None = None,
 ) -> Application:
-    """Build the service. Kernels are compiled once the server has started, before /readyz says yes.
+    """Build the service. Kernels are compiled after the server has started, before /readyz reports ready.
 
     A worker gets from its parent the `counters` that all workers share, the token of the process group that owns the
-    store, and the files of keys and of a router as they were when last good. Raises BadKeysFile, BadShardMap and
+    store, and the last good contents of the files of keys and of a router. Raises BadKeysFile, BadShardMap and
     NoTracing.
 
-    It is long because each statement makes one part out of those before it: the order can be read in one place.
+    The function is long because each statement builds one part from those before it, so that the order can be read in
+    one place.
     """
     readiness = Readiness("kernels")
     log = RequestLog(settings.log_rate, READINESS, access=settings.access_log)
@@ -147,7 +148,8 @@ def create_app(
         settings.keep_versions,
     )
 
-    # Named here: imports are counted on a thread of their own, and cells are named on the event loop alone.
+    # Create these cells here, on the event loop, the only place where cells may be created; imports are counted in a
+    # thread.
     import_cells = {state: metrics.counters.cell(f"gathernd_imports|{state}") for state in get_args(State)}
     imported_bytes = metrics.counters.cell("gathernd_imported_bytes")
 
@@ -218,7 +220,7 @@ def create_app(
             measure()
 
         if gpu_discovery.may_use_gpu(settings.device, settings.workers):
-            compile_and_measure()  # from its first answer on it says the same of its GPU
+            compile_and_measure()  # so that its first response already knows about the GPU
             return None
         return compile_and_measure
 
@@ -302,23 +304,23 @@ def create_app(
 
 
 def router_files(settings: Settings, last_good: LastGood | None = None) -> RouterFiles:
-    """The files of a service that routes; the key's only beside a map's. Raises BadShardMap."""
+    """Return the files of a service that routes. A key file is used only with a map file. Raises BadShardMap."""
     if settings.cluster is not None and is_database(settings.cluster):
-        DatabaseAddress.parse(settings.cluster)  # before any worker starts
+        DatabaseAddress.parse(settings.cluster)  # fail on a bad address before any worker starts
     if settings.cluster is None or is_database(settings.cluster):
         return RouterFiles(None, None, settings.cluster_ca, last_good)
     return RouterFiles(Path(settings.cluster), settings.cluster_key_file, settings.cluster_ca, last_good)
 
 
 def is_local(settings: Settings) -> bool:
-    """Whether only this machine reaches the service, and over a Unix socket only its user and group."""
+    """Return whether only this machine can reach the service, and over Unix sockets only the user and group."""
     on_sockets = settings.uds is not None or settings.grpc_uds is not None
     private = not on_sockets or is_private(int(settings.uds_mode, 8))
     return private and is_loopback_name(settings.host)
 
 
 def _template(settings: Settings, routes: RouteTable) -> Callable[[str], str]:
-    """Under which label a path is counted, those of calls of gRPC too where it is served."""
+    """Return the function that maps a path to its label for counting, including gRPC calls if gRPC is served."""
     if not settings.serves_grpc:
         return lambda path: template(path, routes)
     check_grpc()
@@ -328,18 +330,18 @@ def _template(settings: Settings, routes: RouteTable) -> Callable[[str], str]:
 
 
 async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Readiness) -> None:
-    """Do what requests need first, and have what it returns done in a thread once the service is ready."""
+    """Run `work`, which prepares what requests need, then mark the service ready and run the rest in a thread."""
     try:
         rest = await asyncio.to_thread(work)
     except Exception as error:
         logger.exception("the kernels could not be prepared")
         readiness.failed = type(error).__name__
         return
-    # Objects made at start-up live as long as the process: the collector need not scan them again.
+    # Objects created at start-up live as long as the process, so the collector need not scan them again.
     gc.collect()
     gc.freeze()
     readiness.done("kernels")
-    if rest is not None:  # a thread that a stop does not wait for
+    if rest is not None:  # in a daemon thread, which a shutdown does not wait for
         Thread(target=_compile_rest, args=(rest,), daemon=True).start()
 
 

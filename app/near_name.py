@@ -1,4 +1,4 @@
-"""The name that was probably meant, for the hints of errors."""
+"""Find the name that was probably meant, for the hints of errors."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from itertools import islice
 from typing import Final
 
 MOST_NAMES: Final = 1000
-"""Names that are looked at; the comparison of one takes a few microseconds."""
+"""Maximum number of names considered. Comparing one takes a few microseconds."""
 MOST_CHARACTERS: Final = 128
-"""Characters of a name; a longer one is near none."""
+"""Names with more characters than this get no suggestion."""
 _MOST_COMPARED: Final = 200
 _MOST_COMPARED_WELL: Final = 8
 _ALIKE: Final = 0.65
-"""Twice the characters in common, in their order, over the characters of both, from which on two names are alike."""
+"""Lowest similarity of a suggestion: twice the number of common characters, in order, over the total length of both
+names.
+"""
 _SHORT: Final = 3
 _ALIKE_SHORT: Final = 0.75
-"""The same for names of up to `_SHORT` characters."""
+"""The same bound for names of up to `_SHORT` characters."""
 _LONG: Final = 32
-"""Of names with more characters only beginnings and ends are compared: to compare all takes the square of them."""
+"""For names with more characters, only beginnings and ends are compared: a full comparison takes quadratic time."""
 _SHOWN: Final = 80
 _SEPARATORS: Final = str.maketrans("", "", " _-.\t\r\n")
 
 
 def near_name(given: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that is most like `given`, None where none is much like it.
+    """Return the entry of `names` that is most similar to `given`, or None if none is similar enough.
 
-    Upper and lower case, underscores, hyphens, dots and spaces make no difference. Of very many names the first are
-    looked at.
+    Case, underscores, hyphens, dots and spaces are ignored. Only the first MOST_NAMES names are considered.
     """
     if not given or len(given) > MOST_CHARACTERS:
         return None
@@ -40,7 +41,7 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
         candidate = _folded(name)
         if candidate == folded:
             return name
-        # Of thousands of names few are left to be compared: those of about this length with about these characters.
+        # Skip most names cheaply: compare only those with a similar length and similar characters.
         if (
             len(found) < _MOST_COMPARED
             and abs(len(candidate) - len(folded)) <= len(folded) // 2 + 2
@@ -62,7 +63,7 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
 
 
 def _ends_alike(one: str, other: str) -> float:
-    """Twice the characters that both begin with, and those that both end with, over the characters of both."""
+    """Return twice the length of the common prefix and suffix, over the total length of both texts."""
     most = min(len(one), len(other))
     begin = _common(one, other, most)
     end = _common(one[::-1], other[::-1], most - begin)
@@ -70,7 +71,7 @@ def _ends_alike(one: str, other: str) -> float:
 
 
 def _common(one: str, other: str, most: int) -> int:
-    """How many characters, `most` at most, two texts both begin with."""
+    """Return the length of the common prefix of two texts, at most `most`."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -86,10 +87,10 @@ def _folded(name: str) -> str:
 
 
 def instead_of(given: str, near: str) -> str:
-    """How a hint names what to write in place of what was given; a long text is cut."""
+    """Return the part of a hint that says what to write in place of `given`, which is shortened."""
     return f"Write '{near}' in place of {shorten(given)!r}"
 
 
 def shorten(text: str) -> str:
-    """A text of the request for a hint, cut to 80 characters."""
+    """Shorten a text from the request to 80 characters for a hint."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,5 +1,6 @@
-"""What the service does at intervals: tidying the store, verifying it once, counting its damaged versions, publishing
-gauges, giving memory back.
+"""Tasks that the service runs at intervals or once in the background.
+
+They tidy the store, verify it once, count its damaged versions, publish gauges, and return memory to the kernel.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from app.telemetry.request_metrics import Metrics
 DAMAGE_INTERVAL_S: Final = 30.0
 DAMAGE_PAUSE_RATIO: Final = 100
 _DAMAGE_PAGE: Final = 100
-"""Tensors whose files are read before other work gets a turn."""
+"""Number of tensors whose files are read before other work gets a turn."""
 _IDLE_INTERVALS: Final = 3
-"""A service is idle after so many intervals without work."""
+"""The service is idle after this many intervals without work."""
 _IDLE_REQUESTS: Final = 10
-"""Requests in an interval that do not count as work: probes of health and scrapes of metrics."""
+"""Up to this many requests per interval do not count as work: health probes and scrapes of metrics."""
 _FREED_BYTES: Final = 8 << 20
-"""Memory that has grown by less since it was given back last is left alone."""
+"""Memory is returned only if it has grown by at least this much since the last time."""
 
 
 async def sweep(store: LocalStore, service: Service, interval: float = 0.5) -> None:
-    """Unmap replaced contents, remove the files of dead workers, and drop stale copies on the GPU.
+    """Unmap replaced contents, remove the files of dead workers, and drop stale copies on the GPU, at intervals.
 
-    Runs until it is cancelled; the work is done in a thread, since it may read the file of every tensor.
+    Runs until it is cancelled. The work runs in a thread, because it may read the file of every tensor.
     """
 
     def etag_of(name: str) -> str | None:
@@ -50,15 +51,15 @@ async def sweep(store: LocalStore, service: Service, interval: float = 0.5) -> N
 
 
 async def verify(store: LocalStore, stop: Event) -> None:
-    """Compare contents with their checksums, until that is done or `stop` is set."""
+    """Compare the contents of the store with their checksums, once, or until `stop` is set."""
     await in_thread(store.verify, stop)
 
 
 async def count_damaged(store: LocalStore, metrics: Metrics) -> None:
-    """Count the damaged versions of resident tensors for their gauge again and again, until cancelled.
+    """Count the damaged versions of resident tensors for their gauge, repeatedly, until cancelled.
 
     A count reads the first page of each tensor's file, a few files at a time. The pause after it is DAMAGE_INTERVAL_S,
-    or DAMAGE_PAUSE_RATIO times the processor time of the count if that is longer (many tensors).
+    or DAMAGE_PAUSE_RATIO times the CPU time of the count if that is longer (with many tensors).
     """
 
     def look(after: str | None) -> tuple[int, str | None, float]:
@@ -83,7 +84,7 @@ async def count_damaged(store: LocalStore, metrics: Metrics) -> None:
 
 
 async def publish(metrics: Metrics, interval: float = 0.25) -> None:
-    """Publish the gauges of this process to the others. Runs until it is cancelled."""
+    """Publish this process's gauges to the other processes, at intervals. Runs until it is cancelled."""
     while True:
         metrics.publish()
         metrics.log.sweep()
@@ -92,7 +93,7 @@ async def publish(metrics: Metrics, interval: float = 0.25) -> None:
 
 
 async def give_back_memory(metrics: Metrics, service: Service, interval: float = 1.0) -> None:
-    """Give freed memory back to the kernel whenever the service has become idle. Runs until it is cancelled."""
+    """Return freed memory to the kernel whenever the service has become idle. Runs until it is cancelled."""
     budget, begun, idle, settled = service.budget, 0, 0, 0
     while True:
         await asyncio.sleep(interval)

@@ -1,6 +1,6 @@
-"""Who answers: for each operation of `app.api.route_table` its handler.
+"""Bind each operation of `app.api.route_table` to its handler.
 
-A route's methods and needs stand in the table; what its handler works on is handed to it here.
+The table lists the methods and requirements of the routes. This module gives the handlers the parts that they work on.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def handlers_of(
     metrics: Metrics,
     settings: Settings,
 ) -> dict[str, Handler]:
-    """The handlers by the names of their operations.
+    """Return the handlers by operation name.
 
-    `tables` are the tables in row ranges, if tensors are those and not the ones of `store`.
+    `tables` are the tables in row ranges, if the service has those instead of the tensors of `store`.
     """
     listed: TensorStore = store if tables is None else tables
     changing = tables if isinstance(tables, PublishedTensors) else None
@@ -170,7 +170,10 @@ def _of_inference_protocol(inference: Inference, readiness: Readiness, settings:
 
 
 def _refusals(tables: ShardedTensors, operations: Mapping[str, str]) -> dict[str, Handler]:
-    """Who refuses what tables in row ranges do not take: `operations` has what each is called in the error."""
+    """Return handlers that refuse operations on tables in row ranges.
+
+    `operations` maps each to its name in the error.
+    """
 
     def refuse(what: str) -> Handler:
         async def handle(_: RequestContext, name: str) -> None:

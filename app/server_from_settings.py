@@ -1,4 +1,4 @@
-"""Starts the server from its settings: builds its options and runs one process or a supervisor of several."""
+"""Start the server from its settings: build its options and run one process, or a supervisor of several."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ work(int(sys.argv[1]))
 
 
 def server_options(settings: Settings) -> ServerOptions:
-    """The settings, with what the server is told of the application."""
+    """Return the server's options: the settings, and what the server needs to know of the application."""
     return ServerOptions(
         settings=settings,
         always_answered=frozenset(path.encode() for path in HEALTH),
@@ -56,7 +56,7 @@ def server_options(settings: Settings) -> ServerOptions:
 
 
 def open_store(store: LocalStore) -> None:
-    """Claim the store for this process and those that it starts. Raises StoreRefused."""
+    """Claim the store for this process and its child processes. Raises StoreRefused."""
     try:
         store.open()
     except OSError as error:
@@ -66,10 +66,10 @@ def open_store(store: LocalStore) -> None:
 
 
 def serve(settings: Settings, app: Application) -> None:
-    """Serve with one process, this one.
+    """Serve with this process alone.
 
-    What can be refused is refused before anything is made: the files of TLS, then the port, then the store. Raises
-    BadTls, CannotListen and StoreRefused.
+    Everything that can be refused is checked before anything is created: the TLS files, then the port, then the store.
+    Raises BadTls, CannotListen and StoreRefused.
     """
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
@@ -89,11 +89,11 @@ def serve(settings: Settings, app: Application) -> None:
 
 
 def serve_workers(settings: Settings) -> int:
-    """Serve with several processes; returns the exit code.
+    """Serve with several processes. Returns the exit code.
 
-    What can be refused is refused before anything is made: the files of TLS, keys and a router, then the port, then the
-    store, which is claimed here and used by the workers under this claim. Raises BadKeysFile, BadShardMap, BadTls,
-    NoTracing, CannotListen and StoreRefused.
+    Everything that can be refused is checked before anything is created: the files of TLS, keys and a router, then the
+    port, then the store. This process claims the store, and the workers use it under that claim. Raises BadKeysFile,
+    BadShardMap, BadTls, NoTracing, CannotListen and StoreRefused.
     """
     options = server_options(settings)
     logging.config.dictConfig(logs.configuration(settings.log_format, settings.log_level))
@@ -126,25 +126,29 @@ def serve_workers(settings: Settings) -> int:
 
 
 def worker_settings(settings: Settings) -> dict[str, Any]:
-    """The settings as JSON, of which a worker makes equal ones. Without HTTP on a port those of the port are left out,
-    since they would ask for it.
+    """Return the settings as JSON, from which a worker builds equal ones.
+
+    If HTTP is not served on a port, `host` and `port` are left out, because setting them would request it.
     """
     return settings.model_dump(mode="json", exclude=None if settings.serves_tcp else {"host", "port"})
 
 
 def _bind(settings: Settings) -> list[socket.socket]:
-    """The sockets of HTTP on TCP. Raises CannotListen."""
+    """Bind the HTTP sockets on TCP. Raises CannotListen."""
     return listening_sockets.bind(settings.host, settings.port) if settings.serves_tcp else []
 
 
 def _port(listeners: Sequence[socket.socket]) -> int:
-    """The port of HTTP."""
+    """Return the HTTP port."""
     port: int = listeners[0].getsockname()[1]
     return port
 
 
 def _reserve_grpc(settings: Settings, tls: Tls | None) -> list[socket.socket]:
-    """Sockets that hold the port of gRPC. Raises NoGrpc, BadTls for files that gRPC does not take, and CannotListen."""
+    """Return sockets that reserve the gRPC port.
+
+    Raises NoGrpc, CannotListen, and BadTls for files that gRPC cannot use.
+    """
     if settings.serves_grpc:
         check_grpc()
     if settings.grpc_port is None:
@@ -155,7 +159,10 @@ def _reserve_grpc(settings: Settings, tls: Tls | None) -> list[socket.socket]:
 
 
 def _unix_socket(settings: Settings, name: str, removed_at_the_end: ExitStack) -> UnixSocket | None:
-    """Prepare the Unix socket that setting `name` gives; it gets its path later. None if unset. Raises CannotListen."""
+    """Prepare the Unix socket of the setting `name`, or return None if it is unset. Raises CannotListen.
+
+    The socket moves to its path later.
+    """
     path = getattr(settings, name)
     if path is None:
         return None
@@ -164,16 +171,16 @@ def _unix_socket(settings: Settings, name: str, removed_at_the_end: ExitStack) -
 
 
 def _serve_grpc(app: Application, addresses: Sequence[str], unix_socket: UnixSocket | None = None) -> None:
-    """Have `app` served over gRPC too; `create_app` has found the packages of the extra `grpc`."""
+    """Serve `app` over gRPC as well. `create_app` has already checked that the extra `grpc` is installed."""
     from app.grpc_from_settings import grpc_listener  # noqa: PLC0415  (the extra)
 
     app.further_listener = grpc_listener(app, addresses, unix_socket)
 
 
 def work(fd: int) -> None:
-    """Be a worker process; `fd` is the descriptor of its `WorkerStart`.
+    """Run as a worker process; `fd` is the descriptor of its `WorkerStart`.
 
-    Ends the process where files that the settings name cannot be used, with a line in the log that says why.
+    If files named by the settings cannot be used, logs why and exits.
     """
     start = WorkerStart.read(fd)
     settings = Settings(**start.settings)

@@ -1,4 +1,4 @@
-"""The values of the gauges: of this process (queue, memory, GPU), and of the store and the settings.
+"""Read the values of the gauges: of this process (queue, memory, GPU), and of the store and the settings.
 
 Their names, labels and help texts are in `app.telemetry.metric_definitions`.
 """
@@ -15,7 +15,7 @@ from app.store import LocalStore
 
 
 def process_gauges(service: Service, settings: Settings) -> dict[str, Callable[[], float]]:
-    """The gauges of this process, each read when metrics are asked for."""
+    """Return this process's gauges as functions that are called whenever metrics are requested."""
     return {
         "gathernd_queue_depth": lambda: service.pool.in_use,
         "gathernd_requests_limit": lambda: settings.max_requests,
@@ -30,8 +30,9 @@ def process_gauges(service: Service, settings: Settings) -> dict[str, Callable[[
 
 
 def common_gauges(store: LocalStore, settings: Settings, tables: ShardedTensors | None = None) -> dict[str, float]:
-    """The gauges of the store and the settings, which are the same in every process; of `tables` in place of tensors,
-    where they are in row ranges.
+    """Return the gauges of the store and the settings, which are the same in every process.
+
+    `tables` replaces the tensors of the store if tensors are in row ranges.
     """
     tensors, size = store.usage()
     free = shutil.disk_usage(store.folder).free

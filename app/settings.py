@@ -29,12 +29,12 @@ ADDRESS: Final = r"^(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (compared, not listened on)
 _CONNECTIONS = 10_000
 _OWN_FILES = 128
-"""Open files other than connections and uploads: the store's, listeners, libraries."""
+"""Open files in addition to connections and uploads: the store's, listeners, libraries."""
 _UNLIMITED = 1 << 20
 
 
 def _files_of_process() -> int:
-    """The most files this process may open; a service raises its limit to that when it starts."""
+    """Return the maximum number of files this process may open; a service raises its limit to it when it starts."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _UNLIMITED if most == resource.RLIM_INFINITY else most
 

@@ -1,4 +1,4 @@
-"""The parts that only a shard has: its routes for the reconciler, and its place in the catalogue."""
+"""The parts that only a shard has: its routes for the reconciler, and its registration in the catalogue."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _UNLIMITED: Final = {
     "answer_timeout": 3600.0,
     "min_answer_rate": 0,
 }
-"""Settings whose defaults are for callers who are not trusted; those of a shard have the cluster's key.
+"""Settings whose defaults assume untrusted callers. A shard's callers have the cluster's key.
 
-A router pauses within a body while its own client does, or another replica: it sends 1 MiB at a time, and its client
-may send 1 KiB a second. In a download of a table it lets the snapshots of later ranges wait for those before.
+A router pauses within a body while its own client or another replica pauses: it sends 1 MiB at a time, and its client
+may send only 1 KiB a second. In a download of a table, the snapshots of later ranges wait for the earlier ones.
 """
 logger = logging.getLogger("gathernd")
 
 
 class Shard:
-    """What a service with `--shard` has beside its store. `address` is where others reach it, "" until it listens."""
+    """The parts of a shard in addition to its store. `address` is where others reach it, "" until it listens."""
 
     def __init__(
         self,
@@ -92,17 +92,17 @@ class Shard:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """The handlers of its routes by the names of their operations."""
+        """The handlers of its routes, by operation name."""
         return {**self._segments.handlers, **self.ranges.handlers}
 
     def begin(self, stop: Event) -> None:
-        """Register the shard, and look after its ranges, on threads, until `stop` is set."""
+        """Register the shard and maintain its ranges, in threads, until `stop` is set."""
         run = self._registration.run
         Thread(target=run, args=(lambda: self._readiness.ready, stop), name="registration", daemon=True).start()
         self.ranges.begin(lambda: self._readiness.ready, stop)
 
     def close(self) -> None:
-        """End it, once `stop` is set and no request is being answered."""
+        """Close the shard, after `stop` was set and no request is in flight."""
         self.ranges.close()
 
     def _node(self) -> Node:
@@ -116,9 +116,9 @@ class Shard:
 
 
 def keep_options(catalogue: Catalogue, folder: ShardFolder) -> bool:
-    """Keep the key of the cluster if the catalogue has options; whether it has.
+    """Store the cluster's key if the catalogue has options. Returns whether the key was stored.
 
-    Raises GatherError if the store belongs to another cluster: there its segments would be dropped.
+    Raises GatherError if the store belongs to another cluster, whose reconciler would drop its segments.
     """
     if "options" not in catalogue.revisions:
         return False
@@ -137,9 +137,9 @@ def keep_options(catalogue: Catalogue, folder: ShardFolder) -> bool:
 
 
 def prepared(settings: Settings) -> Settings:
-    """The settings of a service, those of a shard once the key of its cluster is known: it blocks until then.
+    """Return the settings of a service. For a shard, block until the key of its cluster is known.
 
-    Raises BadAddress for a cluster that is no address of etcd, and OSError for authorities that cannot be read.
+    Raises BadAddress if the cluster is not an address of etcd, and OSError if the authorities cannot be read.
     """
     if not settings.shard:
         return settings
@@ -167,12 +167,15 @@ def prepared(settings: Settings) -> Settings:
 
 
 def cluster_key_of(settings: Settings) -> Path | None:
-    """The file of the key that a shard's callers need; None for other services, and in a cluster without a key."""
+    """Return the file of the key that a shard's callers need.
+
+    Returns None for other services, and in a cluster without a key.
+    """
     folder = ShardFolder(settings.store_dir)
     return folder.key if settings.shard and folder.read_key() is not None else None
 
 
 def advertised(settings: Settings, port: Callable[[], int]) -> str:
-    """Where others reach a shard: what the settings say, or the host and the port that it listens on."""
+    """Return the address at which others reach a shard: the setting, or the host and port that it listens on."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return settings.advertise or f"{host}:{port()}"

@@ -1,4 +1,4 @@
-"""JSON that may quote what a client sent: orjson refuses a lone surrogate, which a client may send as `\\ud800`."""
+"""JSON that may quote what a client sent. orjson refuses lone surrogates, which a client may send as `\\ud800`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 
 
 def dump(body: Mapping[str, Any]) -> bytes:
-    """The UTF-8 bytes of a JSON object; a lone surrogate in a string is written as a replacement character."""
+    """Return the UTF-8 bytes of a JSON object. Lone surrogates in strings become replacement characters."""
     try:
         return orjson.dumps(body)
     except TypeError:

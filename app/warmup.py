@@ -1,10 +1,10 @@
-"""Compiling ahead, or loading from the cache, what requests use.
+"""Compile ahead what requests use, or load it from the cache.
 
-With an empty cache nothing is waited for but an upload with many keys: until the compiled functions are there, NumPy's
-kernel runs all plans, plain functions read and write requests (`app.compilation.until_compiled`), and JSON of more than
-1 MiB is refused. Two other processes compile meanwhile, one the kernels and one what uses keys and then the readers and
-writers; each part is loaded as soon as it is whole. Numba is imported here alone, and not at all for a service with
-NumPy's kernel, which compiles nothing.
+With an empty cache, only an upload with many keys has to wait. Until the compiled functions are ready, NumPy's kernel
+runs all plans, plain Python functions read and write requests (`app.compilation.until_compiled`), and JSON of more than
+1 MiB is refused. Meanwhile two other processes compile: one the kernels, the other the functions for keys and then the
+readers and writers. Each part is loaded as soon as it is complete. A service with NumPy's
+kernel compiles nothing and never imports Numba.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from app.compilation.until_compiled import UntilCompiled
 
 NUMBA: Final = "numba"
 _PROCESSES: Final = (("kernels",), ("keys", "readers"))
-"""The parts that each of the other processes compiles, in its order."""
+"""The parts that each of the compiling processes compiles, in order."""
 _POLL_S: Final = 0.1
 
 
 class _Part(NamedTuple):
-    """What is compiled together: `whole` is a file that is there once all of it is in the cache."""
+    """Code that is compiled together. `whole` is a file that exists once all of the part is in the cache."""
 
     whole: Path
     load: Callable[[], None]
-    """Load it, and compile what the cache lacks."""
+    """Loads the part, and compiles what the cache lacks."""
 
     def finish(self) -> None:
-        """Load it, and note that it is whole."""
+        """Load the part and mark it as complete."""
         self.load()
         with suppress(OSError):
             self.whole.touch()
 
 
 def warm(cache_dir: Path, progress: Callable[[str], None], kernel: str = NUMBA) -> Callable[[], None] | None:
-    """Load all that requests to a service with this kernel use from `cache_dir`.
+    """Load everything that requests use from `cache_dir`, for a service with this kernel.
 
-    Returns None then, or, if not all is there, a function that has it compiled and loads it. That takes some ten
-    seconds, and is for a thread of its own: the service works meanwhile.
+    Returns None, or, if not everything is in the cache, a function that has it compiled and then loads it. That takes
+    about ten seconds and should run in a thread of its own; the service works in the meantime.
     """
     if kernel != NUMBA:
         return None
@@ -82,10 +82,10 @@ def _parts(cache_dir: Path, progress: Callable[[str], None]) -> Mapping[str, _Pa
 
 
 def _load_compiled(parts: Mapping[str, _Part], cache_dir: Path, lock: IO[bytes] | None) -> Iterable[_Part]:
-    """Load each part once it is whole, until all are or the processes that compile have ended.
+    """Load each part once it is complete, until all are loaded or the compiling processes have ended.
 
-    Returns the parts that these have not made. Of the workers of a group the one that gets the lock starts them. A
-    folder that cannot be written is no cache: there each worker compiles for itself.
+    Returns the parts that are still missing. Of a group of workers, the one that gets the lock starts the processes. If
+    the folder cannot be written, there is no cache, and each worker compiles for itself.
     """
     missing = dict(parts)
     processes: list[subprocess.Popen[bytes]] | None = None
@@ -109,7 +109,7 @@ def _start(parts: tuple[str, ...], cache_dir: Path) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _compilers_lock(cache_dir: Path) -> Iterator[IO[bytes] | None]:
-    """The open file that whoever compiles into the cache locks; None if the folder cannot be written."""
+    """Yield the open file that a compiling worker locks, or None if the folder cannot be written."""
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         file = (cache_dir / "compiling.lock").open("ab")
@@ -129,15 +129,15 @@ def _takes(lock: IO[bytes]) -> bool:
 
 
 def compile_parts(cache_dir: str, *names: str) -> None:
-    """Compile parts into the cache, as a process of its own; it ends with the one that started it."""
-    gc.disable()  # nearly all that a compiler makes is kept: to look for garbage takes it a fifteenth of its time
+    """Compile parts into the cache. Run this as a process of its own; it ends with its parent."""
+    gc.disable()  # nearly all objects of a compiler are kept, and garbage collection would take a fifteenth of its time
     Thread(target=_end_with_parent, daemon=True).start()
     parts = _parts(Path(cache_dir), lambda text: None)
     for name in names:
         parts[name].finish()
-    os._exit(0)  # without waiting for the thread that reads
+    os._exit(0)  # without waiting for the reading thread
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # not `sys.stdin`, whose lock the end of the interpreter would want
+    os.read(0, 1)  # not `sys.stdin`, whose lock the interpreter needs when it exits
     os._exit(1)

@@ -1,6 +1,6 @@
-"""The rules of aliases. An alias points to one version of a tensor; any number of aliases move in one step.
+"""The rules of aliases. An alias points to one version of a tensor; any number of aliases can move in one step.
 
-Tensors and aliases share one set of names. A version that an alias points to is neither removed nor superseded, see
+Tensors and aliases share one set of names. A version that an alias points to is neither removed nor superseded; see
 `versions`.
 """
 
@@ -33,12 +33,12 @@ class AliasMove:
 
 
 def new_etag() -> str:
-    """A new, unique ETag for an alias."""
+    """Return a new, unique ETag for an alias."""
     return f'"{uuid4().hex}"'
 
 
 def find_alias(own: NameRecord[Version], names: Iterable[str]) -> Alias:
-    """The alias with this name. Raises tensor_not_found, with a hint that suggests one of `names`."""
+    """Return the alias with this name. Raises tensor_not_found, with a hint that may suggest one of `names`."""
     if own.alias is None:
         raise no_alias(own.name, is_tensor=bool(own.versions), names=names)
     return own.alias
@@ -47,11 +47,11 @@ def find_alias(own: NameRecord[Version], names: Iterable[str]) -> Alias:
 def moved(
     moves: Sequence[AliasMove], record_of: Callable[[str], NameRecord[Version]], now: int, etags: Sequence[str]
 ) -> list[tuple[Alias, bool]]:
-    """Make or move aliases, all or none: returns each alias, and whether it is new.
+    """Create or move aliases, all or none. Returns each alias and whether it is new.
 
-    Each alias occurs in one move only. `record_of` gives the record of a name; `etags` are new, one for each move. An
-    alias that already points to its version is unchanged. Raises invalid_field, tensor_not_found for a target,
-    name_conflict and precondition_failed.
+    An alias may occur in only one move. `record_of` returns the record of a name, and `etags` are new ones, one per
+    move. An alias that already points to its version stays unchanged. Raises invalid_field, tensor_not_found for a
+    target, name_conflict and precondition_failed.
     """
     for move in moves:
         check_new_name(move.alias, move.pointer)
@@ -93,7 +93,7 @@ def _target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) ->
 
 
 def removed_alias(own: NameRecord[Version], conditions: Conditions) -> Alias:
-    """The alias to remove. Raises tensor_not_found, name_conflict and precondition_failed."""
+    """Return the alias to remove. Raises tensor_not_found, name_conflict and precondition_failed."""
     if own.alias is None:
         if own.versions:
             raise name_conflict(own.name, is_alias=False)

@@ -11,9 +11,9 @@ from app.errors import GatherError
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """If-Match and If-None-Match: the ETags they list, ("*",) for any; None if they are not given.
+    """If-Match and If-None-Match: the ETags that they list, ("*",) for any ETag, or None if not given.
 
-    `pointer` locates the conditions if they are members of a body. Conditions in header fields have none.
+    `pointer` locates the conditions if they are members of a body. It is None for header fields.
     """
 
     match: tuple[str, ...] | None = None
@@ -45,7 +45,7 @@ class Conditions:
             )
 
     def _written(self, etag: str) -> str:
-        """The header field, or member, with which a caller requires the ETag `etag`."""
+        """Return the header field or member with which a caller requires this ETag."""
         return f"'If-Match: {etag}'" if self.pointer is None else f'"if_match": {orjson.dumps(etag).decode()}'
 
 

@@ -1,4 +1,4 @@
-"""The errors about names of tensors and aliases."""
+"""Errors about names of tensors and aliases."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LISTED_VERSIONS: Final = 3
 
 
 def not_found(own: NameRecord[Version], reference: str, names: Iterable[str] = ()) -> GatherError:
-    """tensor_not_found for an unknown reference in the path, invalid_field for a reserved name."""
+    """Return tensor_not_found for an unknown reference in the path, or invalid_field for a reserved name."""
     if reference in RESERVED:
         return reserved_name(reference)
     return unknown_reference(own, reference, "/name", names)
 
 
 def unknown_reference(own: NameRecord[Version], reference: str, pointer: str, names: Iterable[str] = ()) -> GatherError:
-    """tensor_not_found for a reference at `pointer` to an unknown tensor, version or alias.
+    """Return tensor_not_found for a reference at `pointer` to an unknown tensor, version or alias.
 
-    `own` is the record of its name. `names` are the tensors and aliases that may be suggested to the caller.
+    `own` is the record of its name. `names` are tensors and aliases that may be suggested to the caller.
     """
     name, version = split_reference(reference)
     if version is not None and own.alias is not None:
@@ -50,7 +50,7 @@ def unknown_reference(own: NameRecord[Version], reference: str, pointer: str, na
 
 
 def name_conflict(name: str, *, is_alias: bool, pointer: str = "/name") -> GatherError:
-    """name_conflict for an alias used as a tensor, or a tensor used as an alias."""
+    """Return name_conflict for an alias used as a tensor, or a tensor used as an alias."""
     if is_alias:
         hint = f"Use another name for the tensor, or move or remove the alias at /aliases/{name}."
     else:
@@ -64,7 +64,7 @@ def name_conflict(name: str, *, is_alias: bool, pointer: str = "/name") -> Gathe
 
 
 def tensor_in_use(reference: str, aliases: Sequence[Alias]) -> GatherError:
-    """tensor_in_use for a tensor or version that these aliases point to."""
+    """Return tensor_in_use for a tensor or version that these aliases point to."""
     first = aliases[0]
     others = "" if len(aliases) == 1 else f" and {len(aliases) - 1} more"
     return GatherError(
@@ -77,7 +77,7 @@ def tensor_in_use(reference: str, aliases: Sequence[Alias]) -> GatherError:
 
 
 def no_alias(alias: str, *, is_tensor: bool, names: Iterable[str] = ()) -> GatherError:
-    """tensor_not_found for an unknown alias in the path; `names` may be suggested to the caller."""
+    """Return tensor_not_found for an unknown alias in the path. `names` may be suggested to the caller."""
     if is_tensor:
         return GatherError(
             "tensor_not_found",

@@ -1,4 +1,4 @@
-"""The records that the rules of names read: the versions of a name, and aliases."""
+"""The records on which the rules of names operate: the versions of a name, and aliases."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ Version_co = TypeVar("Version_co", bound=Version, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A name that points to one version of a tensor. `etag` is new with each move; times are nanoseconds since 1970.
+    """A name that points to one version of a tensor.
 
-    `created` is when the alias was made, `modified` when it was last moved.
+    `etag` changes with each move. `created` is when the alias was created and `modified` when it was last moved, in
+    nanoseconds since 1970.
     """
 
     alias: str
@@ -40,10 +41,10 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class NameRecord(Generic[Version_co]):
-    """Everything that one name stands for at one moment: versions, or an alias.
+    """Everything that a name stands for at one moment: versions or an alias.
 
     `versions` are the kept versions, oldest first. `aliases` are the aliases that point to one of them, sorted by name.
-    `alias` is the alias with this name.
+    `alias` is the alias with this name, if any.
     """
 
     name: str
@@ -52,10 +53,10 @@ class NameRecord(Generic[Version_co]):
     alias: Alias | None = None
 
     def version(self, number: int) -> Version_co | None:
-        """The version with this number, None if it is not kept."""
+        """Return the version with this number, or None if it is not kept."""
         return next((one for one in self.versions if one.number == number), None)
 
     @property
     def current(self) -> Version_co | None:
-        """The current version, which is the newest; None if there is none."""
+        """The current version, which is the newest, or None if there is none."""
         return self.versions[-1] if self.versions else None

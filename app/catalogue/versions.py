@@ -1,6 +1,4 @@
-"""The rules of versions: the number of the next one, the versions that it supersedes, and the versions that may be
-removed.
-"""
+"""The rules of versions: the next number, which versions a new one supersedes, and which versions may be removed."""
 
 from __future__ import annotations
 
@@ -22,16 +20,19 @@ def check_new_version(own: NameRecord[Version]) -> None:
 
 
 def next_number(last: int | None, floor: int) -> int:
-    """The number of the next version of a name. Numbers are never reused.
+    """Return the number of the next version of a name. Numbers are never reused.
 
-    `last` is the highest number that the name has had, None if that is not remembered; `floor` is the highest number of
-    all names that are not remembered.
+    `last` is the highest number that the name has had, or None if it is not remembered. `floor` is the highest number
+    of all names that are not remembered.
     """
     return 1 + (floor if last is None else last)
 
 
 def superseded(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
-    """The versions to remove if the `keep` newest stay, including the new one. Versions with aliases stay as well."""
+    """Return the versions to remove so that the `keep` newest remain, counting the new one.
+
+    Versions with aliases are kept.
+    """
     named = {alias.version for alias in own.aliases}
     older = own.versions[: max(0, len(own.versions) + 1 - max(keep, 1))]
     return [one for one in older if one.number not in named]
@@ -40,7 +41,7 @@ def superseded(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
 def replaced(
     own: NameRecord[AnyVersion], keep: int, conditions: Conditions, etag_of: Callable[[AnyVersion], str]
 ) -> Sequence[AnyVersion]:
-    """The versions to remove when the next one is published; see `superseded`.
+    """Return the versions to remove when the next one is published; see `superseded`.
 
     The conditions apply to the current version. Raises name_conflict for an alias, and precondition_failed.
     """
@@ -53,10 +54,10 @@ def replaced(
 def removed(
     own: NameRecord[AnyVersion], reference: str, conditions: Conditions, etag_of: Callable[[AnyVersion], str]
 ) -> Sequence[AnyVersion]:
-    """The versions to remove for `reference`: one version, or all versions of a name.
+    """Return the versions to remove for `reference`: one version, or all versions of a name.
 
-    The conditions apply to the version that `reference` stands for. Raises name_conflict for an alias,
-    tensor_not_found, precondition_failed, and tensor_in_use if an alias points to one of them.
+    The conditions apply to the version that `reference` names. Raises name_conflict for an alias, tensor_not_found,
+    precondition_failed, and tensor_in_use if an alias points to one of the versions.
     """
     number = split_reference(reference)[1]
     if number is None and own.alias is not None:

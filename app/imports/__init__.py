@@ -1,1 +1,1 @@
-"""Imports: tensors that the service reads from a URL, in ranges, into its store."""
+"""Imports: read tensors from a URL, in ranges, into the store."""

@@ -1,1 +1,1 @@
-"""The memory budget, and how memory is taken from the system and given back."""
+"""The memory budget, and how memory is allocated and returned to the system."""

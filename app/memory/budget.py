@@ -1,9 +1,10 @@
-"""The memory budget: the bytes that all requests and answers together may hold, charged before they are allocated.
+"""The memory budget: a limit on the bytes held by all requests and responses, charged before they are allocated.
 
-Small requests are charged to a budget of their own, so that large ones, running or stalled, cannot starve them. A
-`MemoryReservation` belongs to one request and gives everything back when it is released; whoever reads or writes for
-the request is handed it as its `Memory`. What connections hold outside of requests (headers that come, requests that
-wait behind another) has a third one, so that it starves neither.
+Small requests have a budget of their own, so that large ones, running or stalled, cannot starve them. A third budget is
+for what connections hold outside of requests: incoming headers, and requests that wait behind another one.
+
+A `MemoryReservation` belongs to one request and returns everything when it is released. Code that reads or writes for
+the request receives it as its `Memory`.
 """
 
 from __future__ import annotations
@@ -16,30 +17,31 @@ from app.memory.malloc_tuning import FreedMemoryLimit
 
 SMALL_REQUEST_BYTES: Final = 1 << 20
 MIN_UNCHARGED_BYTES: Final = 1 << 14
-"""Bytes that every request may hold uncharged; its own objects take about as much."""
+"""Bytes that every request may hold without being charged; its own objects take about as much."""
 _MAX_UNCHARGED_BYTES: Final = 1 << 17
 
 
 class Budget:
-    """`total` bytes for large requests, an eighth of that (at least 16 MiB) beside it for small ones, and a sixteenth
-    (at least 16 MiB) for connections.
+    """Three budgets: `total` bytes for large requests, and separate ones for small requests and for connections.
 
-    A request holds up to `uncharged` bytes without being counted, since counting takes a lock, and so longer than the
-    other checks of a small gather. It is so little that `requests`, as many as there may be at once, hold no more than
-    another eighth together, but never less than MIN_UNCHARGED_BYTES.
+    Small requests have an eighth of `total`, connections a sixteenth, each at least 16 MiB.
+
+    A request may hold up to `uncharged` bytes without being counted, because counting takes a lock, and so longer than
+    the other checks of a small gather. The bound is chosen so that `requests`, the maximum number of concurrent
+    requests, together hold at most another eighth of `total`, unless MIN_UNCHARGED_BYTES each is more than that.
     """
 
     def __init__(self, total: int, requests: int = 1024, freed: FreedMemoryLimit | None = None) -> None:
         self.total = total
         self.freed = freed
-        self.until_look = 0  # bytes of large requests that may be charged before `freed` looks again
+        self.until_look = 0  # bytes that large requests may charge before `freed` checks again
         self.small_total = max(total // 8, 16 * SMALL_REQUEST_BYTES)
         self.uncharged = max(MIN_UNCHARGED_BYTES, min(_MAX_UNCHARGED_BYTES, total // 8 // requests))
         self.connection_total = max(total // 16, 16 * SMALL_REQUEST_BYTES)
         self.used = 0
         self.small_used = 0
-        self.connection_used = 0  # charged by the event loop alone
-        self.lock = Lock()  # requests charge from threads, too
+        self.connection_used = 0  # only the event loop charges this one
+        self.lock = Lock()  # requests are also charged from threads
 
     def admit(self, size: int) -> None:
         """Check that `size` bytes can ever fit. Raises payload_too_large."""
@@ -51,7 +53,7 @@ class Budget:
             )
 
     def admit_now(self, size: int) -> None:
-        """Check that `size` bytes fit now. Raises payload_too_large if they never can, else overloaded."""
+        """Check that `size` bytes fit now. Raises payload_too_large if they can never fit, otherwise overloaded."""
         self.admit(size)
         if size > SMALL_REQUEST_BYTES and self.used + size > self.total:
             raise self.overloaded()
@@ -67,14 +69,17 @@ class Budget:
         return self.total + self.small_total + self.connection_total
 
     def charge_connection(self, size: int) -> bool:
-        """Charge `size` bytes more (fewer, if negative) to the budget of connections; False if they are not free."""
+        """Charge `size` more bytes to the budget of connections (fewer, if negative).
+
+        Returns False if they do not fit.
+        """
         if size > 0 and self.connection_used + size > self.connection_total:
             return False
         self.connection_used += size
         return True
 
     def overloaded(self) -> GatherError:
-        """The refusal of a request that may be tried again later."""
+        """Return the error for a request that may be retried later."""
         return GatherError(
             "overloaded",
             "the memory budget is full",
@@ -84,20 +89,23 @@ class Budget:
 
 
 class Memory:
-    """The memory of a request: callers charge the bytes that they will take. This base class counts nothing."""
+    """The memory of a request.
+
+    Callers charge the bytes that they are about to allocate. This base class counts nothing.
+    """
 
     __slots__ = ()
 
     def charge(self, size: int) -> None:
-        """Take `size` more bytes. Raises GatherError of a code in REFUSED_UNREAD if they are not free."""
+        """Charge `size` more bytes. Raises GatherError with a code in REFUSED_UNREAD if they do not fit."""
 
     def adjust(self, planned: int, size: int) -> None:
-        """Replace a charge of `planned` bytes by the `size` that were needed. Raises as `charge` does."""
+        """Replace a charge of `planned` bytes by the `size` that were needed. Raises the errors of `charge`."""
 
 
 UNCOUNTED: Final = Memory()
 REFUSED_UNREAD: Final[frozenset[Code]] = frozenset(("overloaded", "payload_too_large", "not_ready"))
-"""Error codes that refuse a request without reading its body: no memory is free, or no reader is ready."""
+"""Error codes that refuse a request before its body is read, because no memory is free or no reader is ready."""
 
 
 class MemoryReservation(Memory):
@@ -111,11 +119,14 @@ class MemoryReservation(Memory):
 
     @property
     def held(self) -> int:
-        """The bytes that are charged now."""
+        """The bytes charged now."""
         return self._held
 
     def charge(self, size: int) -> None:
-        """Charge `size` more bytes. Raises overloaded when they are not free now; what is charged stays charged."""
+        """Charge `size` more bytes.
+
+        Raises overloaded or payload_too_large if they do not fit; earlier charges remain.
+        """
         budget, held = self._budget, self._held
         grown = held + size
         free = budget.uncharged
@@ -146,7 +157,7 @@ class MemoryReservation(Memory):
             budget.freed.look(budget.used - size)
 
     def adjust(self, planned: int, size: int) -> None:
-        """Replace a charge of `planned` bytes by the `size` that were needed. Raises as `charge` does."""
+        """Replace a charge of `planned` bytes by the `size` that were needed. Raises the errors of `charge`."""
         if size > planned:
             self.charge(size - planned)
             return
@@ -159,7 +170,7 @@ class MemoryReservation(Memory):
                 left = self._held - less
                 budget.small_used -= less if left > budget.uncharged else self._held
                 self._held = left
-            else:  # it stays a large request
+            else:  # a large request stays one
                 back = min(less, self._held - SMALL_REQUEST_BYTES - 1)
                 budget.used -= back
                 self._held -= back
@@ -170,9 +181,9 @@ class MemoryReservation(Memory):
             self._budget.admit(self._held + size)
 
     def release(self) -> None:
-        """Give everything back; the reservation may be used again."""
+        """Return all bytes to the budget. The reservation can be used again."""
         budget = self._budget
-        if self._held > budget.uncharged:  # unlike most requests
+        if self._held > budget.uncharged:  # false for most requests
             with budget.lock:
                 if self._held > SMALL_REQUEST_BYTES:
                     budget.used -= self._held

@@ -1,4 +1,4 @@
-"""The memory limit of the process: that of its container or systemd unit (cgroups, version 1 or 2), or of the machine.
+"""The memory limit of the process: that of its container or systemd unit (cgroups v1 or v2), or of the machine.
 
 The default memory budget is half of it (`GATHERND_MEMORY_BUDGET` in `app.settings`).
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def memory_limit() -> int:
-    """Bytes this process may use: the least of its cgroups' limits, or the machine's memory."""
+    """Return how many bytes this process may use: the lowest limit of its cgroups, or the machine's memory."""
     try:
         limits = cgroup_limits(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
     except OSError:
@@ -20,10 +20,10 @@ def memory_limit() -> int:
 
 
 def cgroup_limits(membership: str, root: Path) -> list[int]:
-    """The memory limits, of either version, of the cgroups in `membership` (/proc/self/cgroup) and those above them.
+    """Return the memory limits of the cgroups in `membership` (/proc/self/cgroup) and of all their parents.
 
-    A container may see its own group as the root of the tree and still be told its path from outside, so what is
-    missing on the way is passed over.
+    Handles both versions of cgroups. A container may see its own cgroup as the root of the tree and still be given the
+    path as seen from outside, so missing folders on the way are skipped.
     """
     found = []
     for line in membership.splitlines():

@@ -1,4 +1,4 @@
-"""Frees the arrays and bodies that an error's traceback keeps alive."""
+"""Free the arrays and bodies that an error's traceback keeps alive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def drop_tracebacks(error: BaseException) -> None:
-    """Drop the tracebacks of `error` and of its causes, once it is handled.
+    """Drop the tracebacks of an error and of its causes after the error has been handled.
 
     A traceback refers to the frames of a request, and so to its body and arrays; often a frame refers back to the
-    error. Such a cycle would stay in memory, uncharged, until a garbage collection. The frames themselves are not
-    cleared: several requests may meet one error, and some of them may still be answering.
+    error. Such a cycle would stay in memory, uncharged, until the next garbage collection. The frames themselves are
+    not cleared, because several requests may share one error and some of them may still be answering.
     """
     seen = set()
     left: list[BaseException | None] = [error]
@@ -25,6 +25,6 @@ def drop_tracebacks(error: BaseException) -> None:
 
 
 def forget_failure(ended: asyncio.Future[Any] | Future[Any]) -> None:
-    """Free what the error of `ended` work refers to, if it met one: its caller has gone, and nobody will see it."""
+    """Free what the error of `ended` refers to, if it failed. Its caller is gone, so nobody will handle the error."""
     if not ended.cancelled() and (error := ended.exception()) is not None:
         drop_tracebacks(error)

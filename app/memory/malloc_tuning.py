@@ -1,15 +1,14 @@
-"""Keeps freed memory for the next request instead of giving it back to the kernel.
+"""Keep freed memory for the next request instead of returning it to the kernel.
 
-A body or an output of some megabytes is allocated and freed by each request. Left to itself, the C library returns such
-memory at once, and the next request has the kernel find and clear every page again: for 4 MB in, a third of its work.
+Each request allocates and frees a body or an output of some megabytes. By default the C library returns such memory to
+the kernel immediately, and for the next request the kernel has to find and clear every page again: with 4 MB of input,
+a third of its work. The C library also keeps freed memory separately for each thread that allocates. Each thread would
+come to hold its own peak, and all of them together much more than the budget. So all threads share one arena here;
+allocations hold the interpreter's lock anyway.
 
-It also keeps freed memory apart for each thread that asked for it, so that each would come to hold as much as it ever
-had at once, and all of them much more than the budget. Here they share: memory is asked for under the interpreter's
-lock anyway.
-
-What is freed between blocks that stay is not given back by itself, and requests of many sizes leave ever more of it.
-`FreedMemoryLimit` gives it back when the process holds much more than the budget has charged, and `give_back` does so
-when the service is idle (see `app.periodic_tasks`).
+Memory that is freed between blocks in use is not returned automatically, and requests of many sizes leave more and more
+of it. `FreedMemoryLimit` returns it when the process holds much more than the budget has charged, and `give_back`
+returns it when the service is idle (see `app.periodic_tasks`).
 """
 
 from __future__ import annotations
@@ -25,15 +24,24 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 MAX_MMAP_THRESHOLD: Final = 32 << 20
-"""Blocks from this size on come from the kernel and go back to it; the most that glibc takes for this setting."""
+"""Blocks of at least this size are mapped from the kernel and returned to it.
+
+This is the highest value that glibc accepts.
+"""
 MAX_KEPT_BYTES: Final = 256 << 20
 _MADV_DONTNEED: Final = 4
 _PIECES: Final = 4 << 20, 512 << 10, 64 << 10
-"""Sizes of the blocks that `give_back` empties. The kernel takes 0.3 ms for the pages of the largest (Intel Xeon)."""
+"""Sizes of the blocks that `give_back` empties.
+
+The kernel takes 0.3 ms to release the pages of the largest (Intel Xeon).
+"""
 
 
 def keep_freed_memory(size: int) -> bool:
-    """Let the process keep up to `size` freed bytes, MAX_KEPT_BYTES at most, for good; False without glibc."""
+    """Let the process keep up to `size` freed bytes permanently, at most MAX_KEPT_BYTES.
+
+    Returns False without glibc.
+    """
     mallopt = _of_glibc("mallopt")
     if mallopt is None:
         return False
@@ -44,10 +52,10 @@ def keep_freed_memory(size: int) -> bool:
 
 
 class FreedMemoryLimit:
-    """Makes the C library give freed memory back when the process holds too much.
+    """Makes the C library return freed memory when the process holds too much.
 
     The bound is what the process held before its first large request, plus what the budget has charged, plus twice what
-    `keep_freed_memory` lets it keep (kept blocks of outputs take as much again).
+    `keep_freed_memory` lets it keep (the blocks kept for outputs take as much again).
     """
 
     def __init__(self, kept: int) -> None:
@@ -56,10 +64,10 @@ class FreedMemoryLimit:
         self._before: int | None = None
 
     def look(self, used: int) -> None:
-        """Look whether too much is held beside the `used` bytes of large requests, and give it back if so.
+        """Check whether too much is held in addition to the `used` bytes of large requests, and return it if so.
 
-        To be called once in `kept` charged bytes, before they are allocated. It takes some 20 microseconds; giving a
-        hundred MiB back takes milliseconds.
+        Call this once per `kept` charged bytes, before they are allocated. It takes about 20 microseconds; returning a
+        hundred MiB takes milliseconds.
         """
         if self._trim is None:
             return
@@ -71,11 +79,11 @@ class FreedMemoryLimit:
 
 
 def give_back() -> None:
-    """Give freed memory back to the kernel. Blocks for milliseconds; call from a thread of its own.
+    """Return freed memory to the kernel. Blocks for milliseconds; call it from a thread of its own.
 
-    `malloc_trim` alone holds the lock of the allocator while the kernel takes the pages: 40 ms for 256 MiB. The event
-    loop waits for that lock when it asks for memory. So free blocks are taken one by one first and their pages dropped
-    without the lock; what remains for `malloc_trim` are fragments, and the end of the heap without its pages.
+    `malloc_trim` alone holds the allocator's lock while the kernel releases the pages (40 ms for 256 MiB), and the
+    event loop waits for that lock when it allocates. So free blocks are first allocated one by one, and their pages
+    released without the lock. Only fragments, and the end of the heap without its pages, remain for `malloc_trim`.
     """
     if _of_glibc("malloc_trim") is None:
         return
@@ -86,7 +94,7 @@ def give_back() -> None:
     library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     library.sbrk.argtypes = (ctypes.c_ssize_t,)
     taken: list[int] = []
-    left = private_bytes()  # a bound, should the heap never seem to grow
+    left = private_bytes()  # a bound in case the heap never seems to grow
     for size in _PIECES:
         while left >= size:
             end = library.sbrk(0)
@@ -94,7 +102,7 @@ def give_back() -> None:
             if not block:
                 break
             taken.append(block)
-            if library.sbrk(0) != end:  # no free block was as large
+            if library.sbrk(0) != end:  # the heap has grown, so no free block was large enough
                 break
             first = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE
             library.madvise(first, (block + size - first) // mmap.PAGESIZE * mmap.PAGESIZE, _MADV_DONTNEED)
@@ -105,11 +113,11 @@ def give_back() -> None:
 
 
 def private_bytes() -> int:
-    """Bytes of memory that the process holds for itself: neither files nor what it shares with others."""
+    """Return the bytes of the process's private memory, without files and memory shared with other processes."""
     _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:
-    """The function of the C library, None if that is not glibc."""
+    """Return a function of the C library, or None if the library is not glibc."""
     return getattr(ctypes.CDLL(None), name, None)

@@ -1,8 +1,8 @@
-"""Memory for large outputs, reused, which the C library would give back to the kernel at once at these sizes.
+"""Reuse the memory of large outputs, which the C library would return to the kernel immediately at these sizes.
 
-A fresh output is cleared page by page before it is filled: for 160 MB, twice as much work as the gather itself. Blocks
-come back by themselves, when the last view of an output is gone, in whatever thread that happens, even in the middle of
-`empty` where the garbage collector runs: so there is no lock here, only operations that are atomic by themselves.
+The kernel clears a fresh output page by page before it is filled: for 160 MB, twice the work of the gather itself. A
+block returns by itself when the last view of its output is gone. That may happen in any thread, even in the middle of
+`empty` if the garbage collector runs there, so the pool uses no lock, only atomic operations.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 from app.memory.malloc_tuning import MAX_MMAP_THRESHOLD
 
 _CACHE_LINES: Final = 128
-"""Bytes of the two cache lines that Intel's processors fetch together. Threads that write one each slow each other as
-in one line: 300,000 rows added into 100 took 5.7 ms on two threads and not 4.2."""
-_STEPS: Final = 4  # block sizes between two powers of two, so that outputs of similar size share blocks
+"""Bytes of the two cache lines that Intel's processors fetch together.
+
+Threads that each write one of the two slow each other down as if they shared a line: adding 300,000 rows into 100 took
+5.7 ms on two threads instead of 4.2 ms.
+"""
+_STEPS: Final = 4  # block sizes between two powers of two, so that outputs of similar size can share blocks
 
 
 class OutputBufferPool:
-    """Keeps up to `most` bytes of blocks that are free, those used last."""
+    """Keeps up to `most` bytes of free blocks, the most recently used ones."""
 
     def __init__(self, most: int) -> None:
         self._max_bytes = most
@@ -34,17 +37,17 @@ class OutputBufferPool:
 
     @property
     def kept(self) -> int:
-        """Bytes of the blocks that are free."""
+        """Bytes of the free blocks."""
         return sum(map(len, tuple(self._kept)))
 
     def clear(self) -> None:
-        """Give the free blocks back to the kernel, which takes it a millisecond for some of them."""
+        """Return the free blocks to the kernel, which takes about a millisecond for some of them."""
         while self._kept:
             with suppress(IndexError):  # another thread has taken it
                 self._kept.pop()
 
     def empty(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
-        """A new array of one axis, uninitialised as with numpy.empty."""
+        """Return a new array with one axis, uninitialized as with numpy.empty."""
         size = items * carrier.itemsize
         if not MAX_MMAP_THRESHOLD <= size <= self._max_bytes:
             return np.empty(items, carrier)
@@ -54,10 +57,10 @@ class OutputBufferPool:
         return np.frombuffer(room, carrier, items)
 
     def empty_aligned(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
-        """A new array as from `empty`, aligned to two cache lines, so that threads do not share a line."""
+        """Return a new array as from `empty`, aligned to two cache lines, so that threads do not share a line."""
         size = items * carrier.itemsize
         if MAX_MMAP_THRESHOLD <= size <= self._max_bytes:
-            return self.empty(items, carrier)  # it begins with a page
+            return self.empty(items, carrier)  # it begins at a page boundary
         room = np.empty(size + _CACHE_LINES, np.uint8)
         start = -room.ctypes.data % _CACHE_LINES
         return room[start : start + size].view(carrier)
@@ -83,7 +86,7 @@ class OutputBufferPool:
 
 
 def _release_pages_behind(block: mmap.mmap, size: int) -> None:
-    """Give the kernel the pages behind the first `size` bytes, which the output is not charged with."""
+    """Return the pages after the first `size` bytes to the kernel, because the output is not charged with them."""
     begin = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     if begin < len(block):
         block.madvise(mmap.MADV_DONTNEED, begin, len(block) - begin)

@@ -1,1 +1,1 @@
-"""API keys, who may do what, and which pages of other origins may ask."""
+"""API keys, authorization, and the checks of Host and Origin."""

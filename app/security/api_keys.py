@@ -1,9 +1,9 @@
 """The file of API keys: how it is read, and how keys are added and removed.
 
-It holds lines `sha256hex scope[,scope] label`, so nobody who reads it can call the service: keys themselves, which are
-256 random bits, are never kept. Above each line that was added here stands a comment, `# added TIME DIGITS`, with the
-first digits of that line's SHA-256; versions that know no such comment read the file as well. Which requests need which
-key is decided in `app.security.authorizer`.
+Its lines have the form `sha256hex scope[,scope] label`. The keys themselves, 256 random bits each, are never stored, so
+nobody who reads the file can call the service. Each line added by this module follows a comment, `# added TIME DIGITS`,
+with the first digits of that line's SHA-256. Versions that do not know this comment can read the file too.
+`app.security.authorizer` decides which requests need which key.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 _DIGITS: Final = 12
-"""So many hexadecimal digits of a SHA-256 name a key to people."""
+"""Number of hexadecimal digits of a SHA-256 that identify a key to people."""
 _ADDED: Final = re.compile(rf"# added (\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([0-9a-f]{{{_DIGITS}}})")
 _LINE: Final = re.compile(r"([0-9A-Fa-f]{64})[ \t]+([a-z]+(?:,[a-z]+)*)[ \t]+(\S+)")
 
 
 class BadKeysFile(Exception):
-    """The keys file cannot be used; the text says where and why, and never shows the line."""
+    """The keys file cannot be used. The text says where and why, and never includes the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that may be used: SHA-256 of its text, what it may do, what people call it, and when it was added.
+    """An API key: the SHA-256 of its text, its scopes, its label for people, and when it was added.
 
-    That is a time of RFC 3339 in UTC, "" where the file does not say.
+    `added` is a time in RFC 3339 format in UTC, or "" if the file does not say.
     """
 
     digest: bytes
@@ -56,13 +56,13 @@ class Key:
 
 
 def key_digest(authorization: bytes) -> bytes:
-    """The SHA-256 of the key in a field Authorization; b"" where that is not of the form `Bearer KEY`."""
+    """Return the SHA-256 of the key in an Authorization field, or b"" if the field is not of the form `Bearer KEY`."""
     scheme, _, key = authorization.partition(b" ")
     return sha256(key.strip(b" \t")).digest() if scheme.lower() == b"bearer" else b""
 
 
 def parse(text: str) -> list[Key]:
-    """The keys of a file's text. Empty lines and lines that start with `#` are comments. Raises BadKeysFile."""
+    """Parse the text of a keys file. Empty lines and lines that start with `#` are comments. Raises BadKeysFile."""
     keys: list[Key] = []
     labels: set[str] = set()
     digests: set[bytes] = set()
@@ -95,7 +95,7 @@ def _parse_line(line: str, number: int) -> Key:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The contents of the file. Raises BadKeysFile."""
+    """Return the contents of the file. Raises BadKeysFile."""
     try:
         return read_small_file(path)
     except OSError as error:
@@ -103,7 +103,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode(content: bytes) -> list[Key]:
-    """The keys in the contents of a file. Raises BadKeysFile."""
+    """Decode and parse the contents of a keys file. Raises BadKeysFile."""
     try:
         return parse(content.decode())
     except UnicodeDecodeError:
@@ -111,19 +111,19 @@ def decode(content: bytes) -> list[Key]:
 
 
 def decode_cluster_key(content: bytes) -> list[Key]:
-    """The key of a cluster, with every scope, of the file that has it as it is sent."""
+    """Return the key of a cluster, with every scope, from the file that holds the key as it is sent."""
     return [Key(sha256(content.strip()).digest(), frozenset(SCOPES), "cluster")]
 
 
 def read(path: Path) -> list[Key]:
-    """The keys of the file. Raises BadKeysFile, also where the file cannot be read."""
+    """Read the keys in a file. Raises BadKeysFile, including when the file cannot be read."""
     return decode(read_bytes(path))
 
 
 def add(path: Path, label: str, scopes: Sequence[Scope]) -> str:
-    """Make a key, put its line at the end of the file, which may not exist yet, and return its text.
+    """Create a key, append its line to the file (created if missing), and return the key's text.
 
-    Raises BadKeysFile, also for a label that the file has or that is not one, and OSError.
+    Raises OSError, and BadKeysFile, including for a label that is invalid or already in the file.
     """
     if not LABEL.fullmatch(label):
         raise BadKeysFile(f"{label!r} is not a label: letters, digits and . _ @ - , at most 64")
@@ -141,7 +141,10 @@ def add(path: Path, label: str, scopes: Sequence[Scope]) -> str:
 
 
 def remove(path: Path, label: str) -> None:
-    """Take the key with this label out of the file. Raises BadKeysFile, also where there is none, and OSError."""
+    """Remove the key with this label from the file.
+
+    Raises OSError, and BadKeysFile, including if there is no such key.
+    """
     with _rewriting(path) as lines:
         found = [key for key in parse("".join(lines)) if key.label == label]
         if not found:
@@ -150,16 +153,16 @@ def remove(path: Path, label: str) -> None:
 
 
 def _is_about(line: str, key: Key) -> bool:
-    """Whether a line is the key's, or says when it was added."""
+    """Return whether a line is the key's own or the comment that says when it was added."""
     comment = _ADDED.fullmatch(line)
     return comment[2] == key.digits if comment is not None else any(each == key for each in parse(line))
 
 
 @contextmanager
 def _rewriting(path: Path) -> Iterator[list[str]]:
-    """The lines of the file, to be changed in place; then the file is replaced in one step, if they are sound.
+    """Yield the lines of the file, to be changed in place, then replace the file atomically if they are valid.
 
-    Comments stay. A new file is for its owner alone; one that is there keeps its mode and owner.
+    Comments are kept. A new file is accessible to its owner only; an existing one keeps its mode and owner.
     """
     path = path.resolve()
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -197,7 +200,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def described(keys: Sequence[Key]) -> Iterator[Mapping[str, str]]:
-    """What may be shown of keys: label, scopes, the start of the digest and when they were added."""
+    """Yield what may be shown of each key: label, scopes, the first digits of the digest, and when it was added."""
     for key in keys:
         yield {
             "label": key.label,

@@ -1,7 +1,7 @@
-"""Who may do what: which requests need a key, and the rule for a service that asks for none.
+"""Authorization: which requests need a key, and the rule for a service that requires none.
 
-A request carries its key as `Authorization: Bearer KEY`, and is looked up by the SHA-256 of what was sent. How long
-that takes says nothing about any key, since nobody can steer a digest towards another.
+A request sends its key as `Authorization: Bearer KEY`. The key is looked up by the SHA-256 of what was sent. The time
+of the lookup reveals nothing about any key, because nobody can choose a key so that its digest is close to another.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from app.security.file_watcher import FileWatcher, LastGood
 logger = logging.getLogger("gathernd")
 
 _MOST_LABELS: Final = 10
-"""Most labels of keys in a line of the log."""
+"""Maximum number of key labels in a log line."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Access(Enum):
-    """What a route asks of its callers in a service that asks for keys."""
+    """What a route requires of its callers in a service with keys."""
 
     PUBLIC = "nothing"
     ANY_KEY = "a key of any scope"
@@ -34,7 +34,7 @@ class Access(Enum):
 
 
 def needed_scope(method: str, access: Access) -> Scope | None:
-    """The scope that a key needs for a request, None where any will do."""
+    """Return the scope that a key needs for a request, or None if any key is sufficient."""
     if access is Access.TENSORS:
         return "gather" if method in _READING else "tensors"
     if access is Access.CHANGES:
@@ -43,15 +43,16 @@ def needed_scope(method: str, access: Access) -> Scope | None:
 
 
 class ReadOnlyAuthorizer:
-    """For a service without keys that others can reach: allows everything but changes to tensors.
+    """For a service without keys that is reachable from other machines: allows everything except changes to tensors.
 
-    Which address a caller has proves nothing: behind a proxy everybody has the proxy's. See `KeyAuthorizer`.
+    A caller's address is not considered because it proves nothing: behind a proxy all callers have the proxy's address.
+    See `KeyAuthorizer`.
     """
 
     keys_version: object = "there are no keys to change"
 
     def check(self, method: str, access: Access, credential: bytes | None) -> None:
-        """Raises forbidden for what would change a tensor."""
+        """Raise forbidden for a request that would change a tensor."""
         if needed_scope(method, access) == "tensors":
             raise GatherError(
                 "forbidden",
@@ -63,12 +64,12 @@ class ReadOnlyAuthorizer:
 
 
 class KeyAuthorizer:
-    """Allows requests with a key of a file, as the file said when it was last good. `on_change` is called whenever
-    other keys are in force.
+    """Allows requests with a key from the keys file, as it was when last valid.
 
-    A shard also takes the key of its cluster, which is in the file `cluster_key` as it is sent. The files are read once
-    a second, away from requests, so a key can be added, tried and its predecessor removed while the service runs. A
-    gather that was allowed once is allowed, with the same header, for as long as `keys_version` is the same object.
+    `on_change` is called whenever the keys in force change. A shard also accepts the key of its cluster, which the file
+    `cluster_key` holds as it is sent. The files are read once a second, outside of requests, so a key can be added and
+    tried, and its predecessor removed, while the service runs. A gather that was allowed once is allowed again with the
+    same header as long as `keys_version` is the same object.
     """
 
     def __init__(
@@ -78,9 +79,9 @@ class KeyAuthorizer:
         on_change: Callable[[], None] = lambda: None,
         cluster_key: Path | None = None,
     ) -> None:
-        """Read the files. Raises BadKeysFile: a service that is to ask for keys does not start without them.
+        """Read the files. Raises BadKeysFile: a service that requires keys does not start without them.
 
-        A worker that starts while the file is broken takes what its parent has read before, of `last_good`.
+        A worker that starts while a file is broken takes the contents in `last_good`, which its parent has read before.
         """
         self.keys_version = object()
         self._keys: dict[bytes, Key] = {}
@@ -100,10 +101,10 @@ class KeyAuthorizer:
         self.take(self.watcher.first(last_good))
 
     def check(self, method: str, access: Access, credential: bytes | None) -> None:
-        """Raises unauthorized for a request without a known key, forbidden if its key has not the scope.
+        """Raise unauthorized for a request without a known key, and forbidden if its key lacks the scope.
 
-        `access` is that of the request's route, and `credential` the SHA-256 of the key that came with it, b"" for a
-        field Authorization of another form, None without one.
+        `access` is the requirement of the request's route. `credential` is the SHA-256 of the key that was sent, b""
+        for an Authorization field of another form, or None if there is none.
         """
         if access is Access.PUBLIC:
             return
@@ -119,16 +120,16 @@ class KeyAuthorizer:
             )
 
     def label(self, credential: bytes | None) -> str | None:
-        """What people call the key with this SHA-256, None for a key that is not in force."""
+        """Return the label of the key with this SHA-256, or None if that key is not in force."""
         key = None if credential is None else self._keys.get(credential)
         return None if key is None else key.label
 
     async def watch(self, interval: float = 1.0) -> None:
-        """Take the keys of the file whenever it changes. Runs until it is cancelled."""
+        """Watch the files, and put their keys in force whenever they change. Runs until it is cancelled."""
         await self.watcher.watch(self.take, interval)
 
     def take(self, found: Sequence[Key]) -> None:
-        """Put these keys in force and no others."""
+        """Put exactly these keys in force."""
         keys = {key.digest: key for key in found}
         if keys != self._keys:
             logger.info("keys file: %d keys in force", len(keys), extra={"fields": _differences(self._keys, keys)})
@@ -138,11 +139,11 @@ class KeyAuthorizer:
 
 
 Authorizer = KeyAuthorizer | ReadOnlyAuthorizer
-"""Allows or refuses each request before it is carried out."""
+"""Allows or refuses each request before it runs."""
 
 
 def _differences(before: Mapping[bytes, Key], now: Mapping[bytes, Key]) -> dict[str, list[str]]:
-    """The labels of the first keys that were added, changed or removed; none when the service starts."""
+    """Return the labels of the first keys that were added, changed or removed; empty when the service starts."""
     if not before:
         return {}
     added = [key.label for digest, key in now.items() if before.get(digest) != key]
@@ -166,9 +167,9 @@ def make_authorizer(
     on_change: Callable[[], None] = lambda: None,
     cluster_key: Path | None = None,
 ) -> Authorizer | None:
-    """The authorizer of a service with the keys file `path`, None where everything is allowed: on a loopback address.
+    """Return the authorizer of a service with the keys file `path`, or None if everything is allowed (on loopback).
 
-    `last_good` is for workers; for it and `cluster_key` see `KeyAuthorizer`. Raises BadKeysFile.
+    See `KeyAuthorizer` for `last_good`, which is for workers, and for `cluster_key`. Raises BadKeysFile.
     """
     if path is not None or cluster_key is not None:
         return KeyAuthorizer(path, last_good, on_change, cluster_key)

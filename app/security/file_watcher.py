@@ -1,8 +1,8 @@
-"""Files that may be replaced while the service runs, such as API keys and certificates: read once a second.
+"""Watch files that may be replaced while the service runs, such as API keys and certificates, once a second.
 
-What counts is their contents, since times and sizes may be those of a file that could not be read, or not yet. Contents
-that cannot be used leave the last good ones in force, and are logged once for each problem. The parent of several
-workers watches them too, and hands the last good ones on to workers that start.
+Changes are detected by contents, because times and sizes may be those of a file that was not readable before or is
+incomplete. If the new contents cannot be used, the last good ones stay in force, and each problem is logged once. The
+parent of several workers watches the files too, and passes the last good contents on to workers that start.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Final, Generic, TypeVar
 logger = logging.getLogger("gathernd")
 
 LARGEST_FILE: Final = 1 << 20
-"""Most bytes that are read of a file: some seven thousand keys, so that a wrong path does not fill the memory."""
+"""Upper bound of the bytes read from a file, about seven thousand keys, so that a wrong path cannot fill the memory."""
 Contents = Mapping[Path, bytes]
 LastGood = Mapping[str, Mapping[str, str]]
-"""What a parent's watchers have in force: by the name of each, the paths of its files and their bytes as text."""
+"""What a parent's watchers have in force: by watcher name, the paths of its files and their contents as text."""
 Loaded = TypeVar("Loaded")
 _AS_TEXT: Final = "latin-1"
-"""In which any bytes are text."""
+"""An encoding in which all bytes are valid text."""
 
 
 def read_small_file(path: Path, largest: int = LARGEST_FILE) -> bytes:
-    """The contents of a file of at most `largest` bytes, also by a link. Raises OSError, also for what is no file.
+    """Return the contents of a regular file of at most `largest` bytes; links are followed.
 
-    A named pipe is opened without waiting for somebody to write to it.
+    Raises OSError, including for other kinds of files. A named pipe is opened without waiting for a writer.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -45,10 +45,10 @@ def read_small_file(path: Path, largest: int = LARGEST_FILE) -> bytes:
 
 
 class FileWatcher(Generic[Loaded]):
-    """Watches the files that `read` reads, and makes of their contents what `load` returns.
+    """Watches the files that `read` reads, and converts their contents with `load`.
 
-    Both raise exceptions of the type `refusal` for files that cannot be used. `name` begins the log lines, and `kept`
-    says in them what stays in force then. `problem` is the text of the last refusal, "" once the files are good again.
+    Both raise exceptions of type `refusal` for files that cannot be used. `name` begins the log lines, and `kept` says
+    in them what then stays in force. `problem` is the text of the last refusal, or "" once the files are valid again.
     """
 
     def __init__(
@@ -68,8 +68,9 @@ class FileWatcher(Generic[Loaded]):
         self._in_force: Contents = {}
 
     def first(self, last_good: LastGood | None = None) -> Loaded:
-        """Read the files for the first time. Those that cannot be used raise the refusal, unless this process is a
-        worker, whose parent has read them before: `last_good`.
+        """Read the files for the first time. Raises the refusal if they cannot be used.
+
+        A worker then uses the contents in `last_good` instead, which its parent has read before.
         """
         try:
             contents = self._read()
@@ -83,11 +84,11 @@ class FileWatcher(Generic[Loaded]):
         return loaded
 
     def text(self) -> dict[str, str]:
-        """The files in force, by their paths: a part of LastGood."""
+        """Return the contents in force, by path: one watcher's part of LastGood."""
         return {str(path): content.decode(_AS_TEXT) for path, content in self._in_force.items()}
 
     def changed(self) -> Loaded | None:
-        """What the files say now; None where their contents are those in force or cannot be used. May block."""
+        """Return the new contents, loaded, or None if they are unchanged or cannot be used. Does blocking I/O."""
         try:
             contents = self._read()
             loaded = None if contents == self._in_force else self._load(contents)
@@ -106,10 +107,10 @@ class FileWatcher(Generic[Loaded]):
             logger.error("%s: %s; %s", self.name, error, self._kept)
 
     async def watch(self, take: Callable[[Loaded], object], interval: float = 1.0) -> None:
-        """Hand what changed files say to `take`, from the event loop. Runs until it is cancelled."""
+        """Call `take` in the event loop with what is loaded from changed files. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(interval)
-            # Read in a thread, since a file system may hang.
+            # Read in a thread, because file systems may hang.
             found = await asyncio.to_thread(self.changed)
             if found is not None:
                 take(found)

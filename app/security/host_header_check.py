@@ -1,11 +1,11 @@
-"""Who may call: the Host and Origin rules of a service on a loopback address (DNS rebinding and CSRF).
+"""Check Host and Origin against DNS rebinding and CSRF.
 
-On loopback, Host must be a loopback name or an allowed one, and an Origin of another host is refused. Elsewhere the
-same holds once GATHERND_ALLOWED_HOSTS names hosts. A change asks for more: a page that sends one must come from this
-service itself, since any program on the machine can serve pages on another port. The origins of GATHERND_CORS_ORIGINS
-are allowed everywhere.
+For a service on a loopback address, Host must be a loopback name or an allowed one, and an Origin of another host is
+refused. On other addresses the same applies once GATHERND_ALLOWED_HOSTS is set. Changes have a stricter rule: a page
+that sends one must come from this service itself, because any program on the machine can serve pages on another port.
+The origins in GATHERND_CORS_ORIGINS are always allowed.
 
-Sec-Fetch-Site is not read: the browsers that send it also send Origin with every request that changes something.
+Sec-Fetch-Site is not read, because browsers that send it also send Origin with every request that changes something.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 
 _REMEMBERED: Final = 1024
-"""Most Hosts that are remembered. Only good ones are, so that a scan does not fill the memory."""
+"""Maximum number of cached Hosts. Only valid ones are cached, so that a scan cannot fill the cache."""
 _HOST: Final = re.compile(
     r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?)(?::(?P<port>[0-9]{0,5}))?"
 )
@@ -28,14 +28,14 @@ _LARGEST_PORT: Final = 65535
 
 
 class HostPort(NamedTuple):
-    """A host in lower case, without brackets and the dot at its end, and its port, None where it is left out."""
+    """A host in lower case, without brackets or a final dot, and its port, or None if there is none."""
 
     host: str
     port: int | None
 
 
 def is_loopback_name(host: str) -> bool:
-    """Whether `host`, without a port, can only mean this machine."""
+    """Return whether `host`, given without a port, can only mean this machine."""
     name = host.strip("[]").removesuffix(".").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -46,7 +46,7 @@ def is_loopback_name(host: str) -> bool:
 
 
 def split_host(value: str) -> HostPort | None:
-    """The host and port of a Host field; None if it has another form."""
+    """Split a Host field into host and port. Returns None if it is invalid."""
     match = _HOST.fullmatch(value)
     if match is None:
         return None
@@ -64,7 +64,7 @@ def split_host(value: str) -> HostPort | None:
 class HostHeaderCheck:
     """Checks the Host and Origin of each request.
 
-    A Host that was found good is remembered: to take it apart takes 3.7 µs, to look it up 0.1.
+    Valid Hosts are cached: parsing one takes 3.7 µs, a look-up 0.1 µs.
     """
 
     def __init__(self, host: str, allowed: Iterable[str], origins: Iterable[str] = ()) -> None:
@@ -74,7 +74,7 @@ class HostHeaderCheck:
         self._allowed_origins = frozenset(origin.encode() for origin in origins)
 
     def check(self, headers: dict[bytes, bytes]) -> None:
-        """Raises forbidden for a foreign Host or Origin."""
+        """Raise forbidden for a Host or Origin that does not belong to this service."""
         if not self.active:
             return
         host = headers.get(b"host")
@@ -95,11 +95,11 @@ class HostHeaderCheck:
             raise _foreign_page(origin, "requests")
 
     def check_change(self, headers: dict[bytes, bytes]) -> None:
-        """Raises forbidden for a change that a page sends which this service has not served.
+        """Raise forbidden for a change sent by a page that this service has not served.
 
-        The page's origin must have the host and port of Host, or a host of GATHERND_ALLOWED_HOSTS: behind a proxy Host
-        may be another name. Browsers leave out the default port in both fields. Requests without Origin come from no
-        page.
+        The page's origin must have the host and port of Host, or a host in GATHERND_ALLOWED_HOSTS, because behind a
+        proxy Host may be a different name. Browsers leave out the default port in both fields. Requests without Origin
+        do not come from a page.
         """
         origin = headers.get(b"origin")
         if not self.active or origin is None or origin in self._allowed_origins:
@@ -114,7 +114,7 @@ class HostHeaderCheck:
 
 
 def _split_origin(origin: bytes) -> HostPort | None:
-    """The host and port of an origin of HTTP or HTTPS (RFC 6454, 6.2); None for any other, such as "null"."""
+    """Return host and port of an HTTP or HTTPS origin (RFC 6454, 6.2), or None for any other, such as "null"."""
     scheme, _, rest = origin.decode("latin-1").partition("://")
     return split_host(rest) if scheme in _SCHEMES else None
 

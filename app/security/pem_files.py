@@ -1,4 +1,4 @@
-"""OpenSSL and files of PEM whose contents have been read: it takes most of them by a path only."""
+"""Give OpenSSL PEM contents that are already in memory; it accepts most of them only as a path."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 
 def trust(context: ssl.SSLContext, authorities: bytes) -> None:
-    """Have `context` trust these authorities, as PEM. Raises OSError, also where they are none."""
+    """Make `context` trust these authorities, given as PEM. Raises OSError, including if they are invalid."""
     with memory_file(authorities) as path:
         context.load_verify_locations(path)
 
 
 @contextmanager
 def memory_file(content: bytes) -> Iterator[str]:
-    """The path of a file in memory that holds `content`, and that only this process can open."""
+    """Yield the path of a file in memory that holds `content` and that only this process can open."""
     fd = os.memfd_create("gathernd-tls", os.MFD_CLOEXEC)
     try:
         os.write(fd, content)
@@ -26,5 +26,5 @@ def memory_file(content: bytes) -> Iterator[str]:
 
 
 def openssl_reason(error: ssl.SSLError) -> str:
-    """What OpenSSL says is wrong, in words."""
+    """Return OpenSSL's reason for an error in words."""
     return (error.reason or "not what OpenSSL reads").lower().replace("_", " ")

@@ -1,1 +1,1 @@
-"""HTTP/1.1 over uvicorn, connections, TLS and processes; independent of tensors."""
+"""The HTTP/1.1 server on top of uvicorn: connections, TLS and processes. Knows nothing of tensors."""

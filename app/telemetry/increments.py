@@ -1,8 +1,8 @@
-"""Counts an answered gather in the cells of its metrics, and fills in the header lines that most answers have.
+"""Count a gather in the cells of its metrics, and fill in the header lines that most responses share.
 
-A gather's cells (see `shared_counters`) are given by a `table` of their addresses, 0 for those that it has not. Times
-are seconds of `perf_counter`, `received` and `sent` are bytes. The functions here are the plain ones, in whose place
-the compiled ones are used once they are ready.
+`table` is the address of the addresses of a gather's cells (see `shared_counters`), with 0 for cells that it does not
+have. Times are seconds of `perf_counter`; `received` and `sent` are bytes. The functions here are plain Python and are
+replaced by the compiled ones once those are ready.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ HEADER_TEMPLATE: Final[Any] = bytearray(
     b"x-request-id: %b-%b\r\nserver-timing: parse;dur=0.000, queue;dur=0.000, kernel;dur=0.000, encode;dur=0.000\r\n"
     % (PREFIX.encode(), b"0" * DIGITS)
 )
-"""The header lines that are filled in for one answer; they are copied before the next one."""
+"""The header lines, filled in for one response at a time; they are copied before the next one."""
 HEADER_TEMPLATE_AT: Final = np.frombuffer(
     HEADER_TEMPLATE, np.uint8
-).ctypes.data  # an argument of the calls, since compiled code is kept for other processes
+).ctypes.data  # passed as an argument, because compiled code is cached for other processes
 ID_END: Final = HEADER_TEMPLATE.index(b"\r\n")
 PARSE, QUEUE, KERNEL, ENCODE = (
     HEADER_TEMPLATE.index(name) + len(name)
     for name in (b"parse;dur=0.", b"queue;dur=0.", b"kernel;dur=0.", b"encode;dur=0.")
 )
 SHORT_S: Final = 1e-3
-"""Requests that took less have their times written as three digits of microseconds."""
+"""The times of requests that took less than this are written as three digits of microseconds."""
 
-# Places in the table of addresses of the cells of one kind of gathers.
+# Positions in the table of cell addresses of one kind of gathers.
 CELLS: Final = 7
 REQUESTS, TIMES, ROUTES, MEASURED, RECEIVED, SENT, LOOKUPS = range(CELLS)
-"""TIMES has the buckets side by side, one more than there are bounds, then the sum of all seconds and of each stage."""
+"""The cells of TIMES are adjacent: the buckets (one more than there are bounds), the sum of seconds, and each stage's
+sum.
+"""
 STAGES: Final = len(BUCKETS) + 2
 
 _Table: Final = c_int64 * CELLS
@@ -54,7 +56,7 @@ def add(
     received: int,
     sent: int,
 ) -> None:
-    """Count a gather."""
+    """Count a gather. See the module for the arguments."""
     cells = _Table.from_address(table)[:]
     increments = [(REQUESTS, 1.0), (ROUTES, 1.0), (MEASURED, done - kernel), (RECEIVED, received), (SENT, sent)]
     if cells[LOOKUPS]:
@@ -83,7 +85,7 @@ def answer(
 ) -> bool:
     """Count a gather, and write its id and times into the header lines at the address `at` (HEADER_TEMPLATE_AT).
 
-    Returns False, having done neither, for a request that took SHORT_S or longer. This plain one leaves every request
-    to what counts those.
+    Returns False, and does neither, if the request took SHORT_S or longer. This plain version always returns False, so
+    that its caller counts the request.
     """
     return False

@@ -1,7 +1,7 @@
-"""How log lines are written, as text or as JSON: those of requests (`request_log`) and the service's own.
+"""Format log lines as text or as JSON: those of requests (`request_log`) and the service's own.
 
-A traceback is given by module and line, without the folders of this machine. What a client sent is escaped: no client
-can begin a line, end one, or add to its fields.
+Tracebacks are given by module and line, without the folders of this machine. Text from clients is escaped, so that no
+client can begin or end a line or add fields to it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from typing import Any, Final
 from app.surrogate_safe_json import dump
 
 LONGEST: Final = 256
-"""Most characters of a path or of an exception's text in a line."""
+"""Maximum characters of a path, or of an exception's text, in a line."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:/{}+-]+")
 
 
 def _name(record: logging.LogRecord) -> str:
-    """The logger's name; that of uvicorn is the service's own, for it is this service that starts or stops."""
+    """Return the logger's name. uvicorn's loggers count as the service's own: their lines are about the service."""
     return "gathernd" if record.name.partition(".")[0] == "uvicorn" else record.name
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, level, logger, message, then fields as name=value; an exception on further lines."""
+    """Formats records for people: time, level, logger, message and name=value fields; exceptions follow on further
+    lines.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line or lines of a record."""
+        """Return the line or lines of a record."""
         line = f"{self.formatTime(record)} {record.levelname} {_name(record)}: {printable(record.getMessage())}"
         for name, value in getattr(record, "fields", {}).items():
             line += f" {name}={_shown(value)}"
@@ -41,10 +43,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object on one line: time (RFC 3339, UTC), level, logger, message, process, then the record's fields."""
+    """Formats a record as one JSON line: time (RFC 3339, UTC), level, logger, message, process, further fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Return the line of a record."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {
             "time": time.replace("+00:00", "Z"),
@@ -61,7 +63,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def _escaped(character: str) -> str:
-    """A character as JSON writes it, escaped unless printable: JSON allows some that readers take for a line's end."""
+    """Escape a character as in JSON unless it is printable: some readers treat unprintable ones that JSON allows as
+    line ends.
+    """
     if character.isprintable():
         return character
     units = character.encode("utf-16-be")
@@ -69,9 +73,9 @@ def _escaped(character: str) -> str:
 
 
 def traceback_lines(error: BaseException) -> Iterator[str]:
-    """The lines of an exception and of its causes: module:function:line for each frame, then type and text.
+    """Yield the lines of an exception and its causes: module:function:line for each frame, then type and text.
 
-    What an exception was raised `from None` to hide is left out: it may quote credentials.
+    Exceptions hidden by `raise ... from None` are left out, because they may quote credentials.
     """
     chain = [error]
     while (earlier := _earlier(chain[-1])) is not None and earlier not in chain:
@@ -87,7 +91,7 @@ def _earlier(error: BaseException) -> BaseException | None:
 
 
 def printable(text: str) -> str:
-    """`text` with all characters escaped that are not printable: line breaks, terminals' escape sequences."""
+    """Escape all unprintable characters of `text`, such as line breaks and terminal escape sequences."""
     if text.isprintable():
         return text
     return "".join(
@@ -104,14 +108,14 @@ FORMATS: Final = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def configuration(form: str, level: str) -> dict[str, Any]:
-    """The argument of `logging.config.dictConfig`: all lines, uvicorn's too, go to stderr in one form.
+    """Return the argument of `logging.config.dictConfig`. All lines, including uvicorn's, go to stderr in one format.
 
-    The level debug is for the service alone: Numba's would be thousands of lines for a first start.
+    The level debug applies to the service only, because Numba would log thousands of lines at the first start.
     """
     loggers: dict[str, Any] = {"": {"handlers": ["stderr"], "level": level.upper()}}
-    # These log each request with its URL, whose query may hold credentials.
+    # They log each request with its URL, whose query may hold credentials.
     loggers |= {name: {"level": "WARNING"} for name in ("httpx", "httpcore")}
-    # It warns of malformed trace fields and quotes them: callers could fill the log with lines that no rate limits.
+    # It logs a warning that quotes each malformed trace field, so callers could fill the log without any rate limit.
     loggers["opentelemetry.trace"] = {"level": "ERROR"}
     if level.upper() == "DEBUG":
         loggers["numba"] = {"level": "INFO"}

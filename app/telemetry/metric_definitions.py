@@ -1,8 +1,8 @@
-"""The metrics: names, labels, help texts and buckets. A new metric is a row here, and a line where it is counted; the
-values of the gauges of the service are read in `app.service_gauges`.
+"""The metrics: names, labels, help texts and buckets. A new metric is a row here and a line of code that counts it.
 
-Labels come from closed sets: route templates, methods and codes, never from what a client makes up. Of the names of
-resident tensors a process shows MOST_TENSORS at the most.
+The values of the service's gauges are read in `app.service_gauges`. Labels come from closed sets (route templates,
+methods and codes), never from text that a client invents. A process shows at most MOST_TENSORS names of resident
+tensors.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app import __version__
 from app.errors import CODES
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
-"""The methods that are counted by their names, all others as "other"."""
+"""The methods that are counted by name; all others are counted as "other"."""
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram of request times, in seconds; one more bucket has no bound."""
+"""Upper bounds of the histogram of request times, in seconds; a further bucket has no upper bound."""
 
 MOST_TENSORS: Final = 100
-"""Number of resident tensors whose lookups a process counts by name; the rest count as OTHER_TENSORS."""
+"""A process counts lookups by name for this many resident tensors; all others count as OTHER_TENSORS."""
 OTHER_TENSORS: Final = "other"
 
 BUILD_INFO: Final = (
@@ -27,16 +27,17 @@ BUILD_INFO: Final = (
     {"version": __version__},
     "Always 1; the label says which version runs.",
 )
-"""Name, labels and help of the metric that names the running version."""
+"""Name, labels and help of the metric with the running version."""
 REQUEST_SECONDS: Final = ("gathernd_request_seconds", ("path",), "Seconds from request to answer.")
-"""Name, labels and help of the histogram."""
+"""Name, labels and help of the histogram of request times."""
 CLIENT_GONE: Final = "client_gone"
-"""Counted beside the codes of the catalogue: the client went away before its answer."""
+"""Counted in addition to the codes of the catalogue: the client disconnected before its response."""
 
 
 class Counter(NamedTuple):
-    """A counter. `from_start` has the labels that are shown before anything is counted under them: Prometheus sees a
-    first error as a rise only after a zero.
+    """A counter. `from_start` has label values that are shown as 0 from the start.
+
+    Without the zero, Prometheus would not see a first error as an increase.
     """
 
     labels: tuple[str, ...]
@@ -126,7 +127,7 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         "Failures of background tasks; each task is restarted.",
     ),
 }
-"""Counters by name. Everything counted under one of these names is shown."""
+"""Counters by name. Only these names may be counted, and all of them are shown."""
 CERTIFICATE_EXPIRY: Final = "gathernd_tls_certificate_expiry_timestamp_seconds"
 SHARD_GAUGES: Final[Mapping[str, str]] = {
     "gathernd_ranges_primary": "Writable ranges whose primary is this shard.",
@@ -169,7 +170,7 @@ OF_ONE_PROCESS: Final = "per process of the service: 0 is the one that was start
 PROCESS_COUNTERS: Final[Mapping[str, str]] = {
     "process_cpu_seconds": f"User and system CPU time spent in seconds, {OF_ONE_PROCESS}.",
 }
-"""Help of the counters that Prometheus' own libraries have of a process; the label is `process`."""
+"""Help texts of the per-process counters that Prometheus's own libraries define; the label is `process`."""
 PROCESS_GAUGES: Final[Mapping[str, str]] = {
     "process_virtual_memory_bytes": f"Virtual memory size in bytes, {OF_ONE_PROCESS}.",
     "process_resident_memory_bytes": (
@@ -179,4 +180,4 @@ PROCESS_GAUGES: Final[Mapping[str, str]] = {
     "process_open_fds": f"Number of open file descriptors, {OF_ONE_PROCESS}.",
     "process_max_fds": f"Maximum number of open file descriptors, {OF_ONE_PROCESS}.",
 }
-"""Help of the gauges of the same libraries."""
+"""Help texts of the gauges that the same libraries define."""

@@ -1,4 +1,4 @@
-"""Counts and times of each model of the inference protocol, summed over the worker processes."""
+"""Count requests and times of each model of the inference protocol, summed over the worker processes."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ _STAGES: Final = ("input_s", "queue_s", "infer_s", "output_s")
 _SUCCESS: Final = ("success", *_STAGES)
 _FAIL: Final = ("fail", "fail_s")
 _PARTS: Final = (*_SUCCESS, *_FAIL)
-"""What is counted of a model: requests answered and failed, and the seconds of each stage."""
+"""The cells of a model: requests answered and failed, and the seconds of each stage."""
 _MOST: Final = 1 << 10
-"""So many models are counted at a time; those that were called the longest ago make room."""
+"""Maximum number of models counted at a time. At this number, the half called longest ago is dropped."""
 
 
 class ModelStatistics:
-    """One model's numbers, each in a cell of this process's counters. `last` is when the model was called last, in
-    milliseconds since 1970, 0.0 for never.
-    """
+    """The numbers of one model, each in a cell of this process's counters."""
 
     __slots__ = ("_counters", "_fail", "_last", "_name", "_success")
 
     def __init__(self, name: str, counters: Counters) -> None:
         self._name = name
         self._counters = counters
-        # The latest of all processes, not a sum: a cell for each.
+        # One cell per process, because the result is the latest time of all processes, not a sum.
         self._last = counters.cell(f"oip-last|{name}|{counters.slot.number}")
         self._success: list[int] = []
         self._fail: list[int] = []
 
     @property
     def last(self) -> float:
-        """When the model was called last."""
+        """When the model was last called, in milliseconds since 1970, or 0.0 for never."""
         return self._counters.values[self._last]
 
     def succeeded(self, request: ServedRequest, arrived: float) -> None:
-        """Count a request whose body had arrived at `arrived` and whose answer has just been encoded."""
+        """Count a request whose body arrived at `arrived` and whose response has just been encoded."""
         now = perf_counter()
         parsed, kernel, end = request.parsed, request.kernel, request.kernel_end
         values = self._counters.values
@@ -52,7 +50,7 @@ class ModelStatistics:
         values[self._last] = time() * 1e3
 
     def failed(self, started: float) -> None:
-        """Count a request that was refused."""
+        """Count a request that was refused; `started` is when it began."""
         values = self._counters.values
         self._fail = fail, seconds = self._fail or self._cells(_FAIL)
         values[fail] += 1.0
@@ -60,7 +58,7 @@ class ModelStatistics:
         values[self._last] = time() * 1e3
 
     def forget(self) -> None:
-        """Give up the cells."""
+        """Release the model's cells."""
         self._counters.forget(
             [f"oip-last|{self._name}|{self._counters.slot.number}", *(_cell(self._name, part) for part in _PARTS)]
         )
@@ -70,16 +68,17 @@ class ModelStatistics:
 
 
 class Statistics:
-    """The statistics of all versions of models, by `NAME@VERSION`. One that was never called has zeros."""
+    """The statistics of all model versions, by `NAME@VERSION`. A version that was never called has zeros."""
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = counters or unshared_counters()
-        # Those that an earlier worker has counted in this slot take cells there until they make room, too.
+        # Models counted by an earlier worker in this slot still have cells here, so they count towards the maximum as
+        # well.
         counted = {label.partition("|")[0] for label in self.counters.labels("oip")}
         self._models = {name: ModelStatistics(name, self.counters) for name in counted}
 
     def of(self, name: str) -> ModelStatistics:
-        """The numbers of a model that exists, for counting."""
+        """Return the numbers of an existing model, for counting."""
         found = self._models.get(name)
         if found is None:
             if len(self._models) >= _MOST:
@@ -89,15 +88,15 @@ class Statistics:
         return found
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget every model that is not among `names`."""
+        """Drop every model that is not in `names`."""
         for name in [known for known in self._models if known not in names]:
             self._models.pop(name).forget()
 
     def bodies(self, names: Collection[str], more: Set[str] = frozenset()) -> Iterator[dict[str, Any]]:
-        """The numbers of each version of a model as the statistics extension of the protocol names them.
+        """Yield the numbers of each model version in the form of the protocol's statistics extension.
 
-        Of `more` versions those that were called are there too. Times are in nanoseconds. For a thread, as there may be
-        very many.
+        The versions in `more` are included only if they were called. Times are in nanoseconds. Call this from a thread,
+        because there may be very many versions.
         """
         totals = self.counters.totals()
         last: dict[str, float] = {}

@@ -1,9 +1,9 @@
-"""What GET /metrics answers: every metric of `metric_definitions` with its help.
+"""The response to GET /metrics: every metric in `metric_definitions` with its help.
 
-Counters and gauges of the service are sums over its processes (see `shared_counters`). What the system tells of a
-process (CPU, memory, files, start) is none: memory that processes share would count several times, and the CPU time
-would fall whenever a worker is replaced. So each process has values of its own there, told apart by the label
-`process`, and any process reads those of all.
+The service's counters and gauges are summed over its processes (see `shared_counters`). The operating system's figures
+for a process (CPU, memory, files, start time) are not: shared memory would count several times, and CPU time would fall
+whenever a worker is replaced. They are shown per process, with the label `process`, and any process can read those of
+all.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from app.telemetry.metric_definitions import (
 from app.telemetry.shared_counters import GAUGE
 
 Measured = Mapping[int, Mapping[str, float]]
-"""The values of each process by its slot, by the names of the metrics."""
+"""The values of each process: by slot, then by metric name."""
 
 
 def families(totals: Mapping[str, float]) -> Iterator[Metric]:
-    """All metrics; `totals` has the sum of each cell by its name: the metric's name and its labels, joined by "|"."""
+    """Yield all metrics. `totals` has the sum of each cell by its name, which is metric and labels joined by "|"."""
     cells: dict[str, dict[tuple[str, ...], float]] = {}
     for name, number in sorted(totals.items()):
         metric, *labels_of_cell = name.split("|")
@@ -75,7 +75,10 @@ def _histogram(cells: Mapping[tuple[str, ...], float]) -> Metric:
 
 
 def measure_processes(processes: Mapping[int, int]) -> Measured:
-    """The values of `processes`, ids by slot; of one that has just ended, none. Reads /proc, and may block."""
+    """Measure `processes`, process ids by slot.
+
+    A process that has just ended has no values. Reads /proc and may block.
+    """
     return {
         slot: {
             family.name: family.samples[0].value
@@ -86,7 +89,7 @@ def measure_processes(processes: Mapping[int, int]) -> Measured:
 
 
 def process_families(measured: Measured) -> Iterator[Metric]:
-    """The metrics of what was measured."""
+    """Yield the metrics of the measured values."""
     for kind, texts in ((CounterMetricFamily, PROCESS_COUNTERS), (GaugeMetricFamily, PROCESS_GAUGES)):
         for name, text in texts.items():
             family = kind(name, text, labels=("process",))

@@ -1,8 +1,7 @@
-"""The log of requests: a line for each that is refused or fails, or for every one (the access log).
+"""The log of requests: one line for each that is refused or fails, or for every request (the access log).
 
-A line says what was asked for by method, route, path and identifiers, by whom (the label of the API key), and which
-error of the catalogue was the answer. It never has a body, a query, a header or an error's detail, which quotes bodies.
-How a line is written is in `logs`.
+A line names method, route, path and identifiers, the label of the caller's API key, and the error from the catalogue.
+It never contains a body, a query, a header, or an error's detail, which quotes bodies. `logs` formats the lines.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ _WARNINGS: Final = frozenset((503, 507))
 
 
 class RequestRecord(NamedTuple):
-    """What a line says of a request that is over: `status` is 0 where the client went away first, `code` its error's,
-    None without one; `key` is the label of the API key that it came with, None without a known one.
+    """The fields of a finished request's line. `status` is 0 if the client disconnected before the response.
+
+    `code` is the error's code, or None. `key` is the label of the API key that was sent, or None if there was no known
+    key.
     """
 
     method: str
@@ -38,11 +39,11 @@ class RequestRecord(NamedTuple):
 
 
 class RequestLog:
-    """Writes the lines about requests: all of them with `access`, else those that were refused or failed.
+    """Writes lines about requests: all requests if `access` is set, otherwise those that were refused or failed.
 
-    Of the latter at most `rate` a second; further ones are counted and summed up in one line, so that a client that
-    sends nothing but nonsense cannot fill the disk or keep the service busy with writing. Errors of the routes
-    `readiness` are the state of the service, for which there are other lines.
+    Without `access`, at most `rate` lines are written per second. Further ones are counted and summarized in one line,
+    so that a client that sends only invalid requests cannot fill the disk or keep the service busy. Errors on the
+    routes `readiness` are not logged, because the service's state has lines of its own.
     """
 
     def __init__(self, rate: int, readiness: Collection[str] = (), *, access: bool = False) -> None:
@@ -53,7 +54,7 @@ class RequestLog:
         self._suppressed: Counter[str] = Counter()
 
     def write(self, request: RequestRecord) -> None:
-        """Write the line of a request, or count it where there were too many in this second."""
+        """Write the line of a request, or count it if this second already has too many lines."""
         level = _level(request)
         if request.route in self._readiness and not self.access:
             return
@@ -68,7 +69,10 @@ class RequestLog:
         requests_logger.log(level, _message(request), extra={"fields": _fields(request)})
 
     def sweep(self) -> None:
-        """Begin a new second if it is time; to be called regularly, so that no sum waits for the next request."""
+        """Begin a new second if it is time.
+
+        Call this regularly, so that a summary does not wait for the next request.
+        """
         now = monotonic()
         if now - self._since < 1.0:
             return

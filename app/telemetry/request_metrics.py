@@ -1,4 +1,4 @@
-"""Counts each request once, as soon as it is over, in memory that other processes read.
+"""Count each request once, as soon as it has finished, in memory that other processes can read.
 
 The name of a cell (see `shared_counters`) is the metric's name and its labels, joined by "|".
 """
@@ -31,25 +31,26 @@ from app.telemetry.trace_context import trace_id_of
 from app.telemetry.tracing import Tracing
 
 _REMEMBERED: Final = 4096
-"""Most paths whose cells are remembered: names of models are in them, which clients make up."""
+"""Maximum number of paths whose cells are cached: paths contain names of models, which clients can invent."""
 _LOOKUPS: Final = "gathernd_tensor_lookups"
 _Kind = tuple[str, str, str | None, str]
-"""Gathers that are counted in the same cells: method, path, route, label of the tensor or ""."""
+"""The gathers that share their cells: method, path, route, and the label of the tensor or ""."""
 _SCRAPE_DELAY_S: Final = 0.02
-"""So long a scrape waits for other processes, which count a large answer only once it has been sent."""
+"""Seconds that a scrape waits for other processes, which count a large response only after it has been sent."""
 
 
 class Metrics(Collector):
-    """Counts requests, logs them, and exports a span of each if `tracing` is given.
+    """Counts and logs requests, and exports a span for each if `tracing` is given.
 
-    `log` gets the requests that failed, or all if it takes all. `template` maps a path to the route template under
-    which it is counted, "other" for an unknown path.
+    `log` gets the requests that failed, or all requests if it is an access log. `template` maps a path to the route
+    template under which it is counted, or to "other" for an unknown path.
 
-    `gauges` are read in every process and summed; those of another process are as old as its last `publish`. `common`
-    returns the gauges that are the same in every process; it may block, so a thread calls it. `unsummed` are gauges of
-    the same kind, each with a function of its own. `key_label` maps the SHA-256 of a key to the key's label in the log.
+    `gauges` are read in every process and summed; the values of other processes are as old as their last `publish`.
+    `common` returns the gauges that are the same in every process. It may block, so it is called in a thread.
+    `unsummed` are more such gauges, each with a function of its own. `key_label` maps the SHA-256 of an API key to its
+    label in the log.
 
-    One call counts a gather: it adds to the gather's cells by their addresses (see `increments`).
+    A gather is counted in one call that adds to its cells by their addresses (see `increments`).
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Metrics(Collector):
         self._tensors = self.counters.labels(_LOOKUPS)
         self._in_flight = 0
         self.begun = 0
-        """Requests of this process since its start, of every kind."""
+        """Number of requests of this process since its start, of every kind."""
         self._received = self.counters.cell("gathernd_received_bytes")
         self._sent = self.counters.cell("gathernd_sent_bytes")
         self._values = np.asarray(self.counters.values)
@@ -85,15 +86,18 @@ class Metrics(Collector):
         self._cell_tables: BoundedCache[_Kind, tuple[int, NDArray[np.int64]]] = BoundedCache(_REMEMBERED)
 
     def begin(self) -> int:
-        """A request has come, until `count` is called for it; returns how many are under way with it."""
+        """Count a new request as in flight until `count` is called for it.
+
+        Returns the number in flight, including it.
+        """
         self.begun += 1
         self._in_flight = running = self._in_flight + 1
         return running
 
     def answered(self, context: ServedRequest, sent: int) -> bool:
-        """Count a gather whose answer of `sent` bytes is written next, and fill in HEADER_TEMPLATE.
+        """Count a gather whose response of `sent` bytes is written next, and fill in HEADER_TEMPLATE.
 
-        False, having done neither, for one that took long or that the server has refused.
+        Returns False, and does neither, if the request took long or the server has refused it.
         """
         exchange = context.exchange
         if exchange.refusal is not None:
@@ -108,18 +112,18 @@ class Metrics(Collector):
         return True
 
     def count(self, context: ServedRequest, code: str | None) -> None:
-        """Count a request that is over, trace it and log it; `code` is its error's, if any. From the event loop."""
+        """Count, trace and log a finished request. `code` is its error's, if any. Call from the event loop."""
         self._in_flight -= 1
         context.caller = None  # it refers to the request and its body
         exchange = context.exchange
-        if exchange.refusal is not None:  # the server has ended it, by an answer of that id
+        if exchange.refusal is not None:  # the server ended the request, with a response under this id
             code = exchange.refusal
             context.status = context.status or CATALOGUE[exchange.refusal].status
             context.request_id = exchange.refusal_id or context.request_id
         if not context.finished:
             context.finished = perf_counter()
             self._count_outcome(context, code)
-        elif code is not None:  # `answered` has counted it, and its answer could not be written
+        elif code is not None:  # `answered` has already counted it, but its response could not be written
             self.counters.add(f"gathernd_errors|{code}")
         if self._records_each or code is not None:
             self._record(context, code)
@@ -144,7 +148,7 @@ class Metrics(Collector):
         values[self._sent] += exchange.sent
 
     def _record(self, context: ServedRequest, code: str | None) -> None:
-        """Make the span of a request that is over, and write its line in the log, as far as they are asked for."""
+        """Create the span of a finished request, and write its log line, if tracing and the log require them."""
         method, route = context.method if context.method in METHODS else "other", self.template(context.path)
         if self._tracing is None:
             trace_id = trace_id_of(context.headers)
@@ -169,28 +173,28 @@ class Metrics(Collector):
             )
 
     def caller(self, context: ServedRequest) -> Caller:
-        """Who sent a request, for the log of changes."""
+        """Return the sender of a request, for the log of changes."""
         client = context.scope.get("client")
         return Caller(context.request_id, self.key_label(context.sent_key), client[0] if client else None)
 
     def changed(self, context: ServedRequest, change: Change) -> None:
-        """Write a line about what a request has changed, or count it."""
+        """Write a line about a change that a request has made, or count it."""
         self.changes.write(change, self.caller(context))
 
     def count_limit(self, error: GatherError) -> None:
-        """Count a refusal under the limit that it names, if it names one."""
+        """Count a refusal under the limit that the error names, if any."""
         limit = error.facts.get("limit")
         if limit is not None:
             self.counters.add(f"gathernd_limit_refusals|{limit}")
 
     def count_lookup(self, tensors: Sequence[str]) -> None:
-        """Count a lookup that was answered, by its number of features, and each feature by its tensor."""
+        """Count an answered lookup by its number of features, and each feature by its tensor."""
         self.counters.add(f"gathernd_lookups|{1 << max(len(tensors) - 1, 0).bit_length()}")
         for tensor in tensors:
             self.counters.add(f"{_LOOKUPS}|{self._tensor_label(tensor)}")
 
     def count_refusal(self, error: GatherError, request_id: str, client: str | None) -> None:
-        """Count a request that the server refused before it was read, so that its path is not known."""
+        """Count a request that the server refused before reading it. Its path is unknown."""
         status = CATALOGUE[error.code].status
         self.counters.add(f"gathernd_errors|{error.code}")
         self.counters.add(f"gathernd_requests|other|unread|{status}")
@@ -198,7 +202,7 @@ class Metrics(Collector):
         self.log.write(RequestRecord("other", "unread", "", status, error.code, 0.0, request_id, None, client, None))
 
     def _cells_of(self, method: str, path: str, status: int) -> tuple[int, int]:
-        """The cells of a method, path and status: of its requests, and the first of its times."""
+        """Return the cells of a method, path and status: the count of requests, and the first cell of their times."""
         place = self._request_cells.get((method, path, status))
         if place is None:
             template = self.template(path)
@@ -220,7 +224,7 @@ class Metrics(Collector):
         return name
 
     def _table_of(self, context: ServedRequest) -> int:
-        """The address of the table of addresses of the cells in which a gather is counted."""
+        """Return the address of the table with the addresses of a gather's cells."""
         tensor = context.tensor
         if tensor and tensor not in self._tensors:
             tensor = self._tensor_label(tensor)
@@ -244,18 +248,18 @@ class Metrics(Collector):
         return addresses.ctypes.data, addresses
 
     def publish(self) -> None:
-        """Let other processes see this one's gauges."""
+        """Make this process's gauges visible to other processes."""
         for name, read in self.gauges.items():
             self.counters.set_gauge(GAUGE + name, read())
 
     def collect(self) -> Iterator[Metric]:
-        """Prometheus' view of the numbers of all processes."""
+        """Yield the metrics of all processes, as Prometheus's collector interface requires."""
         self.publish()
         yield from families(self.counters.totals() | self._shared)
         yield from process_families(self._processes)
 
     async def text(self) -> bytes:
-        """The exposition text of GET /metrics."""
+        """Return the exposition text for GET /metrics."""
         if self.counters.shared:
             await asyncio.sleep(_SCRAPE_DELAY_S)
         shared = await asyncio.to_thread(self.common)

@@ -1,8 +1,8 @@
-"""A request being answered: one record of what services, thread pool, metrics, logs and traces know of it.
+"""A request in flight: one record shared by services, thread pool, metrics, logs and traces.
 
-The stages of its times follow each other: `parse` reads the body, `queue` validates the request, chooses a route and
-waits for a thread, `kernel` gathers, `encode` writes the answer's body. The header field Server-Timing says how long
-each took; the answers of most small gathers get it from one call of compiled code (`app.telemetry.increments`).
+Its stages follow each other: `parse` reads the body, `queue` validates the request, chooses a route and waits for a
+thread, `kernel` gathers, and `encode` writes the response's body. The header field Server-Timing reports how long each
+took; for most small gathers one call of compiled code writes it (`app.telemetry.increments`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ STAGES: Final = ("parse", "queue", "kernel", "encode")
 
 
 class Caller(Protocol):
-    """The client's side of a request: `disconnected` once it has gone; `on_disconnect`, if set, is called then."""
+    """The client of a request.
+
+    `disconnected` is set, and `on_disconnect` is called if set, when the client disconnects.
+    """
 
     disconnected: bool
     on_disconnect: Callable[[], None] | None
@@ -29,8 +32,8 @@ class Caller(Protocol):
 class ObservedExchange(Protocol):
     """The server's side of a request (see `app.server.http_exchange`).
 
-    `received` and `sent` count the bytes of both bodies. `refusal` is the error with which the server ended the request
-    by itself, if it did, under the request id `refusal_id`.
+    `received` and `sent` count the bytes of both bodies. `refusal` is the error with which the server itself ended the
+    request, if it did, under the request id `refusal_id`.
     """
 
     received: int
@@ -40,31 +43,31 @@ class ObservedExchange(Protocol):
 
 
 class ServedRequest:
-    """A request being answered, or a part of one that is carried out by itself. HTTP and gRPC have a kind each.
+    """A request in flight, or a part of one that runs on its own. HTTP and gRPC each have a subclass.
 
-    Of its identity: `number` is its number among the requests of this process, `given_id` the id that the caller gave
-    it, `path` is decoded, and `status` is that of its answer: 0 if the client went away before it. `handed_on` are the
-    header lines that requests to other services for its sake repeat: its id and its trace, if the caller gave them.
-    `span` is its span, if tracing has begun it before the request was over.
+    Identity: `number` is its number among this process's requests, `given_id` the id that the caller sent, and `path`
+    its decoded path. `status` is the response's status, or 0 if the client disconnected first. `handed_on` are header
+    lines to repeat in requests to other services on its behalf: its id and its trace, if the caller sent them. `span`
+    is its span, if tracing began it before the request finished.
 
-    Of its times, in seconds of `perf_counter`, 0.0 for those it has not reached: it arrived at `start`, was read by
-    `parsed`; the kernel ran from `kernel` to `kernel_end`. `gathered` equals `kernel_end` from when the whole gather
-    has succeeded. `finished` is when it was counted: when the header of a small gather's answer was made, for others
-    when all had been sent.
+    Times, in seconds of `perf_counter`, 0.0 if not reached yet: the request arrived at `start` and was read by
+    `parsed`; the kernel ran from `kernel` to `kernel_end`. `gathered` equals `kernel_end` once the whole gather has
+    succeeded. `finished` is when the request was counted: for a small gather when the header of its response was made,
+    otherwise when the whole response had been sent.
 
-    Of how it is carried out: `memory` is what it has charged to the budget, `caller` whose request it is, `admitted`
-    says whether work was done for it before, `deadline` when it is refused if it has not run, `callers_deadline`
-    whether the caller set that. `route` is the route that the gather takes, `parts` over how many threads; `tensor` is
-    the name of the resident tensor that it reads, "" without one.
+    Execution: `memory` has its charges to the budget, and `caller` is its client. `admitted` tells whether work was
+    already done for it. It is refused if it has not run by `deadline`; `callers_deadline` tells whether the caller set
+    that. `route` is the route of the gather and `parts` its number of threads. `tensor` is the name of the resident
+    tensor that it reads, or "".
     """
 
     method: str
     number: int
     path: str
     exchange: ObservedExchange
-    """The server's side of it."""
+    """The server's side of the request."""
     headers: Mapping[bytes, bytes]
-    """Its header fields or metadata, without those that hold secrets."""
+    """Its header fields or metadata, without fields that hold secrets."""
     callers_deadline = False
     admitted = False
     handed_on = b""
@@ -79,7 +82,7 @@ class ServedRequest:
     parts = 1
 
     def __init__(self, start: float, deadline: float, memory: MemoryReservation, caller: Caller | None = None) -> None:
-        # What most requests neither change nor read is an attribute of the class.
+        # Attributes that most requests do not use are on the class.
         self.start = start
         self.deadline = deadline
         self.memory = memory
@@ -94,12 +97,12 @@ class ServedRequest:
 
     @property
     def sent_key(self) -> bytes | None:
-        """The SHA-256 of the key that came with it; None without one."""
+        """The SHA-256 of the API key that was sent, or None."""
         raise NotImplementedError
 
     @property
     def request_id(self) -> str:
-        """Its id: the caller's, if it gave a valid one."""
+        """Its id: the caller's if that is valid, otherwise a generated one."""
         return self.given_id or numbered_id(self.number)
 
     @request_id.setter
@@ -107,7 +110,7 @@ class ServedRequest:
         self.given_id = request_id
 
     def identify(self) -> None:
-        """Take over the id and the trace that the caller gave it, if it gave them."""
+        """Take the caller's id and trace from the header fields, if there are any."""
         headers = self.headers
         given = headers.get(b"x-request-id")
         if given is not None and REQUEST_ID.fullmatch(text := given.decode("latin-1")):
@@ -116,14 +119,14 @@ class ServedRequest:
             self.handed_on = handed_on(headers, self.given_id)
 
     def wait_at_most(self, seconds: float) -> None:
-        """The caller waits so long from the start, if that is shorter than the service's own deadline."""
+        """Set the caller's deadline to `seconds` after the start, if it is earlier than the service's own."""
         deadline = self.start + seconds
         if deadline < self.deadline:
             self.deadline = deadline
             self.callers_deadline = True
 
     def server_timing(self) -> bytes:
-        """The value of Server-Timing for an answer that is sent now: each stage so far, in milliseconds."""
+        """Return the value of Server-Timing for a response sent now: each stage so far, in milliseconds."""
         end = perf_counter()
         start = self.start * 1e3
         if not self.parsed:

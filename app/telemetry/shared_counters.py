@@ -1,17 +1,17 @@
-"""Counters in memory that several processes share: each counts in a slot of its own, any of them can add all up.
+"""Counters in memory shared by several processes: each counts in a slot of its own, and any can sum all slots.
 
-Every process has a slot in one shared memory and is the only one to write it, so counting takes no lock and nothing of
-what was counted is lost when a process is killed. A slot outlives its process: the next one that gets it goes on
-counting where the last one ended, so a sum never falls.
+Every process owns a slot in the shared memory and is its only writer. Counting therefore takes no lock, and no counts
+are lost when a process is killed. A slot outlives its process: the next process with the slot continues from its
+counts, so a sum never decreases.
 
-A slot is a table of cells, each a name and a float64, which holds counts exactly up to 2**53. A process names a cell
-when it first counts under that name.
+A slot is a table of cells, each with a name and a float64, which is exact for counts up to 2**53. A process names a
+cell when it first counts under that name.
 
     slot   header  HEADER_WORDS uint64, see `SlotHeader`
            values  CELLS float64
            names   CELLS times one byte for the length and NAME_BYTES - 1 for UTF-8
 
-A service of one process has one slot in memory of its own.
+A service with a single process has one slot in private memory.
 """
 
 from __future__ import annotations
@@ -34,29 +34,32 @@ NAME_BYTES: Final = 192
 _VALUES: Final = HEADER_WORDS * 8
 _NAMES: Final = _VALUES + CELLS * 8
 _SPARE: Final = CELLS - 64
-"""The first of the cells that stay unnamed: what is counted once all others are taken goes there, and is not shown."""
+"""The first of the cells that are never named.
+
+When all others are taken, further metrics are counted here and not shown.
+"""
 SLOT_BYTES: Final = -(-(_NAMES + CELLS * NAME_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-"""Bytes of a slot, of which only the pages that are written ever take memory."""
+"""Bytes of a slot. Only pages that have been written take memory."""
 _LAYOUT: Final = crc32(__version__.encode())
-"""Processes of another version may count in other cells, and must not share the memory."""
+"""A checksum of the version: processes of another version may use other cells and must not share the memory."""
 GAUGE: Final = "="
-"""First character of the names of gauges, whose values end with their process."""
+"""First character of a gauge's name. The value of a gauge ends with its process."""
 
 
 class SlotHeader(IntEnum):
     """The words of a slot's header."""
 
-    PID = 0  # 0: no process has the slot
-    HEARTBEAT = 1  # a count that moves as long as the process's event loop does
-    ACCEPTING = 2  # 1 while the process takes new connections
+    PID = 0  # 0 if no process owns the slot
+    HEARTBEAT = 1  # a count that increases while the process's event loop runs
+    ACCEPTING = 2  # 1 while the process accepts new connections
     CONNECTIONS = 3
-    USED = 4  # cells that have a name or had one
-    LAYOUT = 5  # the version that laid out the slot
-    MAP = 6  # of a router: the generation of the map that the process serves by, 0 before its first one
+    USED = 4  # number of cells that have or had a name
+    LAYOUT = 5  # checksum of the version that wrote the slot
+    MAP = 6  # for a router, the generation of the map that the process serves; 0 before its first map
 
 
 class Slot:
-    """One slot, as its process or as a reader sees it."""
+    """One slot, for its own process or for a reader."""
 
     def __init__(self, memory: memoryview, number: int) -> None:
         self.number = number
@@ -66,13 +69,13 @@ class Slot:
         self._names = whole[_NAMES : _NAMES + CELLS * NAME_BYTES]
 
     def name(self, cell: int) -> str:
-        """The name of a cell, "" for one that was given up."""
+        """Return the name of a cell, or "" if it was released."""
         start = cell * NAME_BYTES
         size = self._names[start]
         return bytes(self._names[start + 1 : start + 1 + size]).decode()
 
     def set_name(self, cell: int, name: bytes) -> None:
-        """Name a cell, or with b"" give it up."""
+        """Name a cell, or release it with b""."""
         start = cell * NAME_BYTES
         self._names[start] = 0
         self._names[start + 1 : start + 1 + len(name)] = name
@@ -80,12 +83,12 @@ class Slot:
 
 
 class Counters:
-    """This process's slot, and the sums over all slots. `values[cell]` is this process's number of a cell."""
+    """This process's slot, and the sums over all slots. `values[cell]` is this process's value of a cell."""
 
     def __init__(self, memory: memoryview, number: int) -> None:
-        """Take over slot `number`, with what earlier processes counted there; its gauges start at nothing.
+        """Take over slot `number` with the counts of earlier processes; its gauges start at 0.
 
-        Raises RuntimeError where that was counted by another version, whose cells may be others.
+        Raises RuntimeError if the slot was used by another version, whose cells may differ.
         """
         self._slots = [Slot(memory, place) for place in range(len(memory) // SLOT_BYTES)]
         self.slot = self._slots[number]
@@ -111,7 +114,10 @@ class Counters:
         self.header[SlotHeader.PID] = os.getpid()
 
     def cell(self, name: str) -> int:
-        """Return the cell of this name, adding it if missing; a cell that nobody reads if all are taken."""
+        """Return the cell with this name, adding it if it is missing.
+
+        Returns an unnamed cell if all others are taken.
+        """
         found = self._cells.get(name)
         if found is not None:
             return found
@@ -122,7 +128,7 @@ class Counters:
         return self.adjacent_cells((name,))
 
     def adjacent_cells(self, names: Sequence[str]) -> int:
-        """The first of cells that lie side by side, named in this order; only for names never used otherwise."""
+        """Return the first of adjacent cells with these names, in order. Do not use the names in any other way."""
         found = self._cells.get(names[0])
         if found is not None:
             return found
@@ -146,7 +152,7 @@ class Counters:
         self._cells[name] = cell
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget these cells of this process, for others to be named in their place."""
+        """Release these cells of this process, so that they can be named again."""
         for name in names:
             cell = self._cells.pop(name, None)
             if cell is not None:
@@ -154,15 +160,15 @@ class Counters:
                 self._free.append(cell)
 
     def add(self, name: str, number: float = 1.0) -> None:
-        """Count under a name; where it is done for each request, keep the cell and use `values`."""
+        """Add to the cell with this name. In code that runs for every request, keep the cell and use `values`."""
         self.values[self.cell(name)] += number
 
     def set_gauge(self, name: str, number: float) -> None:
-        """Set a gauge, whose name begins with GAUGE."""
+        """Set a gauge; its name begins with GAUGE."""
         self.values[self.cell(name)] = number
 
     def totals(self) -> dict[str, float]:
-        """Each name with the sum over all processes; of gauges, over those that live."""
+        """Return the sum over all processes by name. For gauges, only live processes count."""
         found: dict[str, float] = {}
         for slot in self._slots:
             lives = slot.header[SlotHeader.PID] != 0
@@ -173,7 +179,7 @@ class Counters:
         return found
 
     def processes(self) -> dict[int, int]:
-        """The ids of the processes that live, by the numbers of their slots."""
+        """Return the ids of the live processes, by slot number."""
         return {slot.number: slot.header[SlotHeader.PID] for slot in self._slots if slot.header[SlotHeader.PID]}
 
     def labels(self, name: str) -> set[str]:
@@ -181,22 +187,22 @@ class Counters:
         return {cell.partition("|")[2] for cell in self._cells if cell.startswith(f"{name}|")}
 
     def accepting(self) -> list[int]:
-        """How many connections each process has that takes new ones."""
+        """Return the number of connections of each process that accepts new ones."""
         return [slot.header[SlotHeader.CONNECTIONS] for slot in self._slots if slot.header[SlotHeader.ACCEPTING]]
 
     def map_generations(self) -> list[int]:
-        """The generation of the map of each process that has one."""
+        """Return the generation of the map of each process that has one."""
         maps = [slot.header[SlotHeader.MAP] for slot in self._slots if slot.header[SlotHeader.PID]]
         return [generation for generation in maps if generation]
 
 
 def unshared_counters() -> Counters:
-    """Counters of a service that is one process."""
+    """Return counters for a service with a single process."""
     return Counters(memoryview(mmap.mmap(-1, SLOT_BYTES)), 0)
 
 
 class CounterGroup:
-    """The shared memory of a parent's workers: `slots` of them, in a file that has no name and ends with them."""
+    """The shared memory of a parent's workers: `slots` slots in an unnamed file that ends with its processes."""
 
     def __init__(self, slots: int) -> None:
         self.fd = os.memfd_create("gathernd-counters", os.MFD_CLOEXEC)
@@ -205,12 +211,12 @@ class CounterGroup:
         self.slots = [Slot(memory, place) for place in range(slots)]
 
     def release(self, number: int) -> None:
-        """The process of this slot has ended."""
+        """Release the slot of a process that has ended."""
         header = self.slots[number].header
         for word in (SlotHeader.ACCEPTING, SlotHeader.CONNECTIONS, SlotHeader.MAP, SlotHeader.PID):
             header[word] = 0
 
 
 def join(fd: int, number: int) -> Counters:
-    """Counters of the worker that has slot `number` in the shared memory `fd`."""
+    """Return the counters of the worker with slot `number` in the shared memory `fd`."""
     return Counters(memoryview(mmap.mmap(fd, os.fstat(fd).st_size)), number)

@@ -1,7 +1,7 @@
-"""The log of changes: one line for each upload, removal, import and move of an alias, and a sample of the scatters.
+"""The log of changes: one line for each upload, removal, import and alias move, and a sample of the scatters.
 
-A line says what was changed, and by whom: the label of the API key, the client's address and the request id. Routes say
-what they have changed (`RequestContext.changes`); every line is written here.
+A line says what was changed and by whom: the label of the API key, the client's address and the request id. Routes
+report their changes (`RequestContext.changes`), and this module writes the lines.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ UPSERTED: Final = "rows upserted"
 ROWS_REMOVED: Final = "rows removed"
 _SAMPLED: Final = (SCATTERED, UPSERTED, ROWS_REMOVED)
 _SAMPLE_S: Final = 1.0
-"""At most one line about scatters of a tensor is written in this time, in each process; likewise of upserts, removals.
+"""Seconds during which each process writes at most one line about scatters of a tensor.
+
+The same applies to upserts and to removals.
 """
 
 
 class Caller(NamedTuple):
-    """Who asked for a change: `key` is the label of the API key, `client` the address; None if there is none."""
+    """The caller who made a change. `key` is the label of the API key, `client` the address; None if unknown."""
 
     request_id: str
     key: str | None
@@ -30,11 +32,11 @@ class Caller(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What was changed: `what` is the line's message, `name` a tensor's or an alias's.
+    """A change. `what` is the line's message; `name` is the name of a tensor or alias.
 
-    `version` is the number of the version that was made, changed or removed, None for all of them. `size` is the bytes
-    of the tensor, or of a scatter's body. `tensor` is the version that an alias names now, `note` what was said of a
-    version that was made, `replicas` on how many shards each range is to be from now on.
+    `version` is the number of the version that was created, changed or removed, or None for all versions. `size` is the
+    bytes of the tensor, or of a scatter's body. `tensor` is the version that an alias now points to. `note` is the note
+    of a new version. `replicas` is the number of shards that hold each range from now on.
     """
 
     what: str
@@ -47,7 +49,7 @@ class Change(NamedTuple):
 
 
 def write_change(change: Change, caller: Caller | None, **more: Any) -> None:
-    """Write the line of a change, with further fields `more`; those that are None are left out. From any thread."""
+    """Write the line of a change, with further fields `more`. Fields that are None are left out. Thread-safe."""
     fields = {
         "name": change.name,
         "version": change.version,
@@ -64,7 +66,9 @@ def write_change(change: Change, caller: Caller | None, **more: Any) -> None:
 
 
 class _Sample:
-    """The scatters of one tensor since `since`, when a line about them was written; `left_out` have none."""
+    """The scatters of one tensor since `since`, when the last line about them was written; `left_out` of them have
+    none.
+    """
 
     __slots__ = ("left_out", "since")
 
@@ -74,17 +78,21 @@ class _Sample:
 
 
 class ChangeLog:
-    """Writes the lines of the requests of one process, from its event loop.
+    """Writes the lines for the requests of one process, from its event loop.
 
-    A tensor may be scattered into thousands of times a second: the first scatter has a line, those within the second
-    after it are counted, and the next line says how many (`left_out`). What is remembered is dropped a second later.
+    A tensor may receive thousands of scatters a second. The first one gets a line, those within the following second
+    are counted, and the next line gives their number (`left_out`). The record of a tensor is dropped a second after its
+    last line.
     """
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, str], _Sample] = {}
 
     def write(self, change: Change, caller: Caller) -> None:
-        """Write the line of a change; of those that may be many, count it if the tensor had a line within a second."""
+        """Write the line of a change.
+
+        A frequent kind is only counted if the tensor had such a line within the last second.
+        """
         if change.what not in _SAMPLED:
             write_change(change, caller)
             return
@@ -100,7 +108,7 @@ class ChangeLog:
             sample.since, sample.left_out = now, 0
 
     def sweep(self, *, stopping: bool = False) -> None:
-        """Write how many scatters have no line, where a second is over; to be called regularly, and at the end."""
+        """Write how many scatters got no line, if their second is over. Call this regularly, and at the end."""
         now = monotonic()
         for (what, name), sample in list(self._samples.items()):
             if not stopping and now - sample.since < _SAMPLE_S:

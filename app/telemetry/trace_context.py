@@ -1,4 +1,4 @@
-"""Reads the W3C Trace Context of a caller's request, and passes it on with the requests that this one causes."""
+"""Read the W3C Trace Context of a caller's request, and pass it on with the requests made on its behalf."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRACE_FIELDS: Final = (b"traceparent", b"tracestate")
 
 
 def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """The trace that the caller says this request belongs to (W3C Trace Context), None where it says nothing valid."""
+    """Return the trace id in the caller's header (W3C Trace Context), or None if there is no valid one."""
     given = headers.get(b"traceparent")
     found = None if given is None else _TRACEPARENT.fullmatch(given)
     if found is None or found[1] == b"ff" or (found[1] == b"00" and found[4]):

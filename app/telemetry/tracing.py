@@ -1,10 +1,12 @@
-"""OpenTelemetry: a span for each request with one for each of its stages, in the trace that the caller began.
+"""OpenTelemetry: a span for each request, with one for each of its stages, in the trace that the caller began.
 
-Off unless an endpoint is named; decided at start-up, so that a service without one runs none of this. The SDK is the
-extra `otel`; its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS and the others) are
-read by the SDK. Spans are made when a request is over, from the times that are taken for Server-Timing anyway, and sent
-by a thread of the SDK; where the collector does not keep up, they are dropped and requests go on. The span of a request
-for whose sake shards are asked is made before that, so that theirs are its children.
+Tracing is off unless an endpoint is set. This is decided at start-up, so a service without one runs none of this code.
+The SDK is the extra `otel`, and it reads its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER,
+OTEL_EXPORTER_OTLP_HEADERS and others).
+
+Spans are created when a request has finished, from the times that Server-Timing needs anyway, and sent by a thread of
+the SDK. If the collector does not keep up, spans are dropped and requests are not delayed. The span of a request that
+calls shards is created before those calls, so that their spans are its children.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ if TYPE_CHECKING:
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 CLOSE_S: Final = 3.0
-"""How long a stop waits for the last spans to be sent."""
+"""Seconds that a shutdown waits for the last spans to be sent."""
 _PATH: Final = "/v1/traces"
 
 
 class NoTracing(Exception):
-    """Traces are asked for and cannot be made; the text says why."""
+    """Tracing is requested but not possible; the text says why."""
 
 
 class Tracing:
-    """Makes spans with the tracers of `provider`."""
+    """Creates spans with a tracer of `provider`."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry import trace  # noqa: PLC0415
@@ -48,9 +50,9 @@ class Tracing:
         self._tracer = provider.get_tracer("gathernd", __version__)
 
     def handed_on(self, request: ServedRequest) -> bytes:
-        """The header lines with which a request to another service says that it is for the sake of this one.
+        """Return the header lines for a request to another service on behalf of `request`.
 
-        They are those of `request`, with the request's own span as the parent: it begins now at the latest.
+        They are `handed_on` with the request's own span as the parent. The span is started if it has not been yet.
         """
         lines = [line.partition(b": ") for line in request.handed_on.split(b"\r\n")]
         if request.span is None:
@@ -67,7 +69,7 @@ class Tracing:
         return b"".join([*kept, *(f"{name}: {value}\r\n".encode("latin-1") for name, value in own.items())])
 
     def record(self, context: ServedRequest, method: str, route: str, status: int, code: str | None, end: float) -> str:
-        """Make the spans of a request that was over at `end`, in seconds of `perf_counter`. Returns the trace's id."""
+        """Create the spans of a request that finished at `end`, in seconds of `perf_counter`. Returns the trace id."""
         trace = self._trace
         now = time_ns()
 
@@ -94,21 +96,21 @@ class Tracing:
         return f"{span.get_span_context().trace_id:032x}"
 
     def _context(self, headers: Mapping[bytes, bytes]) -> Any:
-        """What the caller's header fields say about the trace: empty where they say nothing valid."""
+        """Return the trace context from the caller's header fields; it is empty if they contain no valid one."""
         if b"traceparent" not in headers:
             return self._trace.set_span_in_context(self._trace.INVALID_SPAN)
         carrier = {name.decode(): headers[name].decode("latin-1") for name in TRACE_FIELDS if name in headers}
         return self._propagator.extract(carrier, self._trace.set_span_in_context(self._trace.INVALID_SPAN))
 
     def close(self) -> None:
-        """Send what has not been sent; a collector that does not answer is not waited for longer than CLOSE_S."""
+        """Send the remaining spans, waiting at most CLOSE_S for the collector."""
         closing = Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(CLOSE_S)
 
 
 def _attributes(context: ServedRequest, method: str, route: str, status: int, code: str | None) -> dict[str, Any]:
-    """The attributes of a request's span, by OpenTelemetry's conventions for HTTP servers, and some of our own."""
+    """Return the attributes of a request's span: OpenTelemetry's conventions for HTTP servers, and some of our own."""
     scope, exchange = context.scope, context.exchange
     attributes: dict[str, Any] = {
         "http.request.method": method,
@@ -130,7 +132,7 @@ def _attributes(context: ServedRequest, method: str, route: str, status: int, co
 
 
 def _stages(context: ServedRequest, end: float) -> Iterator[tuple[str, float, float]]:
-    """Name, begin and end of each stage, as far as the request got."""
+    """Yield name, begin and end of each stage that the request reached."""
     begins = (context.start, context.parsed, context.kernel, context.kernel_end)
     for place, (name, begin) in enumerate(zip(STAGES, begins, strict=True)):
         if not begin:
@@ -140,7 +142,7 @@ def _stages(context: ServedRequest, end: float) -> Iterator[tuple[str, float, fl
 
 
 def is_wanted(endpoint: str | None) -> bool:
-    """Whether `endpoint` or the environment asks for traces. Raises NoTracing where they cannot be had."""
+    """Return whether `endpoint` or the environment requests tracing. Raises NoTracing if it is not possible."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     if endpoint is None:
@@ -161,7 +163,7 @@ def is_wanted(endpoint: str | None) -> bool:
 
 
 def start_tracing(endpoint: str | None) -> Tracing | None:
-    """Tracing to `endpoint`, or to where the environment says; None where neither says anything. Raises NoTracing."""
+    """Start tracing to `endpoint`, or as the environment says. Returns None if neither is set. Raises NoTracing."""
     if not is_wanted(endpoint):
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
@@ -172,7 +174,7 @@ def start_tracing(endpoint: str | None) -> Tracing | None:
     own = {"service.name": "gathernd", "service.version": __version__, "service.instance.id": str(uuid4())}
     try:
         exporter = OTLPSpanExporter(endpoint=None if endpoint is None else _with_path(endpoint))
-        # What the environment says about the service wins.
+        # The environment's attributes override our own.
         resource = Resource.create().merge(Resource(own)).merge(OTELResourceDetector().detect())
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -182,5 +184,5 @@ def start_tracing(endpoint: str | None) -> Tracing | None:
 
 
 def _with_path(endpoint: str) -> str:
-    """The URL for traces of a collector's base URL; one that has that path stays as it is."""
+    """Return the URL for traces from a collector's base URL. A URL that already has the path is unchanged."""
     return endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
