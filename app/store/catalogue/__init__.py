@@ -1,1 +1,1 @@
-"""The catalogue in SQLite (names, versions, aliases, content ids, Idempotency-Keys), its copy in memory, the format."""
+"""The catalogue in SQLite (names, versions, aliases, content ids, Idempotency-Keys), its in-memory copy, the format."""

@@ -1,12 +1,12 @@
 """The catalogue's rows in the memory of each process, and how they are kept up to date.
 
 The first word of the group's shared state is the generation: twice the number of the catalogue's last change. A process
-whose rows are of that generation is up to date, so that a lookup costs one comparison however many tensors there are;
-one that is behind reads the changes since, once for all of its lookups.
+whose rows have that generation is up to date, so a lookup costs one comparison, however many tensors there are. A
+process that is behind reads the later changes once, for all of its lookups.
 
-The word is odd from before a change is committed until after it, since in between SQLite may or may not show the change
-already. A process that finds it odd asks SQLite each time, which takes some ten microseconds. It stays odd if the
-committing process dies in between; then the lock of the catalogue is free, and the first process that finds it free
+The word is odd from before a change is committed until after it, because SQLite may or may not show the change in
+between. A process that finds it odd asks SQLite each time, which takes about ten microseconds. If the committing
+process dies in between, the word stays odd and the lock of the catalogue is free; the first process that notices
 repairs the word.
 """
 
@@ -32,44 +32,44 @@ _NO_ALIASES: Final[Mapping[str, Alias]] = {}
 
 
 class CatalogueCache:
-    """The tensors of a store, their versions and aliases, as this process knows them.
+    """The tensors of a store, their versions and aliases, as known to this process.
 
-    A version is found by a reference: the name of a tensor, which stands for its current version, the highest one,
-    `NAME@7`, or an alias.
+    A reference finds a version. It is the name of a tensor (its current version, the highest one), `NAME@7`, or an
+    alias.
     """
 
     def __init__(self, catalogue: Catalogue, group: ProcessGroup, on_removal: Callable[[str], None]) -> None:
-        """`on_removal` is called with each file that no version has any more."""
+        """`on_removal` is called with each file that no longer belongs to a version."""
         self._catalogue = catalogue
         self._group = group
         self._state = group.state
         self._on_removal = on_removal
         self._lock = Lock()
         self._found: dict[str, Row] = {}
-        """The versions of references that were looked up since the last change, which puts another dict here."""
+        """The versions of references looked up since the last change; each change replaces the dict."""
         self._rows: dict[str, Row] = {}  # the current versions
         self._versions: dict[str, dict[int, Row]] = {}
         self._aliases: dict[str, Alias] = {}
         self._aliases_of: dict[str, dict[str, Alias]] = {}
         self._sequence = 0
         self.generation = -1
-        """The generation that the rows are of."""
+        """The generation of the rows."""
         self.total = 0
-        """The bytes of all files."""
+        """The total size of all files in bytes."""
         self.version_count = 0
-        """How many versions all tensors have together."""
+        """The total number of versions of all tensors."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def find(self, reference: str) -> Row | None:
-        """The version that a reference stands for. Raises OSError if the catalogue cannot be read."""
+        """Return the version that a reference names, or None. Raises OSError if the catalogue cannot be read."""
         if self._state[StateWord.GENERATION] != self.generation:
             self.catch_up()
         return self._found.get(reference) or self.find_all((reference,))[0]
 
     def find_all(self, references: Sequence[str]) -> list[Row | None]:
-        """The versions that references stand for in one state of the catalogue: no change comes between two of them.
+        """Return the versions that references name in one state of the catalogue: no change comes in between.
 
         Raises OSError if the catalogue cannot be read.
         """
@@ -79,7 +79,7 @@ class CatalogueCache:
         found = [known.get(reference) for reference in references]
         if None not in found:
             return found
-        with self._lock:  # no other thread enters a change meanwhile
+        with self._lock:  # keeps other threads from entering a change
             known = self._found
             for reference in references:
                 row = known.get(reference) or self._find(reference)
@@ -101,53 +101,56 @@ class CatalogueCache:
         return self._rows.get(name) if version is None else versions.get(version)
 
     def versions(self, name: str) -> list[Row]:
-        """The versions of a tensor that are kept, the oldest first; none where there is no such tensor."""
+        """Return the versions of a tensor that are kept, oldest first; empty if there is no such tensor."""
         self.catch_up()
         versions = self._versions.get(name)
         return sorted(versions.values(), key=attrgetter("number")) if versions else []
 
     def alias(self, alias: str) -> Alias | None:
-        """The alias of this name. Raises OSError if the catalogue cannot be read."""
+        """Return the alias of this name, or None. Raises OSError if the catalogue cannot be read."""
         if self._state[StateWord.GENERATION] != self.generation:
             self.catch_up()
         return self._aliases.get(alias)
 
     def record_of(self, name: str) -> NameRecord[Row]:
-        """All that a name stands for."""
+        """Return everything a name stands for."""
         versions = self.versions(name)
         aliases = [alias for _, alias in sorted(self._aliases_of.get(name, _NO_ALIASES).items())]
         return NameRecord(name, versions, aliases, self._aliases.get(name))
 
     def rows(self) -> list[Row]:
-        """All versions of all tensors, in no order."""
+        """Return all versions of all tensors, in no particular order."""
         self.catch_up()
         return [row for versions in list(self._versions.values()) for row in list(versions.values())]
 
     def names(self) -> list[str]:
-        """The names of all tensors, sorted."""
+        """Return the names of all tensors, sorted."""
         self.catch_up()
         return sorted(self._rows)
 
     def alias_names(self) -> list[str]:
-        """The names of all aliases, sorted."""
+        """Return the names of all aliases, sorted."""
         self.catch_up()
         return sorted(self._aliases)
 
     def page(self, limit: int, after: str | None) -> tuple[list[Row], str | None]:
-        """At most `limit` tensors in the order of their names, those after `after`; the last name if more follow.
+        """Return the current versions of at most `limit` tensors by name, starting after the name `after`.
 
-        Each is there with its current version.
+        The second value is the last name if more tensors follow, else None.
         """
         names, following = page_of(self.names(), limit, after)
         return [row for name in names if (row := self._rows.get(name)) is not None], following
 
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
-        """At most `limit` aliases by name, those after `after`; the last name if more follow."""
+        """Return at most `limit` aliases by name, starting after the name `after`.
+
+        The second value is the last name if more aliases follow, else None.
+        """
         names, following = page_of(self.alias_names(), limit, after)
         return [alias for name in names if (alias := self._aliases.get(name)) is not None], following
 
     def catch_up(self) -> None:
-        """Bring the rows up to date. Cheap where they are. Raises OSError."""
+        """Bring the rows up to date. Cheap if they are. Raises OSError."""
         with self._lock:
             generation = self._state[StateWord.GENERATION]
             if generation & 1:
@@ -159,7 +162,7 @@ class CatalogueCache:
                 self.generation = generation
 
     def _repair_generation(self) -> int:
-        """Repair an odd generation that a dead process has left; the generation as it is then."""
+        """Repair an odd generation left by a dead process, and return the current generation."""
         with suppress(OSError), self._group.locks.try_catalogue() as idle:
             if idle and self._state[StateWord.GENERATION] & 1:
                 self._state[StateWord.GENERATION] = 2 * self._catalogue.last_change()
@@ -193,7 +196,7 @@ class CatalogueCache:
         self._found = {}
 
     def _set(self, name: str, number: int, row: Row | None) -> None:
-        # Threads that list versions read meanwhile: one that is replaced is there before and after, and in between.
+        # Other threads list versions concurrently: a version that is replaced must be visible throughout.
         name = sys.intern(name)
         versions = self._versions.setdefault(name, {})
         old = versions.get(number)
@@ -230,9 +233,9 @@ class CatalogueCache:
 
     @contextmanager
     def change(self) -> Iterator[Transaction]:
-        """A transaction of the catalogue, committed and seen by every process when the context ends without an error.
+        """Yield a catalogue transaction, committed and visible to every process if the context ends without an error.
 
-        No other thread or process writes meanwhile, and the rows are up to date. Raises OSError.
+        Inside it the rows are up to date, and no other thread or process writes. Raises OSError.
         """
         state = self._state
         with self._group.locks.catalogue(), self._catalogue.transaction() as transaction:
@@ -242,7 +245,7 @@ class CatalogueCache:
                 if transaction.changes_tensors:
                     state[StateWord.GENERATION] |= 1
                 keys = transaction.key_count()
-                # Never less than the real count, also if this process dies here: at 0 keys are not looked up.
+                # Never less than the real count, even if this process dies here: at 0, keys are not looked up.
                 state[StateWord.KEYS] = max(state[StateWord.KEYS], keys)
                 transaction.commit()
                 state[StateWord.KEYS] = keys
@@ -253,6 +256,6 @@ class CatalogueCache:
 
 
 def page_of(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
-    """At most `limit` of sorted names, those after `after`; and the last of them if more follow."""
+    """Return at most `limit` of the sorted names, starting after `after`, and the last of them if more follow."""
     start = bisect_right(names, after) if after is not None else 0
     return names[start : start + limit], names[start + limit - 1] if start + limit < len(names) else None

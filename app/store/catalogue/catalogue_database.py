@@ -1,16 +1,16 @@
-"""The catalogue: which versions of which tensors there are, in which files, aliases, and answered Idempotency-Keys.
+"""The catalogue: the versions of all tensors and their files, aliases, and answered Idempotency-Keys.
 
-It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL): a committed transaction survives a
-loss of power, one that was not committed leaves no trace. No request waits for SQLite: every process keeps the rows in
-memory (`catalogue_cache`) and reads from the database only what has changed.
+It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL). A committed transaction survives a
+power loss; an uncommitted one leaves no trace. No request waits for SQLite: every process keeps the rows in memory
+(`catalogue_cache`) and reads only changes from the database.
 
-The write-ahead log gets its full length at the start and is then reused, since SQLite checkpoints it before it is full:
-so a service can remove a tensor from a disk that has no room left.
+The write-ahead log is allocated at its full length at start-up and then reused, since SQLite checkpoints it before it
+is full. A service can therefore remove a tensor when the disk has no room left.
 
-All writes happen within the process group's lock of the catalogue, SQLite's own checkpoints included, so that SQLite
-never waits for a lock of its own. Connections are not shared across a fork.
+All writes, including SQLite's own checkpoints, hold the process group's lock of the catalogue, so SQLite never waits
+for a lock of its own. Connections are not shared across a fork.
 
-Its tables are `catalogue_schema`, its rows `catalogue_rows`, what changes them `catalogue_transaction`.
+The tables are in `catalogue_schema`, the rows in `catalogue_rows`, and the changes in `catalogue_transaction`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from app.store.processes.directory_lock import StoreInUse, StoreRefused
 FILE: Final = "catalogue.sqlite"
 FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
 _MAX_CHECKED_BYTES: Final = 1 << 27
-"""Of a larger database the start does not check every page, which would take seconds."""
+"""Start-up skips the check of every page for a larger database, since that would take seconds."""
 LOCK_TIMEOUT_S: Final = 10.0
-"""How long SQLite waits for a lock of another program, such as a backup."""
+"""Seconds that SQLite waits for a lock held by another program, such as a backup."""
 _WAL_BYTES: Final = 1 << 20
 _WAL_CHECKPOINT_PAGES: Final = 128
-"""Pages after which SQLite checkpoints its log: half of what the log has room for."""
+"""Pages after which SQLite checkpoints its log: half of the log's capacity."""
 _ERRNO: Final = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
@@ -59,18 +59,18 @@ _ERRNO: Final = {
     sqlite3.SQLITE_NOMEM: errno.ENOMEM,
     sqlite3.SQLITE_IOERR_SHMSIZE: errno.ENOSPC,
 }
-"""The error numbers of the results that have one."""
+"""SQLite result codes and the errno that each maps to."""
 
 
 class Catalogue:
-    """One process's connections to the database at `path`. All methods block and raise OSError."""
+    """One process's connections to the database at `path`. All methods block and may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._idle: deque[sqlite3.Connection] = deque()
 
     def create(self, contents: CatalogueContents = EMPTY) -> None:
-        """Make the database anew with these tensors and aliases, durably."""
+        """Create the database with these contents, durably, replacing any existing one."""
         for name in FILES:
             disk_writes.unlink(self.path.with_name(name))
         os.close(disk_writes.create(self.path))
@@ -90,9 +90,9 @@ class Catalogue:
         disk_writes.fsync_folder(self.path.parent)
 
     def check(self) -> None:
-        """At start-up: check that the database can be used, and checkpoint SQLite's log. Raises StoreRefused."""
+        """Check that the database can be used, and checkpoint SQLite's log. Raises StoreRefused. Called at start-up."""
         with self._refusals(), self._connection() as connection:
-            # An empty transaction: damage by a power loss or another program shows here.
+            # An empty transaction reveals damage from a power loss or another program.
             connection.execute("BEGIN IMMEDIATE")
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -104,7 +104,7 @@ class Catalogue:
                 if found != "ok":
                     raise self._damaged(found)
             connection.execute("COMMIT")
-            with suppress(sqlite3.OperationalError):  # on a full disk, where the log is read on as it is
+            with suppress(sqlite3.OperationalError):  # on a full disk; the log then stays in use as it is
                 connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     @contextmanager
@@ -133,9 +133,10 @@ class Catalogue:
             raise self._damaged(str(error)) from None
 
     def preallocate_wal(self) -> None:
-        """At start-up, after `check`: give SQLite's write-ahead log its full length, as far as the disk has room.
+        """Allocate SQLite's write-ahead log at its full length, as far as the disk has room.
 
-        SQLite ends reading at the first frame that it did not write itself, so zeros are no harm.
+        Called at start-up, after `check`. SQLite stops reading at the first frame that it did not write itself, so
+        zeros are harmless.
         """
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")  # makes SQLite create its log
@@ -174,7 +175,7 @@ class Catalogue:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection of the caller's own, from those that are open and idle."""
+        """Yield a connection for exclusive use, reusing an idle one if possible."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -188,7 +189,7 @@ class Catalogue:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """A transaction, undone unless it is committed; within the group's lock."""
+        """Yield a transaction, rolled back unless it is committed. Needs the group's lock of the catalogue."""
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             transaction = Transaction(connection)
@@ -200,7 +201,7 @@ class Catalogue:
 
     @contextmanager
     def _moment(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees the catalogue as it is at one moment."""
+        """Yield a connection that sees the catalogue as of one moment."""
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN")
             try:
@@ -209,17 +210,17 @@ class Catalogue:
                 connection.execute("ROLLBACK")
 
     def _fetch(self, query: str, *values: object) -> list[Any]:
-        """The rows that a query finds."""
+        """Return all rows that a query finds."""
         with _disk_errors(self.path), self._connection() as connection:
             return connection.execute(query, values).fetchall()
 
     def rows(self) -> tuple[int, list[Row], list[Alias]]:
-        """The number of the last change, all versions of all tensors, and all aliases."""
+        """Return the number of the last change, all versions of all tensors, and all aliases."""
         with self._moment() as connection:
             return last_change(connection), *_rows_and_aliases(connection)
 
     def contents(self) -> CatalogueContents:
-        """The whole catalogue except Idempotency-Keys and records of imports."""
+        """Return the whole catalogue except Idempotency-Keys and import records."""
         with self._moment() as connection:
             return CatalogueContents(
                 *_rows_and_aliases(connection),
@@ -228,41 +229,44 @@ class Catalogue:
             )
 
     def row(self, name: str, version: int) -> Row | None:
-        """A version of a tensor, None if there is none."""
+        """Return a version of a tensor, or None."""
         found = self._fetch("SELECT * FROM tensors WHERE name = ? AND version = ?", name, version)
         return row_of(found[0]) if found else None
 
     def find_key(self, scope: str, key: str) -> AnsweredKey | None:
-        """The stored Idempotency-Key, None if there is none."""
+        """Return the stored Idempotency-Key, or None."""
         found = self._fetch("SELECT * FROM keys WHERE scope = ? AND key = ?", scope, key)
         return answered_key_of(found[0]) if found else None
 
     def keys_of(self, scope: str, expired: int) -> list[AnsweredKey]:
-        """The Idempotency-Keys of a scope answered after `expired`."""
+        """Return the Idempotency-Keys of a scope answered after `expired`."""
         found = self._fetch("SELECT * FROM keys WHERE scope = ? AND clock > ?", scope, expired)
         return [answered_key_of(one) for one in found]
 
     def find_import(self, number: str) -> str | None:
-        """The record of the import with this id, None if there is none."""
+        """Return the record of the import with this id, or None."""
         found = self._fetch("SELECT record FROM imports WHERE id = ?", number)
         return str(found[0][0]) if found else None
 
     def imports(self, after: str, limit: int) -> list[str]:
-        """At most `limit` records of imports in the order of their ids, those after `after`; -1: all of them."""
+        """Return at most `limit` import records (-1: all) in the order of their ids, starting after the id `after`."""
         found = self._fetch("SELECT record FROM imports WHERE id > ? ORDER BY id LIMIT ?", after, limit)
         return [record for (record,) in found]
 
     def facts(self) -> dict[str, Any]:
-        """The single values: `clock`, `boot` and `boottime` (see `idempotency`), and the number of `keys`."""
+        """Return the single values: `clock`, `boot` and `boottime` (see `idempotency`), `keys` and `version_floor`.
+
+        `keys` is the number of Idempotency-Keys, and `version_floor` is explained in `catalogue_schema`.
+        """
         return dict(self._fetch("SELECT name, value FROM facts"))
 
     def last_change(self) -> int:
-        """The number of the last change of a tensor or an alias."""
+        """Return the number of the last change of a tensor or an alias."""
         with _disk_errors(self.path), self._connection() as connection:
             return last_change(connection)
 
     def changes_since(self, sequence: int) -> list[Change] | None:
-        """The changes after number `sequence`, in their order; None if they are too many to have been kept."""
+        """Return the changes after number `sequence`, in order, or None if some are no longer kept."""
         found = self._fetch(
             "SELECT c.sequence, c.name, c.version, a.name, a.version, a.etag, a.created, a.modified, v.* "
             "FROM changes c LEFT JOIN tensors v ON v.name = c.name AND v.version = c.version "
@@ -275,13 +279,13 @@ class Catalogue:
         return [Change(one[0], one[1], one[2], _now(one[1], one[3:8], one[8:])) for one in found[1:]]
 
     def close(self) -> None:
-        """Close the connections; harmless if there are none."""
+        """Close all connections, if any."""
         while self._idle:
             self._idle.pop().close()
 
 
 def _rows_and_aliases(connection: sqlite3.Connection) -> tuple[list[Row], list[Alias]]:
-    """All versions of all tensors, and all aliases."""
+    """Return all versions of all tensors, and all aliases."""
     rows = [row_of(found) for found in connection.execute("SELECT * FROM tensors")]
     return rows, [Alias(*found) for found in connection.execute("SELECT * FROM aliases")]
 
@@ -293,7 +297,7 @@ def _now(name: str, alias: Sequence[Any], row: Sequence[Any]) -> Row | Alias | N
 
 
 def database_uri(path: Path) -> str:
-    """The URI by which SQLite opens the database at `path`, which must exist, for reading and writing."""
+    """Return the URI with which SQLite opens the existing database at `path` for reading and writing."""
     quoted = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return f"file:{quoted}?mode=rw"
 
@@ -301,7 +305,7 @@ def database_uri(path: Path) -> str:
 def _os_error(error: sqlite3.Error, path: Path) -> OSError:
     """Map an error of SQLite to an OSError, by default EIO.
 
-    SQLite does not say why it could not make a file, so check whether the disk of `path`, the database, is full.
+    SQLite does not say why it could not create a file, so check whether the disk of `path`, the database, is full.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     number = _ERRNO.get(code) or _ERRNO.get(code & 0xFF, errno.EIO)

@@ -19,9 +19,9 @@ INDEX: Final = ".index"
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """The keys of a version: their type and SHA-256, and the bytes of the key file and the index together.
+    """The keys of a version: their type and SHA-256, and the total size of key file and index in bytes.
 
-    `count` is how many there were when the files were stored.
+    `count` is the number of keys when the files were stored.
     """
 
     dtype: str
@@ -34,9 +34,9 @@ class StoredKeys:
 class Row:
     """A version of a tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
 
-    `shape` and `size` (bytes) are those of the items; for a table with keys, those of its capacity. `file_size` is the
-    bytes of the file of rows. `created` is when the name was first used, `modified` when this file was stored. `dtype`
-    is empty if the file could not be read when the row was entered. `note` is the uploader's text.
+    `shape` and `size` (bytes) describe the items; for a keyed table, its capacity. `file_size` is the size of the file
+    of rows in bytes. `created` is when the name was first used, `modified` is when this file was stored. `dtype` is
+    empty if the file could not be read when the row was entered. `note` is the uploader's text.
     """
 
     name: str
@@ -57,36 +57,37 @@ class Row:
 
     @property
     def reference(self) -> str:
-        """What names this version and no other: `NAME@7`."""
+        """The unique name of this version: `NAME@7`."""
         return f"{self.name}@{self.number}"
 
     @property
     def key_file(self) -> str:
-        """The file of its keys, if it has keys."""
+        """The name of its key file, if it has keys."""
         return self.file + KEYS
 
     @property
     def index_file(self) -> str:
-        """The file of the index of its keys, if it has keys."""
+        """The name of the index of its keys, if it has keys."""
         return self.file + INDEX
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All its files in the folder of tensors."""
+        """The names of all its files in the folder of tensors."""
         return (self.file,) if self.keys is None else (self.file, self.key_file, self.index_file)
 
     @property
     def total_size(self) -> int:
-        """The bytes of all its files."""
+        """The total size of its files in bytes."""
         return self.file_size + (0 if self.keys is None else self.keys.size)
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredKey:
-    """An Idempotency-Key: the digest of its request, and what was answered, an ETag and the number of the version.
+    """An Idempotency-Key: the digest of its request, and the answer, which is an ETag and a version number.
 
-    `scope` is the name in the path of the request, as it was written: of a tensor, of one version, or an alias.
-    `clock` is when, by the store's clock (see `idempotency`). `counts` were answered to an upsert or a removal.
+    `scope` is the name as written in the path of the request: a tensor, one version, or an alias. `clock` is the time
+    of the answer on the store's clock (see `idempotency`). `counts` are the numbers returned for an upsert or a
+    removal.
     """
 
     scope: str
@@ -100,9 +101,9 @@ class AnsweredKey:
 
 @dataclass(frozen=True, slots=True)
 class LastVersion:
-    """The highest number that a name ever had.
+    """The highest version number that a name ever had.
 
-    `removed` is the number of the change by which its tensor went, None while there is one.
+    `removed` is the number of the change that removed its last version, None while one exists.
     """
 
     name: str
@@ -112,7 +113,7 @@ class LastVersion:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueContents:
-    """The whole catalogue at one moment, except Idempotency-Keys.
+    """The whole catalogue at one moment, except Idempotency-Keys and import records.
 
     `version_floor` is the highest version number of the names dropped from `last_versions`.
     """
@@ -125,7 +126,7 @@ class CatalogueContents:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one version, or of an alias where `version` is 0; `now` is what is there, None if it was removed."""
+    """A change to one version, or to an alias if `version` is 0; `now` is the current value, None if removed."""
 
     sequence: int
     name: str
@@ -137,20 +138,20 @@ EMPTY: Final = CatalogueContents()
 
 
 def answered_key_of(found: Sequence[Any]) -> AnsweredKey:
-    """The Idempotency-Key of these columns of the table `keys`."""
+    """Return the Idempotency-Key in these columns of the table `keys`."""
     scope, key, digest, etag, clock, version, counts = found
     told = None if counts is None else RowCounts(*orjson.loads(counts))
     return AnsweredKey(scope, key, digest, etag, clock, version, told)
 
 
 def row_of(found: Sequence[Any]) -> Row:
-    """The row of these columns of the table `tensors`."""
+    """Return the row in these columns of the table `tensors`."""
     (
         name, version, content, file, dtype, shape, size, file_size, sha256, created, modified, prefault, lock, note,
         keys_dtype, keys_sha256, keys_size, keys_count,
     ) = found  # fmt: skip
     keys = None if keys_dtype is None else StoredKeys(sys.intern(keys_dtype), keys_sha256, keys_size, keys_count)
-    # Shared where they can be, since there may be a hundred thousand rows.
+    # Share equal strings, since there may be a hundred thousand rows.
     return Row(
         sys.intern(name), content, content if file == content else file, sys.intern(dtype), tuple(orjson.loads(shape)),
         size, file_size, sha256, created, modified, bool(prefault), bool(lock), version, note,

@@ -33,18 +33,19 @@ INSERT INTO changes VALUES (1, '', 1);
 INSERT INTO facts VALUES
     ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0), ('version_floor', 0);
 """
-"""`tensors` has a row for each version; what it says of keys is NULL if the version has none.
-In `keys`, the Idempotency-Keys, `counts` is NULL but for upserts and removals by key.
+"""`tensors` has a row for each version; its columns for keys are NULL if the version has none.
 
-`last_versions` has the highest number that each name ever had; `removed` is the number of the change by which the last
-version of a name went, NULL while there is one. `version_floor` is the highest number of the names that were forgotten.
-`imports` has the records of imports as JSON.
+`keys` holds the Idempotency-Keys; `counts` is NULL except for upserts and removals by key.
+
+`last_versions` holds the highest number that each name ever had. `removed` is the number of the change that removed the
+last version of the name, NULL while one exists. `version_floor` is the highest number among the forgotten names.
+`imports` holds the import records as JSON.
 """
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables in an empty database, within a transaction of the caller's."""
-    # Not with `executescript`, which would end the transaction.
+    """Create the tables in an empty database, inside a transaction of the caller."""
+    # Do not use `executescript`: it would end the transaction.
     for statement in _SCHEMA.split(";\n"):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")

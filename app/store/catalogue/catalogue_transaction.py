@@ -1,4 +1,4 @@
-"""Changes of the catalogue: what a transaction enters, removes and commits."""
+"""Changes to the catalogue: the rows that a transaction enters, removes and commits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from app.store.files import disk_writes
 from app.store.row_counts import RowCounts
 
 _KEPT_CHANGES: Final = 1024
-"""Changes kept for other processes to catch up by; one that is further behind reads all rows."""
+"""Number of changes kept for other processes to catch up; a process further behind reads all rows."""
 
 
 class Transaction:
-    """Changes of the catalogue that become durable together. All methods raise sqlite3.Error."""
+    """Changes to the catalogue that become durable together. All methods may raise sqlite3.Error."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -28,15 +28,15 @@ class Transaction:
 
     @property
     def changes_tensors(self) -> bool:
-        """Whether other processes must look at the rows again."""
+        """Whether other processes must update their rows."""
         return bool(self._changed)
 
     def next_version(self, name: str) -> int:
-        """The number of the next version of a name: one more than it ever had."""
+        """Return the number of the next version of a name: one more than it ever had."""
         return last_versions.next_version(self._connection, name)
 
     def put(self, row: Row) -> None:
-        """Enter a version of a tensor, replacing the row of its number."""
+        """Enter a version of a tensor, replacing any row with the same name and number."""
         keys = (None,) * 4 if row.keys is None else astuple(row.keys)
         self._connection.execute(
             "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -50,13 +50,13 @@ class Transaction:
         self._changed.append((row.name, row.number))
 
     def remove(self, row: Row) -> None:
-        """Remove a version of a tensor. Its number is not given again."""
+        """Remove a version of a tensor. Its number is never reused."""
         self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.number))
         last_versions.note_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
         self._changed.append((row.name, row.number))
 
     def put_alias(self, alias: Alias) -> None:
-        """Enter an alias, or move it."""
+        """Enter or move an alias."""
         self._connection.execute(
             "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?, ?)",
             (alias.alias, alias.name, alias.version, alias.etag, alias.created, alias.modified),
@@ -69,7 +69,7 @@ class Transaction:
         self._changed.append((alias, 0))
 
     def store_keys(self, answers: Sequence[AnsweredKey], expired: int) -> None:
-        """Enter Idempotency-Keys, and remove some thousands of those answered at `expired` or before."""
+        """Enter Idempotency-Keys, and remove some thousands of the keys answered at or before `expired`."""
         run = self._connection.execute
         gone = run(
             "DELETE FROM keys WHERE (scope, key) IN (SELECT scope, key FROM keys WHERE clock <= ? LIMIT ?)",
@@ -85,11 +85,11 @@ class Transaction:
             run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
 
     def put_import(self, number: str, record: bytes) -> None:
-        """Enter the record of an import, in place of the one with its id."""
+        """Enter an import record, replacing any record with the same id."""
         self._connection.execute("INSERT OR REPLACE INTO imports VALUES (?, ?)", (number, record.decode()))
 
     def remove_import(self, number: str) -> None:
-        """Remove the record of an import."""
+        """Remove an import record."""
         self._connection.execute("DELETE FROM imports WHERE id = ?", (number,))
 
     def forget_imports(self, most: int) -> None:
@@ -101,7 +101,7 @@ class Transaction:
         )
 
     def set_last_versions(self, found: Sequence[LastVersion], version_floor: int) -> None:
-        """Set the highest number of each name, of those in the catalogue too."""
+        """Set the highest version number of each name, including names already in the catalogue."""
         self._connection.executemany(
             "INSERT OR REPLACE INTO last_versions VALUES (?, ?, ?)",
             [(one.name, one.version, one.removed) for one in found],
@@ -113,7 +113,7 @@ class Transaction:
         self._connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     def commit(self) -> None:
-        """Make it durable; if that fails, a crash before the next commit may then still make it durable."""
+        """Make the transaction durable. If this fails, a crash before the next commit may still make it durable."""
         for name, version in self._changed:
             self._connection.execute("INSERT INTO changes (name, version) VALUES (?, ?)", (name, version))
         if self._changed:
@@ -123,16 +123,16 @@ class Transaction:
         disk_writes.commit(self._connection)
 
     def roll_back(self) -> None:
-        """Undo what has not been committed."""
+        """Undo uncommitted changes."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     def last_change(self) -> int:
-        """The number of the last change of a tensor or an alias."""
+        """Return the number of the last change of a tensor or an alias."""
         return last_change(self._connection)
 
     def key_count(self) -> int:
-        """How many Idempotency-Keys there are."""
+        """Return the number of Idempotency-Keys."""
         return int(fact(self._connection, "keys"))
 
 
@@ -141,10 +141,10 @@ def _text(counts: RowCounts | None) -> str | None:
 
 
 def last_change(connection: sqlite3.Connection) -> int:
-    """The number of the last change of a tensor or an alias."""
+    """Return the number of the last change of a tensor or an alias."""
     return int(connection.execute("SELECT max(sequence) FROM changes").fetchone()[0])
 
 
 def fact(connection: sqlite3.Connection, name: str) -> Any:
-    """A single value of the catalogue, by its name."""
+    """Return a single value of the catalogue by its name."""
     return connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0]

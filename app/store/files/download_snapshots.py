@@ -85,7 +85,10 @@ class Snapshot:
         disk_writes.write_at(source, (1).to_bytes(8, "little"), 8 * HeaderWord.SNAPSHOTS)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Bytes `begin` to `end` of the items. Raises tensor_damaged, and insufficient_storage for a lost page."""
+        """Return bytes `begin` to `end` of the items.
+
+        Raises tensor_damaged, and insufficient_storage if the disk had no room to save a page.
+        """
         return self._read(self._content.read, 0, begin, end)
 
     def row_span(self, first: int, last: int) -> tuple[int, int]:

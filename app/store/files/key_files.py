@@ -87,7 +87,7 @@ class MappedKeys:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the files are as long as when they were mapped: to read beyond their ends ends the process."""
+        """Whether the files still have their original sizes. Reading beyond the end of one would kill the process."""
         return (self._keys.size(), self._index_file.size()) == self._sizes
 
     def read(self, begin: int, end: int) -> bytes:

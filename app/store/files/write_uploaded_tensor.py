@@ -147,7 +147,7 @@ class Upload:
             self._append(piece)
 
     def take_pulled(self) -> Buffer:
-        """Take the next bytes that others have read, and return them; none if nobody has them yet."""
+        """Return the next bytes that other machines have read, after adding them to the upload; empty if none."""
         raise NotImplementedError
 
     def _swapped(self, piece: Buffer) -> bytes:

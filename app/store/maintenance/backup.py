@@ -1,16 +1,16 @@
-"""A backup of a store while a service changes it, or of a stopped one, into a folder that may hold an older backup.
+"""Back up a store, whether a service is changing it or not, into a folder that may hold an older backup.
 
-It is of the catalogue at one moment: the versions and aliases that there were then, and the last numbers. Each version
-is one content, with all scatters up to a moment of its own, between the beginning and the end of the backup; what was
-acknowledged before the beginning is there.
+A backup holds the catalogue as of one moment: versions, aliases and last version numbers. Each version has one content
+with all scatters up to its own moment, between the start and the end of the backup. Everything acknowledged before the
+start is included.
 
-A content is copied without its tensor's lock, from a snapshot (`download_snapshots`) that is made within it, so that
-scatters go on. Uploads and removals meanwhile may take away what the catalogue had at the moment: so first all that
-there is is copied, and then, with the files opened within the catalogue's lock, the little that has come since.
-Contents that are in the folder already, at the same sequence, stay as they are.
+A content is copied without its tensor's lock, from a snapshot (`download_snapshots`) that is taken with the lock held,
+so scatters continue. Concurrent uploads and removals may delete contents that the catalogue had at its moment. The
+backup therefore first copies everything, and then copies the few later contents through files opened with the
+catalogue's lock held. Contents already in the folder at the same sequence are not copied again.
 
-A replicated content may be unsettled after a loss of power: what of it is committed is for other machines to say. It is
-waited for, and after `PATIENCE_S` the backup goes on with the copy of it that was there before, or without it.
+A replicated content may be unsettled after a power loss: other machines decide what is committed. The backup waits for
+it, and after `PATIENCE_S` continues with the copy from the previous backup, or without that content.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ PATIENCE_S: Final = 10.0
 """Seconds to wait for unsettled contents, in total."""
 _PAUSE_S: Final = 0.1
 _OPEN_FILES: Final = 256
-"""Most files held open at once, so that they can be copied even if the store removes them."""
+"""Maximum number of files held open at once, so that they can be copied even if the store removes them."""
 
 
 class DamagedVersions(Exception):
-    """Some versions are damaged, and the backup was not to leave them out; the one before stays as it was.
+    """Some versions are damaged and may not be skipped; the previous backup stays as it was.
 
-    `reasons` says what is wrong, by the reference.
+    `reasons` gives the damage of each version, by reference.
     """
 
     def __init__(self, reasons: dict[str, str]) -> None:
@@ -57,9 +57,10 @@ class DamagedVersions(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What a backup holds: how many versions, how many of them and bytes were copied, and what was left out and why.
+    """The contents of a backup: the number of versions, and how many versions and bytes were copied.
 
-    `kept` are the versions of which it has an older copy, from the backup before, and why.
+    `left_out` gives the reason for each version or alias that is missing. `kept` gives the reason for each version of
+    which the backup still has the copy from the previous backup.
     """
 
     versions: int
@@ -71,10 +72,10 @@ class BackupResult:
 
 
 def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> BackupResult:
-    """Bring the backup in `folder` up to date, or make it.
+    """Create the backup in `folder`, or bring it up to date.
 
-    `skip_damaged` leaves out versions that are damaged, and aliases of them. Raises StoreRefused, DamagedVersions and
-    OSError; the backup that was there is then as it was.
+    `skip_damaged` leaves out damaged versions and their aliases. Raises StoreRefused, DamagedVersions and OSError; an
+    existing backup is then unchanged.
     """
     if store_folder.resolve().is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(
         store_folder.resolve()
@@ -87,9 +88,10 @@ def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> 
 
 
 class _Backup:
-    """One run. `_saved` gives the backup's file for a file of the store, `_damaged` what is wrong with others.
+    """One run of a backup.
 
-    `_unsettled` says why others cannot be copied now.
+    `_saved` maps a file of the store to its file in the backup. `_damaged` gives the damage of files that cannot be
+    copied, and `_unsettled` the reason for files that cannot be copied now.
     """
 
     def __init__(self, store: UnclaimedStore, folder: Path) -> None:
@@ -140,7 +142,7 @@ class _Backup:
                 disk_writes.unlink(self._contents / name)
 
     def _copy_all(self) -> tuple[CatalogueContents, int]:
-        """Copy what is missing until all that the catalogue had at a moment is there: it as it was then, and when."""
+        """Copy until every version that the catalogue has at one moment is done; return that catalogue and the time."""
         for _ in range(_ROUNDS):
             with self._moment() as (moment, made, opened):
                 self._copy_each([row for row in moment.rows if not self._is_done(row)], opened)
@@ -149,7 +151,7 @@ class _Backup:
         raise BackupRefused(f"the store {self._store.folder} changes faster than it can be copied: try again later")
 
     def _copy_each(self, rows: Sequence[Row], opened: Mapping[str, int]) -> None:
-        """Copy contents, and wait for those that are unsettled."""
+        """Copy contents, and wait for unsettled ones."""
         ends = time.monotonic() + PATIENCE_S
         while True:
             for row in rows:
@@ -164,7 +166,7 @@ class _Backup:
 
     @contextmanager
     def _moment(self) -> Iterator[tuple[CatalogueContents, int, dict[str, int]]]:
-        """The catalogue as it is now, the time, and the first files that have not been copied, held open."""
+        """Yield the catalogue as of now, the time, and open files of versions that have not been copied yet."""
         with ExitStack() as stack:
             opened: dict[str, int] = {}
             with self._store.locks.catalogue():
@@ -173,7 +175,7 @@ class _Backup:
                     if len(opened) >= _OPEN_FILES:
                         break
                     if not self._is_done(row):
-                        with suppress(OSError):  # it is found to be damaged when it is to be copied
+                        with suppress(OSError):  # the copy will report the damage
                             for name in (row.file,) if row.keys is None else (row.file, row.key_file):
                                 fd = open_regular(self._store.tensor_folder / name)
                                 stack.callback(os.close, fd)
@@ -181,11 +183,9 @@ class _Backup:
             yield moment, made, opened
 
     def _copy(self, row: Row, opened: int, keys: int) -> None:
-        """Copy a content, unless it is damaged, or was replaced or removed.
+        """Copy a content, unless it is damaged, replaced or removed.
 
-        `opened` and `keys` are descriptors of its file and of its key file, or -1.
-
-        Raises BackupRefused and OSError.
+        `opened` and `keys` are descriptors of its file and its key file, or -1. Raises BackupRefused and OSError.
         """
         self._unsettled.pop(row.file, None)
         try:
@@ -204,7 +204,10 @@ class _Backup:
                 self._damaged[row.file] = problem.detail if isinstance(problem, GatherError) else str(problem)
 
     def _sources(self, row: Row, opened: int, keys: int, stack: ExitStack) -> list[CopySource] | None:
-        """What is to be copied of a content; None if the backup has it, or it is gone. Within the tensor's lock."""
+        """Return the files to copy for a content; None if the backup has it already or it is gone.
+
+        Call it with the tensor's lock held.
+        """
         path = self._store.tensor_folder / row.file
         if not path.exists():
             if opened >= 0:
@@ -221,7 +224,7 @@ class _Backup:
             return present_sources(writable, self._store.tensor_folder, self._store.snapshot_folder, stack)
 
     def _has(self, row: Row, sequence: int) -> bool:
-        """Whether the backup has this content at this sequence, which is then that of the file of `row`."""
+        """Return whether the backup has this content at this sequence, and if so register its file for `row`."""
         file = file_of(row, sequence)
         path = self._contents / file
         if file not in self._before or not is_regular(path) or path.stat().st_size != row.file_size:
@@ -232,7 +235,7 @@ class _Backup:
         return True
 
     def _has_older(self, row: Row) -> bool:
-        """Whether the backup before has this content, at the sequence of that time."""
+        """Return whether the previous backup has this content at any sequence, and if so register that file."""
         saved = (file.removesuffix(KEYS) for file in self._before if file.startswith(f"{row.content}-"))
         found = [int(file.rpartition("-")[2]) for file in saved]
         return bool(found) and self._has(row, max(found))
@@ -246,7 +249,7 @@ class _Backup:
         self._copied += 1
 
     def _copy_file(self, source: CopySource, file: str) -> None:
-        disk_writes.unlink(self._contents / file)  # of a copy that was cut short
+        disk_writes.unlink(self._contents / file)  # left by an interrupted copy
         target = disk_writes.create(self._contents / file)
         try:
             copy_content(source, target)

@@ -1,13 +1,13 @@
-"""The folder of a backup: what it holds, and the manifest, with which it is one.
+"""The folder of a backup: its files, and the manifest that makes it valid.
 
-    gathernd-backup     says that the folder is a backup's; whoever works on it holds a lock (flock) on it
-    contents/           one file for each content at one sequence, as `content_copy` writes it, named `ID-SEQUENCE`
-                        or `ID-FILE-SEQUENCE`;
-                        beside it `ID-SEQUENCE.keys`, the same of its keys, if it has keys
+    gathernd-backup     marks the folder as a backup; a command that works on it holds a lock (flock) on this file
+    contents/           one file for each content at one sequence, as written by `content_copy`, named
+                        `ID-SEQUENCE` or `ID-FILE-SEQUENCE`; if the content has keys, also a key file with the
+                        same name and the suffix `.keys`
     manifest.json       one line with the format and the SHA-256 of the rest; then the `Manifest` as JSON
 
-The manifest is written last and put in the place of the one before in one step; contents that it does not name any more
-are removed after that. So a backup that was cut short leaves the one before as it was, or none where there was none.
+The manifest is written last and replaces the previous one atomically; contents that it no longer names are removed
+after that. An interrupted backup therefore leaves the previous one as it was, or no backup if there was none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONTENTS: Final = "contents"
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 3
 _READ: Final = (1, _FORMAT)
-"""The formats that are read. Format 1 had no keys."""
+"""Formats that can be read. Format 1 had no keys."""
 _ALLOWED_IN_NEW: Final = (f"{MARKER}.new", "lost+found")
 _FILE: Final = re.compile(r"[0-9a-f]{1,64}(-[0-9a-f]{1,64})?-[0-9]{1,19}")
 
@@ -49,9 +49,9 @@ class BackupRefused(StoreRefused):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a backup says: the catalogue as it was at `made`, in nanoseconds since 1970.
+    """The contents of a backup: the catalogue as of `made`, in nanoseconds since 1970.
 
-    The `file` of a row is the one in the backup.
+    The `file` of each row is its file in the backup.
     """
 
     made: int
@@ -62,7 +62,7 @@ _MANIFEST: Final = TypeAdapter(Manifest)
 
 
 def prepare(folder: Path) -> None:
-    """Make a folder one for backups. Raises BackupRefused if it holds anything else, and OSError."""
+    """Prepare a folder for backups. Raises BackupRefused if it holds anything else, and OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     if mode_of(folder / MARKER) is None:
         foreign = [path.name for path in folder.iterdir() if path.name not in _ALLOWED_IN_NEW]
@@ -77,7 +77,7 @@ def prepare(folder: Path) -> None:
 
 
 def check_marker(folder: Path) -> None:
-    """Raises BackupRefused for a folder that is no backup of a format known here, and OSError."""
+    """Raise BackupRefused for a folder that is not a backup of a known format. May raise OSError."""
     try:
         found = orjson.loads(read_regular(folder / MARKER))["format"]
     except (FileNotFoundError, NotADirectoryError):
@@ -92,7 +92,7 @@ def check_marker(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other commands from the folder. Raises BackupRefused if another one has it, and OSError."""
+    """Keep other commands from using the folder. Raises BackupRefused if another command is using it, and OSError."""
     fd = open_regular(folder / MARKER)
     try:
         if not try_lock(fd):
@@ -104,14 +104,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Make `manifest` that of the folder, durably, in one step. Raises OSError."""
+    """Write the folder's manifest, durably and atomically. Raises OSError."""
     body = _MANIFEST.dump_json(manifest)
     head = orjson.dumps({"format": _FORMAT, "sha256": hashlib.sha256(body).hexdigest()})
     write_whole_file(folder / MANIFEST, head + b"\n" + body)
 
 
 def read(folder: Path) -> Manifest | None:
-    """The manifest, None if there is none. Raises BackupRefused if it is damaged, and OSError."""
+    """Return the manifest, or None if there is none. Raises BackupRefused if it is damaged, and OSError."""
     try:
         head, _, body = read_regular(folder / MANIFEST).partition(b"\n")
     except FileNotFoundError:
@@ -123,7 +123,7 @@ def read(folder: Path) -> Manifest | None:
         if about["format"] not in _READ or about["sha256"] != hashlib.sha256(body).hexdigest():
             raise ValueError
         manifest = _MANIFEST.validate_json(body)
-        # They become the paths of files.
+        # File names from the manifest are used as paths.
         if not all(TENSOR_NAME.fullmatch(row.name) and _FILE.fullmatch(row.file) for row in manifest.catalogue.rows):
             raise ValueError
         return manifest
@@ -134,7 +134,7 @@ def read(folder: Path) -> Manifest | None:
 
 
 def files_of(manifest: Manifest | None) -> set[str]:
-    """The files in `contents/` that a backup has."""
+    """Return the names of a backup's files in `contents/`."""
     if manifest is None:
         return set()
     return {name for row in manifest.catalogue.rows for name in _files(row)}
@@ -145,7 +145,7 @@ def _files(row: Row) -> tuple[str, ...]:
 
 
 def file_of(row: Row, sequence: int) -> str:
-    """The name in a backup of the content of `row` after `sequence` scatters."""
-    # A table with keys that has grown has its content in another file, at a sequence that the smaller one has too.
+    """Return the name in a backup of the content of `row` after `sequence` scatters."""
+    # A keyed table that has grown has a new file, at a sequence that the smaller file also had.
     grown = row.keys is not None and row.file != row.content
     return f"{row.content}-{row.file}-{sequence}" if grown else f"{row.content}-{sequence}"

@@ -1,6 +1,6 @@
-"""What a backup copies of one content: the file of its rows, and that of its keys if it has keys.
+"""The files that a backup copies for one content: the file of its rows, and its key file if it has keys.
 
-All functions raise BadFile and OSError.
+All functions may raise BadFile and OSError.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from app.store.scatters.writable_tensor import WritableTensor
 
 
 def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, stack: ExitStack) -> list[CopySource]:
-    """The files of a content as it is now. Within the tensor's lock; they are read after it."""
+    """Return the files of a content as of now. Call it with the tensor's lock held; read the files without it."""
     row, words = writable.row, writable.words
     sequence, modified = writable.applied, words[HeaderWord.MODIFIED]
     of_keys = _key_words(words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]) if row.keys is not None else {}
@@ -46,7 +46,7 @@ def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, sta
         changed = dirty_blocks(all_records(writable.log.path))
         rows = CopySource(description, sequence, modified, _checksums(fds[0], description), _reader(fds[0]), changed,
                           of_keys)  # fmt: skip
-        if description.dtype == "string":  # no scatter changes its files
+        if description.dtype == "string":  # scatters never change its files
             return [rows, *(_keys_source(fd, row, modified) for fd in fds[1:])]
         snapshot = Snapshot(MappedContent(folder / row.file, row, nullcontext), snapshots)
         stack.callback(snapshot.close)
@@ -62,9 +62,10 @@ def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, sta
 
 
 def removed_sources(row: Row, opened: int, keys: int) -> list[CopySource] | None:
-    """The files of a content that was replaced or removed, which are open: nothing changes them.
+    """Return the open files of a content that was replaced or removed and so no longer changes.
 
-    `keys` is the descriptor of its key file, or -1. None if the files are not of one state.
+    `opened` and `keys` are the descriptors of its file and its key file; `keys` is -1 if it has none. Returns None if
+    the files are in the middle of a change, damaged or unsettled.
     """
     page = os.pread(opened, PAGE, 0)
     description = decode_page(page, os.fstat(opened).st_size)
@@ -75,7 +76,7 @@ def removed_sources(row: Row, opened: int, keys: int) -> list[CopySource] | None
         raise BadFile("its file describes another tensor")
     of_keys = {word: page_word(page, word) for word in KEY_WORDS}
     of_keys[HeaderWord.HEAP_CHECKED] = of_keys[HeaderWord.HEAP_END]
-    # Its log, which told the blocks that scatters have changed, is gone: it may be any of them.
+    # Its log, which recorded the blocks that scatters changed, is gone: any block may have changed.
     changed = range(description.block_count) if version else ()
     checksums, sequence = _checksums(opened, description), version >> 1
     sources = [CopySource(description, sequence, modified, checksums, _reader(opened), changed, of_keys)]

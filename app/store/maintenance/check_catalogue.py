@@ -1,4 +1,4 @@
-"""What is wrong with a store's catalogue: the database itself, its tables, and what they say."""
+"""Find problems in a store's catalogue: the database itself, its tables, and their contents."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from app.tensors.tensor_name import RESERVED, TENSOR_NAME
 
 _SHOWN_PROBLEMS: Final = 10
 _NUMBERS: Final = frozenset({"keys", "clock", "boottime", "version_floor"})
-"""The values of the table `facts` that are integers."""
+"""Names in the table `facts` whose values are integers."""
 _FACTS: Final = _NUMBERS | {"boot"}
 _ETAG: Final = re.compile(r'"[!#-~]+"')
 
 
 def database_problem(path: Path) -> str | None:
-    """What is wrong with the database, None if it is sound. Reads all of it, and changes nothing."""
+    """Return the first problem of the database, or None if it is sound. Reads all of it and changes nothing."""
     if not path.exists():
         return "is missing"
     try:
@@ -66,7 +66,7 @@ def _problem(connection: sqlite3.Connection) -> str | None:
 
 
 def _table_problem(connection: sqlite3.Connection) -> str | None:
-    """What is wrong with the tables, their indexes and the types of their values."""
+    """Return the first problem of the tables, their indexes and the types of their values, or None."""
     with closing(sqlite3.connect(":memory:")) as sound:
         create_tables(sound)
         of_kind = "SELECT name FROM sqlite_master WHERE type = ? AND sql IS NOT NULL ORDER BY name"
@@ -92,7 +92,7 @@ def _columns_of(table: str) -> str:
 
 
 def _values_of_other_types(connection: sqlite3.Connection, table: str, column: str, kind: str, *, must: bool) -> int:
-    """How many values are not of the column's type. `must` says that none may be NULL."""
+    """Return the number of values that do not have the column's type. If `must`, NULL counts as such a value."""
     if not kind:
         return 0
     query = f"SELECT count(*) FROM {table} WHERE typeof({column}) NOT IN (?, ?)"  # noqa: S608  (names of the schema)
@@ -111,7 +111,7 @@ def _shape_problem(connection: sqlite3.Connection) -> str | None:
 
 
 def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, str]]:
-    """What does not fit together: of which name, what is wrong, and what to do."""
+    """Yield inconsistencies of the catalogue: the name concerned, the problem, and advice."""
     versions: dict[str, set[int]] = defaultdict(set)
     for row in contents.rows:
         versions[row.name].add(row.number)
@@ -156,5 +156,5 @@ def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, s
 
 
 def reserved_names(contents: CatalogueContents) -> list[str]:
-    """The names of tensors from before those names were reserved."""
+    """Return the tensors whose names became reserved after they were uploaded."""
     return sorted({row.name for row in contents.rows if row.name in RESERVED})

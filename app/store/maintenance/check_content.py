@@ -1,4 +1,4 @@
-"""Finding damage in the files of one content and in its log."""
+"""Find damage in the files of one content and in its log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from app.store.scatters.scatter_log import all_records, full_path
 _FILE_NAME: Final = re.compile(r"[^/\0]+")
 _BLOCKS_PER_PAUSE: Final = 16
 _OF: Final = "", "of its keys "
-"""How the blocks are named of the file of rows, and of the key file."""
+"""The words that name a block of the file of rows, and of the key file."""
 Pause = Callable[[float], bool]
 
 
@@ -43,17 +43,17 @@ class UnreadableFile(BadFile):
 
 
 class _Ended(Exception):
-    """The check is to end."""
+    """The caller has ended the check."""
 
 
 def check_content(
     folder: Path, locks: StoreLocks, catalogue: Catalogue, row: Row, pause: Pause = lambda _: False
 ) -> None:
-    """Raises BadFile unless a version of the store in `folder` is sound, or is there no more. Raises OSError.
+    """Raise BadFile unless a version of the store in `folder` is sound or no longer exists. May raise OSError.
 
-    Its blocks are compared with their checksums, and its keys looked up, without a lock, so that changes go on; in
-    between `pause` is given the seconds of work, and its True ends the check. What looks wrong then may have been
-    changed since the last checkpoint, and so it is looked at once more within the lock, as is the log.
+    The blocks are compared with their checksums, and the keys are looked up, without a lock, so that changes continue.
+    Between steps `pause` is called with the seconds of work; if it returns True, the check ends. A suspicious block may
+    have changed since the last checkpoint, so it is checked again with the lock held, as is the log.
     """
     if {row.file, row.content} & {"", ".", ".."} or not _FILE_NAME.fullmatch(row.file + row.content):
         raise BadFile("the catalogue names no file of the store for it")
@@ -73,7 +73,7 @@ def check_content(
     except _Ended:
         return
     except (BadFile, OSError):
-        pass  # looked at again below
+        pass  # checked again below
     else:
         is_clean = is_index_sound and not any(suspects) and not page_version(page) & (DAMAGED | 1)
         if is_clean and not any(map(os.path.lexists, (log, full_path(log)))):
@@ -91,7 +91,7 @@ def check_content(
 
 
 def _wrong_blocks(fd: int, description: Description, pause: Pause) -> list[int]:
-    """The blocks that do not match their checksums. Raises _Ended."""
+    """Return the blocks that do not match their checksums. Raises _Ended."""
     wrong: list[int] = []
     for first in range(0, description.block_count, _BLOCKS_PER_PAUSE):
         began = perf_counter()
@@ -103,7 +103,7 @@ def _wrong_blocks(fd: int, description: Description, pause: Pause) -> list[int]:
 
 
 def _wrong_key_blocks(folder: Path, row: Row, pause: Pause) -> list[int]:
-    """The blocks of the key file that do not match their checksums. Raises _Ended, BadFile and OSError."""
+    """Return the blocks of the key file that do not match their checksums. Raises _Ended, BadFile and OSError."""
     fd = open_regular(folder / "tensors" / row.key_file)
     try:
         return _wrong_blocks(fd, describe_keys(fd, row)[0], pause)
@@ -112,7 +112,7 @@ def _wrong_key_blocks(folder: Path, row: Row, pause: Pause) -> list[int]:
 
 
 def _finds_all(folder: Path, row: Row, rows: int, pause: Pause) -> bool:
-    """Whether the index finds each of the first `rows` rows. Raises _Ended, BadFile and OSError."""
+    """Return whether the index finds each of the first `rows` rows. Raises _Ended, BadFile and OSError."""
     began = perf_counter()
     for lost in lost_rows(folder / "tensors", row, rows):
         if lost >= 0:
@@ -124,7 +124,7 @@ def _finds_all(folder: Path, row: Row, rows: int, pause: Pause) -> bool:
 
 
 def _check_within_lock(folder: Path, row: Row, suspects: list[list[int]]) -> None:
-    """Raises BadFile and OSError."""
+    """Check the content again with its tensor's lock held. Raises BadFile and OSError."""
     tensors, log = folder / "tensors", folder / "logs" / row.content
     fd = open_regular(tensors / row.file)
     try:
@@ -139,7 +139,7 @@ def _check_within_lock(folder: Path, row: Row, suspects: list[list[int]]) -> Non
     finally:
         os.close(fd)
     if row.keys is not None and all(entry.size is None for entry in entries):
-        # Otherwise a start after a crash makes the index anew.
+        # If the log changes keys, a start after a crash rebuilds the index anyway.
         for lost in lost_rows(tensors, row, page_word(page, HeaderWord.ROWS)):
             if lost >= 0:
                 raise BadFile(f"the index of its keys does not lead to row {lost}")
@@ -165,7 +165,7 @@ def _check_suspects(fd: int, description: Description, suspects: list[int], chan
 
 
 def _entries(log: Path, version: int) -> list[Entry]:
-    """The entries of a log, which must fit the version. Raises BadFile."""
+    """Return the entries of a log, which must fit the version. Raises BadFile."""
     if version & DAMAGED:
         raise BadFile("the service has found it damaged and does not serve it")
     try:
@@ -186,7 +186,7 @@ def _entries(log: Path, version: int) -> list[Entry]:
 
 
 def _description(fd: int, row: Row) -> Description:
-    """The file's description, which must be the row's. Raises BadFile."""
+    """Return the file's description, which must match the row. Raises BadFile."""
     description = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
     if (description.id, description.name) != (row.content, row.name):
         raise BadFile("its file describes another tensor")

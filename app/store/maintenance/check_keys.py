@@ -1,4 +1,4 @@
-"""Finding damage in the index of a table's keys."""
+"""Find damage in the index of a table's keys."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from app.store.files.key_files import ROWS_AT_ONCE, MappedKeys
 
 
 def lost_rows(folder: Path, row: Row, count: int) -> Iterator[int]:
-    """Look each key of the first `count` rows up in the index, step by step.
+    """Look up the keys of the first `count` rows in the index, step by step.
 
-    Each step gives the first row that the index does not find, or -1. `folder` is that of the tensors. Raises BadFile
-    and OSError.
+    Yields for each step the first row that the index does not find, or -1. `folder` is the folder of tensors. Raises
+    BadFile and OSError.
     """
     mapped = MappedKeys(folder, row)
     keys = mapped.of(min(count, mapped.layout.capacity))

@@ -1,7 +1,7 @@
-"""Finding what is damaged in a store or in a backup, and what to do about it; nothing is changed.
+"""Find damage in a store or a backup, and advise what to do about it. Nothing is changed.
 
-A service may serve the store meanwhile. So whatever looks wrong is looked at again within the lock by which the service
-changes it, and only what is still wrong then, and still there, is told.
+A service may serve the store concurrently. A suspicious finding is therefore checked again with the lock held under
+which the service changes it, and reported only if it is still wrong and still exists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AGAIN: Final = "upload the tensor again, or restore a backup"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of `subject`, and what to do. A `note` needs nobody to act."""
+    """A problem with `subject`, and advice. A `note` is informational and needs no action."""
 
     level: Literal["damage", "note"]
     subject: str
@@ -45,7 +45,7 @@ class Finding:
 
 
 def check(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the store in `folder`, or with the backup there. Raises StoreRefused and OSError."""
+    """Yield the problems of the store or the backup in `folder`. Raises StoreRefused and OSError."""
     if mode_of(folder / MARKER) is not None:
         yield from _check_backup(folder)
         return
@@ -77,7 +77,7 @@ def check(folder: Path) -> Iterator[Finding]:
 
 
 def _advice(name: str) -> str:
-    """Advise what to do about an entry of the wrong kind in the store's folder."""
+    """Return advice for an entry of the wrong kind in the store's folder."""
     if name in (FILE, f"{FILE}-wal", f"{FILE}-journal"):
         return "stop the service, and restore a backup into a new folder"
     if name in ("tensors", "logs"):
@@ -124,7 +124,7 @@ def _check_contents(store: UnclaimedStore) -> Iterator[Finding]:
 
 
 def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
-    """Files that nothing refers to, and folders that are missing."""
+    """Yield files that nothing refers to, and missing folders."""
     for name in CONTENT_FOLDERS:
         if not (store.folder / name).is_dir():
             yield Finding("damage", name, "is missing", "start the service on the folder, which makes it")
@@ -142,7 +142,7 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
 
 
 def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
-    """What is no file among the files of the store, but for the contents and logs of tensors."""
+    """Yield entries in place of files that are not regular files, except the contents and logs of tensors."""
     folder = store.folder
     paths = {folder / name for name in file_names(folder) if name.endswith(".new")}
     for part in (store.upload_folder, store.snapshot_folder, folder / import_records.FOLDER):
@@ -157,8 +157,8 @@ def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
 def _orphans(store: UnclaimedStore) -> list[Path]:
     found = _files_without_rows(store)
     if found:
-        # A file goes after its row, within its tensor's lock. Once each lock has been free, only what nobody removes is
-        # left of those.
+        # A file is removed after its row, with its tensor's lock held. Once every lock has been free, the files that
+        # remain are those that nobody is removing.
         for number in range(STRIPES):
             with store.locks.tensors_of(number):
                 pass
@@ -167,7 +167,7 @@ def _orphans(store: UnclaimedStore) -> list[Path]:
 
 
 def _files_without_rows(store: UnclaimedStore) -> set[Path]:
-    # A content gets its name and its row within the catalogue's lock.
+    # A content gets its file name and its row with the catalogue's lock held.
     with store.locks.catalogue():
         files = {path for folder in (store.tensor_folder, store.log_folder) for path in _paths(folder)}
         rows = store.catalogue.contents().rows

@@ -1,12 +1,12 @@
-"""Making a store of a backup, in a folder that has none.
+"""Create a store from a backup, in a folder that holds none.
 
-Each content gets a new id, and each alias a new ETag: the store that the backup was made of may live on and change, and
-no ETag may name two contents. Names, numbers of versions, times and the last number of each name stay. Idempotency-Keys
-are not in a backup: a scatter whose answer was lost may be newer than the backup, and is to be carried out again then.
-Nor are records of imports.
+Each content gets a new id and each alias a new ETag: the original store may live on and change, and no ETag may name
+two contents. Names, version numbers, times and the last number of each name are kept. A backup holds no
+Idempotency-Keys: a scatter whose answer was lost may be newer than the backup, and must then be executed again. It also
+holds no import records.
 
-Until all else is there and durable the file `format` has another name, without which no service starts on the folder; a
-restore that was cut short is given again.
+Until everything else is complete and durable, the file `format` has another name, so no service starts on the folder.
+An interrupted restore can be run again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ALLOWED_OF_RESTORE: Final = (*_ALLOWED, RESTORING, *CONTENT_FOLDERS)
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """How many versions and aliases the store has, the bytes of its files, and when its backup was made."""
+    """The number of restored versions and aliases, the size of the files in bytes, and when the backup was made."""
 
     versions: int
     aliases: int
@@ -53,7 +53,7 @@ class RestoreResult:
 
 
 def restore(folder: Path, store_folder: Path) -> RestoreResult:
-    """Make the store of the backup in `folder` in `store_folder`. Raises StoreRefused and OSError."""
+    """Create a store in `store_folder` from the backup in `folder`. Raises StoreRefused and OSError."""
     backup_manifest.check_marker(folder)
     with backup_manifest.locked(folder):
         manifest = backup_manifest.read(folder)
@@ -71,7 +71,7 @@ def restore(folder: Path, store_folder: Path) -> RestoreResult:
 
 
 def _check_target(folder: Path) -> None:
-    """Raises StoreRefused for a folder that has a store or anything else."""
+    """Raise StoreRefused if the folder holds a store or anything else."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -86,7 +86,7 @@ def _check_target(folder: Path) -> None:
 
 
 class _Restore:
-    """One run, in a folder that this process has claimed."""
+    """One run of a restore, in a folder that this process has claimed."""
 
     def __init__(self, contents: Path, manifest: Manifest, folder: Path) -> None:
         self._contents = contents
@@ -99,7 +99,7 @@ class _Restore:
         write_whole_file(self._folder / RESTORING, orjson.dumps({"format": FORMAT}))
         for name in CONTENT_FOLDERS:
             (self._folder / name).mkdir(exist_ok=True)
-            for left in file_names(self._folder / name):  # of a restore that was cut short
+            for left in file_names(self._folder / name):  # left by an interrupted restore
                 disk_writes.unlink(self._folder / name / left)
         saved = self._manifest.catalogue
         rows = [self._restored(row) for row in saved.rows]
@@ -110,14 +110,15 @@ class _Restore:
         try:
             disk_writes.fsync_folder(self._folder)
         except OSError:
-            # Whether it would outlive a loss of power is not known: it stays unfinished, and can be given again.
+            # The rename may not survive a power loss: undo it, so that the restore counts as unfinished and can be run
+            # again.
             with suppress(OSError):
                 disk_writes.rename(self._folder / "format", self._folder / RESTORING)
             raise
         return RestoreResult(len(rows), len(aliases), sum(row.total_size for row in rows), self._manifest.made)
 
     def _restored(self, row: Row) -> Row:
-        """Copy a content to files of its own; its row. Raises BackupRefused if it is damaged, and OSError."""
+        """Copy a content to new files and return its row. Raises BackupRefused if it is damaged, and OSError."""
         new = uuid4().hex
         restored = replace(row, content=new, file=new)
         try:
@@ -142,9 +143,9 @@ class _Restore:
 
 
 def open_saved(contents: Path, row: Row) -> Iterator[SealedFile]:
-    """The files of a version in a backup, of rows and of keys, whose blocks are not checked yet; to be closed.
+    """Yield the files of a version in a backup, rows first, then keys. Their blocks are not yet checked.
 
-    Raises BadFile and OSError.
+    The caller closes them. Raises BadFile and OSError.
     """
     rows = _sealed(contents / row.file)
     about = rows.description

@@ -1,7 +1,8 @@
-"""A store's folder as a process uses it that does not serve it: to back it up or to check it.
+"""Access to a store's folder from a process that does not serve it, for backups and checks.
 
-A service may run on the folder, start or end meanwhile. So nothing here claims the folder or joins the group; what
-could meet a change of the service is done within the locks of tensors and of the catalogue, which any process can take.
+A service may run on the folder, start or end at the same time. Nothing here therefore claims the folder or joins the
+group. Anything that could conflict with a change by the service holds the locks of tensors or of the catalogue, which
+any process can take.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class UnclaimedStore:
     """The store in `folder`. All methods block."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises StoreRefused for a folder that has no store of this format or belongs to another user, and OSError."""
+        """Raises StoreRefused if the folder holds no store of this format or belongs to another user, and OSError."""
         check_format(folder)
         check_owner(folder)
         check_layout(folder)
@@ -46,7 +47,7 @@ class UnclaimedStore:
 
 
 def check_owner(folder: Path) -> None:
-    """Raises StoreRefused if another user has the store: the service could not open the files made here."""
+    """Raise StoreRefused if another user owns the store: the service could not open files created by this process."""
     owner = (folder / "format").stat().st_uid
     if owner != os.geteuid():
         raise StoreRefused(f"{folder} belongs to user {owner}: give the command as that user, as whom the service runs")

@@ -1,4 +1,4 @@
-"""Compares contents with their checksums in the background; a start checks only sizes and headers."""
+"""Compare contents with their checksums in the background; start-up checks only sizes and headers."""
 
 from __future__ import annotations
 
