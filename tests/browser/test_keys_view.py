@@ -1,4 +1,4 @@
-"""Tables with keys in a browser: the type of the keys, and the row of a key that is typed."""
+"""Tables with keys in a browser: the type of the keys, the row of a key that is typed, and changes of rows by key."""
 
 from __future__ import annotations
 
@@ -66,3 +66,49 @@ def test_a_table_that_is_replaced_has_its_keys_or_none(open_page: Open, tables: 
     page.reload()
     page.get_by_role("button", name="Rows of plain", exact=True).click()
     field.wait_for()
+
+
+def test_rows_are_changed_added_and_removed_by_key(open_page: Open, tables: Client) -> None:
+    page = open_page("/#tensors")
+    line = page.locator("#tensors-rows > li").filter(has=page.get_by_text("keyed", exact=True))
+    line.get_by_role("button", name="Rows of keyed").click()
+    said = line.get_by_role("status", name="Changes of keyed")
+
+    line.get_by_text("Change or add rows").click()
+    form = line.get_by_role("form", name="Change or add rows of keyed")
+    form.get_by_label("Keys").fill(f"[{2**62 + 1}, 8")
+    form.get_by_label("Rows").fill("[[1, 0.5], [9, 9]]")
+    form.get_by_role("button", name="Change rows").click()
+    said.get_by_text("Keys, line 1", exact=False).wait_for()
+    form.get_by_label("Keys").fill(f"[{2**62 + 1}, 8]")
+    form.get_by_label("Reduction").select_option("add")
+    form.get_by_role("button", name="Change rows").click()
+    said.get_by_text("1 row added; keyed has 3 rows.").wait_for()
+    line.get_by_text("float32 [3, 2]").wait_for()
+    assert tables.gather("keyed", keys=[7, 2**62 + 1, 8]).tolist() == [[1.5, 2], [4.25, 5], [9, 9]]
+
+    line.get_by_text("Remove rows").first.click()
+    form = line.get_by_role("form", name="Remove rows of keyed")
+    form.get_by_label("Keys").fill("[7, 5]")
+    form.get_by_role("button", name="Remove rows").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert tables.metadata("keyed").shape == (3, 2)
+    form.get_by_role("button", name="Remove rows").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    said.get_by_text("1 row removed, 1 key missing; keyed has 2 rows.").wait_for()
+    line.get_by_text("float32 [2, 2]").wait_for()
+    assert tables.gather("keyed", keys=[8, 2**62 + 1]).tolist() == [[9, 9], [4.25, 5]]
+
+
+def test_a_refused_change_says_why(open_page: Open, tables: Client) -> None:
+    page = open_page("/#tensors")
+    line = page.locator("#tensors-rows > li").filter(has=page.get_by_text("named", exact=True))
+    line.get_by_role("button", name="Rows of named").click()
+    line.get_by_text("Change or add rows").click()
+    form = line.get_by_role("form", name="Change or add rows of named")
+    form.get_by_label("Keys").fill('["a&b", "new"]')
+    form.get_by_label("Rows").fill("[1]")
+    form.get_by_role("button", name="Change rows").click()
+    line.get_by_role("status", name="Changes of named").locator(".problem-text").wait_for()
+    assert form.get_by_label("Keys").input_value() == '["a&b", "new"]'
+    assert tables.metadata("named").shape == (2,)

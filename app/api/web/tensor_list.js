@@ -4,6 +4,7 @@ import { actionButtons } from "./tensor_actions.js";
 import { byId, make } from "./elements.js";
 import { ask, jsonOf, Problem } from "./service.js";
 import { TensorHistory } from "./tensor_history.js";
+import { KeyChanges } from "./tensor_key_changes.js";
 import { KeySearch } from "./tensor_key_search.js";
 import { TensorRows } from "./tensor_rows.js";
 import { counted } from "./tensor_ranges.js";
@@ -108,6 +109,7 @@ class TensorLine {
     look.append(rows, this.byKey);
     this.rows = new TensorRows(rows, name);
     this.keySearch = new KeySearch(this.byKey, name);
+    this.keyChanges = new KeyChanges(this.byKey, name, () => list.refresh());
     this.history = new TensorHistory(past, name, list);
     const toggle = (label, below, onOpen) => {
       const button = make("button", { type: "button", "aria-expanded": "false", "aria-label": `${label} of ${name}` }, label);
@@ -149,7 +151,10 @@ class TensorLine {
       make("code", { title: `ETag ${etag}` }, etag.replaceAll('"', "").replace(/^(.{8}).*-/, "$1…-")),
       ...(damaged ? [make("strong", { className: "damaged" }, "damaged")] : []));
     this.byKey.hidden = !keys;
-    if (keys) this.keySearch.update(keys.dtype);
+    if (keys) {
+      this.keySearch.update(keys.dtype);
+      this.keyChanges.update(keys.dtype, dtype, shape);
+    }
     if (isNew) return;
     if (!this.look.hidden) this.rows.show(this.shape);
     this.refreshVersions();
