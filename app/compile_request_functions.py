@@ -72,6 +72,12 @@ KEY_FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(probe.insert, compiled_probe.insert, (_octets_out, *_column, _integer, _integer, _integers_out)),
     _Function(string_frames.read_frames, compiled_string_frames.read_frames, (_bytes, _integer, _integers_out)),
     _Function(
+        string_frames.make_frames,
+        compiled_string_frames.make_frames,
+        (_integers, _bytes, _octets_out, _integers_out),
+    ),
+    _Function(string_frames.text_bounds, compiled_string_frames.text_bounds, (_bytes, _integers, _integers_out)),
+    _Function(
         probe.find,
         compiled_probe.find,
         (_bytes, *_column, _integer, *_column, _integers_out, _integer, _integer),

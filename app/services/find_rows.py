@@ -31,6 +31,7 @@ them.
 _FEW_KEYS: Final = 1 << 11
 """The event loop itself looks up at most this many keys, because each may be anywhere in memory."""
 _INT64: Final = DTYPES["int64"]
+_NOT_FOUND: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
 class FoundRows(NamedTuple):
@@ -64,12 +65,9 @@ def are_few(keys: Iterable[Tensor]) -> bool:
     return count <= _FEW_KEYS and size < LARGE_COPY
 
 
-def positions_of(keys: Tensor) -> Tensor:
-    """Return a placeholder for the positions of keys, with their type, shape and place in the request, but without
-    items.
-    """
-    pointers = {name: getattr(keys, name) for name in ("pointer", "form", "shape_pointer", "dtype_pointer")}
-    return Tensor(_INT64, keys.shape, np.empty(0, np.int64), **pointers)
+def positions_of(keys: Tensor, rows: NDArray[np.int64] = _NOT_FOUND) -> Tensor:
+    """Return the positions of keys, with the shape and place in the request of `keys`. `rows` has them flat once found."""
+    return Tensor(_INT64, keys.shape, rows, keys.pointer, keys.form, keys.shape_pointer, keys.dtype_pointer)
 
 
 def check_keys(keys: Tensor, resident: Resident, name: str, pointer: str) -> None:
@@ -120,7 +118,7 @@ def find_rows(
 
 def _as_wanted(keys: Tensor, column: TableKeys) -> Any:
     if isinstance(keys, PackedStrings):
-        return replace(keys, shape=(keys.array.size,))
+        return keys if len(keys.shape) == 1 else replace(keys, shape=(keys.array.size,))
     return keys.array.astype(column.dtype, copy=False)
 
 

@@ -28,7 +28,7 @@ def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
 def with_rows(call: LookupCall, found: Found) -> LookupCall:
     """Return the lookup with the rows that were found as its positions."""
     features = [
-        one if rows is None else replace(one, indices=replace(positions_of(one.indices), array=rows.rows))
+        one if rows is None else replace(one, indices=positions_of(one.indices, rows.rows))
         for one, rows in zip(call.features, found, strict=True)
     ]
     return replace(call, features=features)

@@ -16,6 +16,7 @@ from app.compilation.intrinsics import (
     load_u32,
     load_u64,
     store_u8,
+    store_u32,
     store_u64,
 )
 from app.tensors.compiled_utf8 import is_utf8
@@ -100,3 +101,41 @@ def copy_frames(octets: Bytes, starts: Integers, out: Bytes) -> int:
             target += 1
         target = after
     return target - first
+
+
+@entry
+def make_frames(offsets: Integers, octets: Bytes, frames: Bytes, starts: Integers) -> tuple[int, int]:
+    """See `app.tensors.string_frames.make_frames`."""
+    base, size = address_of(octets), octets.size
+    first = address_of(frames)
+    target, end = first, first + frames.size
+    wrong = int64(-1)
+    for number in range(offsets.size - 1):
+        start, stop = offsets[number], offsets[number + 1]
+        if start < 0 or start > stop or stop > size or stop - start > end - target - HEAD or number >= starts.size:
+            return number, wrong
+        store_u32(target, stop - start)
+        starts[number] = target - first
+        target += HEAD
+        after, place = target + stop - start, base + start
+        while target + 8 <= after:
+            store_u64(target, load_u64(place))
+            place += 8
+            target += 8
+        while target < after:
+            store_u8(target, load_u8(place))
+            place += 1
+            target += 1
+        if wrong < 0 and not is_utf8(base, start, stop, size):
+            wrong = number
+    return max(offsets.size - 1, 0), wrong
+
+
+@entry
+def text_bounds(octets: Bytes, starts: Integers, bounds: Integers) -> None:
+    """See `app.tensors.string_frames.text_bounds`."""
+    base, size = address_of(octets), octets.size
+    for number in range(min(starts.size, bounds.size // 2)):
+        length = frame_size(base, size, starts[number])
+        bounds[2 * number] = starts[number] + HEAD if length >= 0 else -1
+        bounds[2 * number + 1] = starts[number] + length if length >= 0 else -1

@@ -6,7 +6,8 @@ functions here are the plain ones; compiled ones replace them once they are read
 
 from __future__ import annotations
 
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,21 +83,58 @@ def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArr
     return used
 
 
-def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The frames of the strings that `offsets` (int64[n + 1]) cuts out of `octets`, and the offset of each frame."""
-    sizes = np.diff(offsets)
-    starts = offsets[:-1] - offsets[0] + HEAD * np.arange(len(sizes))
-    frames = np.empty(int(offsets[-1] - offsets[0]) + HEAD * len(sizes), np.uint8)
-    is_text = np.ones(len(frames), np.bool_)
-    heads_at(is_text.view(np.uint8))[starts] = 0
-    heads_at(frames)[starts] = sizes
-    frames[is_text] = octets[offsets[0] : offsets[-1]]
-    return frames, starts
+@UntilCompiled
+def make_frames(
+    offsets: NDArray[np.int64], octets: NDArray[np.uint8], frames: NDArray[np.uint8], starts: NDArray[np.int64]
+) -> tuple[int, int]:
+    """(strings, first that is not UTF-8 or -1): write the frames of the strings that `offsets` cuts out of `octets`.
+
+    Where each begins goes to `starts`. Stops before a string whose offsets fall or lie outside `octets`, or for whose
+    frame `frames` or `starts` has no room.
+    """
+    place, wrong = 0, -1
+    bounds = offsets.tolist()
+    for count, (start, stop) in enumerate(pairwise(bounds)):
+        after = place + HEAD + stop - start
+        if not 0 <= start <= stop <= octets.size or after > frames.size or count >= starts.size:
+            return count, wrong
+        frames[place : place + HEAD] = np.frombuffer((stop - start).to_bytes(HEAD, "little"), np.uint8)
+        frames[place + HEAD : after] = octets[start:stop]
+        if wrong < 0 and not _is_utf8(octets.data[start:stop]):
+            wrong = count
+        starts[count] = place
+        place = after
+    return max(len(bounds) - 1, 0), wrong
 
 
-def heads_at(octets: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """A view in which the item at each byte is the length of the frame that begins there."""
-    return np.ndarray((max(octets.size - HEAD + 1, 0),), "<u4", octets, strides=(1,))
+@UntilCompiled
+def text_bounds(octets: NDArray[np.uint8], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> None:
+    """Write to `bounds` (int64[2 n]) where the text of each of the n frames at `starts` starts and stops.
+
+    A frame that is not within `octets` has -1 twice.
+    """
+    for number, start in enumerate(starts.tolist()):
+        text = frame_text(octets, start)
+        bounds[2 * number : 2 * number + 2] = -1 if text is None else (start + HEAD, start + HEAD + len(text))
+
+
+class Framed(NamedTuple):
+    """Strings in frames, where each begins, how many were made, and the first that is not UTF-8 or -1."""
+
+    frames: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    made: int
+    wrong: int
+
+
+def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> Framed:
+    """Frame the strings that `offsets` (int64[n + 1], from 0 to the size of `octets`) cuts out of `octets`.
+
+    `made` is less than n if offsets fall on the way.
+    """
+    starts = np.empty(len(offsets) - 1, np.int64)
+    frames = np.empty(octets.size + HEAD * len(starts), np.uint8)
+    return Framed(frames, starts, *make_frames.run(offsets, octets, frames, starts))
 
 
 def frame_text(octets: NDArray[np.uint8], start: int) -> memoryview | None:

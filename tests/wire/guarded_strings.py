@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,14 @@ from app import compile_request_functions
 from app.json_text.compiled.read_elements import read_elements
 from app.json_text.compiled.write_strings import write_strings
 from app.json_text.constants import KINDS, strings_room
-from app.tensors.compiled_string_frames import copy_frames, first_longer, frames_size, read_frames
+from app.tensors.compiled_string_frames import (
+    copy_frames,
+    first_longer,
+    frames_size,
+    make_frames,
+    read_frames,
+    text_bounds,
+)
 from app.tensors.string_frames import ROOM
 from tests.kernels.guarded import Bytes, room_for
 from tests.strings import framed
@@ -58,8 +66,16 @@ def check_right(rng: random.Random) -> None:
     """Right strings are read, measured, copied and written as Python does it."""
     texts = some_texts(rng)
     raw = framed(texts)
+    cuts = read_only([0, *accumulate(len(text.encode()) for text in texts)])
+    made, begins = output(len(raw)), np.empty(len(texts), np.int64)
+    assert make_frames(cuts, at_end("".join(texts).encode()), made, begins) == (len(texts), -1)
+    assert made.tobytes() == raw
     octets, starts = at_end(raw), np.empty(len(texts), np.int64)
     assert read_frames(octets, len(texts), starts) == (len(texts), 0, -1)
+    assert starts.tolist() == begins.tolist()
+    bounds = output(16 * len(texts)).view(np.int64)
+    text_bounds(octets, read_only(starts.tolist()), bounds)
+    assert [raw[start:stop].decode() for start, stop in bounds.reshape(-1, 2).tolist()] == texts
     chosen = rng.choices(range(len(texts)), k=rng.randrange(8)) if texts else []
     wanted = [texts[number] for number in chosen]
     places = read_only(starts[chosen].tolist())
@@ -94,6 +110,8 @@ def check_hostile(rng: random.Random) -> None:
     size, text = frames_size(octets, anywhere), write_strings(octets, anywhere, np.empty(0, np.uint8))
     assert (size < 0) == (text < 0)
     first_longer(octets, anywhere, 0)
+    text_bounds(octets, anywhere, output(16 * rng.randrange(5)).view(np.int64))
+    make_frames(anywhere, octets, output(rng.randrange(40)), np.empty(rng.randrange(4), np.int64))
     for room in (ROOM, 40, max(size, text, 0) + ROOM):
         copy_frames(octets, anywhere, output(room))
         write_strings(octets, anywhere, output(room))

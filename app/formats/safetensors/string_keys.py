@@ -19,12 +19,10 @@ from app.formats.safetensors.upload import check_column
 from app.memory.budget import Memory
 from app.tensors.dtypes import DTYPES
 from app.tensors.little_endian_items import UTF8_HINT
-from app.tensors.string_frames import HEAD, frames_of, read_frames
+from app.tensors.string_frames import HEAD, frames_of
 from app.tensors.string_tensor import PackedStrings
 
 _OFFSETS: Final = re.compile(r"((?:[0-9]{1,6}\.)?keys)\.offsets")
-_TAKEN: Final = 3
-"""Bytes of memory per byte of the frames: the frame, a flag for a frame's start, and a copy."""
 
 
 class StringKeys(NamedTuple):
@@ -56,23 +54,27 @@ def read_string_keys(keys: StringKeys, items: memoryview, memory: Memory) -> Pac
     check_column(keys.octets, ("uint8",))
     octets = np.frombuffer(items[keys.octets.begin : keys.octets.end], np.uint8)
     cuts: NDArray[Any] = np.frombuffer(items[keys.offsets.begin : keys.offsets.end], np.uint8).copy().view("<i8")
-    if not cuts.size or cuts[0] != 0 or cuts[-1] != octets.size or (cuts[1:] < cuts[:-1]).any():
-        raise GatherError(
-            "element_count_mismatch",
-            f"{keys.offsets.name} must begin with 0, never fall, and end with {octets.size}, the size of "
-            f"{keys.octets.name}",
-            pointer=keys.offsets.pointer,
-            hint=f"Send at {keys.offsets.pointer} for each key the number of bytes before it, and then that of all.",
-        )
+    if not cuts.size or cuts[0] != 0 or cuts[-1] != octets.size:
+        raise _wrong_offsets(keys, octets)
     count = cuts.size - 1
-    memory.charge(_TAKEN * (octets.size + HEAD * count) + 8 * cuts.size)
-    frames, starts = frames_of(cuts, octets)
-    found = PackedStrings(
-        DTYPES["string"], (count,), starts, keys.octets.pointer, "whole", keys.offsets.pointer, keys.octets.pointer,
-        octets=frames,
-    )  # fmt: skip
-    _, _, wrong = read_frames.run(frames, count, np.empty(count, np.int64))
-    if wrong >= 0:
-        place = Place(keys.octets.pointer, (wrong,))
+    memory.charge(octets.size + HEAD * count + 8 * (cuts.size + count))
+    found = frames_of(cuts, octets)
+    if found.made < count:
+        raise _wrong_offsets(keys, octets)
+    if found.wrong >= 0:
+        place = Place(keys.octets.pointer, (found.wrong,))
         raise GatherError("value_not_representable", "a key is not UTF-8", places=[place], hint=UTF8_HINT)
-    return found
+    return PackedStrings(
+        DTYPES["string"], (count,), found.starts, keys.octets.pointer, "whole", keys.offsets.pointer,
+        keys.octets.pointer, octets=found.frames,
+    )  # fmt: skip
+
+
+def _wrong_offsets(keys: StringKeys, octets: NDArray[np.uint8]) -> GatherError:
+    return GatherError(
+        "element_count_mismatch",
+        f"{keys.offsets.name} must begin with 0, never fall, and end with {octets.size}, the size of "
+        f"{keys.octets.name}",
+        pointer=keys.offsets.pointer,
+        hint=f"Send at {keys.offsets.pointer} for each key the number of bytes before it, and then that of all.",
+    )

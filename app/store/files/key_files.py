@@ -28,7 +28,7 @@ from app.store.files import disk_writes
 from app.store.files.key_layout import KeyLayout
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import PAGE, BadFile, Description, HeaderWord, decode_page, page_word
-from app.tensors.string_frames import HEAD, heads_at
+from app.tensors.string_frames import text_bounds
 from app.tensors.string_tensor import PackedStrings
 
 logger = logging.getLogger("gathernd")
@@ -111,8 +111,7 @@ def wanted_column(wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings
     if not isinstance(wanted, PackedStrings):
         return KeyColumn.integers(wanted)
     bounds = np.empty((wanted.array.size, 2), np.int64)
-    np.add(wanted.array, HEAD, out=bounds[:, 0])
-    np.add(bounds[:, 0], heads_at(wanted.octets)[wanted.array], out=bounds[:, 1], casting="unsafe")
+    text_bounds.run(wanted.octets, wanted.array, bounds.reshape(-1))
     return KeyColumn.strings(bounds, wanted.octets)
 
 

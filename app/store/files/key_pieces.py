@@ -53,7 +53,7 @@ def key_pieces(read: ReadKeys, dtype: KeyType, first: int, last: int) -> Iterato
 def framed_pieces(read: ReadKeys, first: int, last: int) -> Iterator[NDArray[np.uint8]]:
     """Yield string keys in BYTES framing (see `app.tensors.string_frames`), several whole keys at a time."""
     for part in string_parts(read, first, last):
-        yield frames_of(part.offsets, part.keys)[0]
+        yield frames_of(part.offsets, part.keys).frames
 
 
 def string_parts(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
