@@ -66,7 +66,10 @@ def are_few(keys: Iterable[Tensor]) -> bool:
 
 
 def positions_of(keys: Tensor, rows: NDArray[np.int64] = _NOT_FOUND) -> Tensor:
-    """Return the positions of keys, with the shape and place in the request of `keys`. `rows` has them flat once found."""
+    """Return the positions of keys, with the shape of `keys` and their place in the request.
+
+    `rows` are the positions, flat; empty until they are found.
+    """
     return Tensor(_INT64, keys.shape, rows, keys.pointer, keys.form, keys.shape_pointer, keys.dtype_pointer)
 
 

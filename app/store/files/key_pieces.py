@@ -51,9 +51,15 @@ def key_pieces(read: ReadKeys, dtype: KeyType, first: int, last: int) -> Iterato
 
 
 def framed_pieces(read: ReadKeys, first: int, last: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield string keys in BYTES framing (see `app.tensors.string_frames`), several whole keys at a time."""
+    """Yield string keys in BYTES framing (see `app.tensors.string_frames`), several whole keys at a time.
+
+    Raises BadFile for strings that lie outside the heap.
+    """
     for part in string_parts(read, first, last):
-        yield frames_of(part.offsets, part.keys).frames
+        framed = frames_of(part.offsets, part.keys)
+        if framed.made < len(part):
+            raise BadFile("its key file has keys that do not lie within it")
+        yield framed.frames
 
 
 def string_parts(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
