@@ -77,7 +77,7 @@ lint: $(VENV)/.stamp-dev ## ruff check, ruff format --check
 	$(PY) -m ruff format --check .
 
 format: $(VENV)/.stamp-dev ## Mend what ruff can mend, and format
-	$(PY) -m ruff check --fix .
+	-$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
 types: $(VENV)/.stamp-dev ## mypy --strict
