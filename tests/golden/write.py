@@ -23,9 +23,12 @@ def main() -> None:
     subprocess.run(
         [sys.executable, "-m", "app.cli", "warm", "--cache-dir", str(CACHE)], check=True, capture_output=True
     )
-    with tempfile.TemporaryDirectory() as folder:
-        with serving(CACHE, Path(folder) / "server", *FLAGS) as server, service(server.port) as asking:
-            lines = [(asked, asking.ask(asked)) for asked in requests()]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(CACHE, Path(folder) / "server", *FLAGS) as server,
+        service(server.port) as asking,
+    ):
+        lines = [(asked, asking.ask(asked)) for asked in requests()]
     keep(lines)
     sys.stdout.write(f"{len(lines)} answers\n")
 
