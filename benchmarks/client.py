@@ -219,7 +219,7 @@ async def _drive_async(lookup: AsyncLookup, expected: NDArray[Any], seconds: flo
     counts[:] = [0] * AT_ONCE
     begun, spent = time.perf_counter(), _cpu()
     await asyncio.gather(*(worker(number, begun + seconds) for number in range(AT_ONCE)))
-    return sum(counts) / (time.perf_counter() - begun), (_cpu() - spent) / sum(counts)
+    return sum(counts) / (time.perf_counter() - begun), (_cpu() - spent) / max(sum(counts), 1)
 
 
 def _cpu() -> float:
