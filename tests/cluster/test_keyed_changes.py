@@ -19,6 +19,7 @@ from tests.cluster.replicated import Replicated, stopped
 from tests.cluster.shard_nodes import KEY
 from tests.cluster.test_keyed_tables import gathered, keyed, read_back
 from tests.cluster.two_routers import client, cluster, other
+from tests.cluster.waiting import acknowledged
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.http.conftest import Start, start
 from tests.http.server import Server
@@ -276,8 +277,9 @@ def test_a_change_waits_for_another_primary(cluster: Clustered, client: httpx.Cl
     ]
     cluster.kill(primaries[0])
     for turn in range(3):
-        answer = send(client, "led", [*keys, 9000 + turn], "uint64", np.ones((101, 4), np.float32), reduction="add")
+        given, rows, key = [*keys, 9000 + turn], np.ones((101, 4), np.float32), {"idempotency-key": f"led-{turn}"}
+        answer = acknowledged(lambda: send(client, "led", given, "uint64", rows, key, "add"))  # noqa: B023
         assert changed(answer) == {"rows": 201 + turn, "inserted": 1}
-        table = updated(table, [*keys, 9000 + turn], np.ones((101, 4), np.float32), "add")
+        table = updated(table, given, rows, "add")
     assert changed(send(client, "led", keys[:50], "uint64")) == {"rows": 153, "removed": 50, "missing": 0}
     read_back(client, "led", without(table, keys[:50]))

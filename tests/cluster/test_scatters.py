@@ -13,7 +13,7 @@ import numpy as np
 from tests.cluster.clustered import Clustered
 from tests.cluster.running import put
 from tests.cluster.two_routers import client, cluster, other
-from tests.cluster.waiting import until
+from tests.cluster.waiting import acknowledged, until
 from tests.cluster.written import sequence_of
 from tests.http.forms import int64
 from tests.http.server import Server
@@ -225,7 +225,8 @@ def test_a_scatter_waits_for_another_primary(cluster: Clustered, client: httpx.C
     tensor = next(tensor for tensor in ranges if tensor.startswith(content_id(client, "led")) and ".0-" in tensor)
     cluster.kill(ranges[tensor].primary)
     for turn in range(2, 5):
-        answer = send(client, "led", [0], {"idempotency-key": f"led-{turn}"})
+        key = {"idempotency-key": f"led-{turn}"}
+        answer = acknowledged(lambda: send(client, "led", [0], key))  # noqa: B023
         assert answer.status_code == 200, answer.text
         body = {"data": {"tensor": "led"}, "indices": int64([1, 1], [0])}
         assert client.post("/gathernd", json=body).json()["output"]["values"] == [turn, turn]
