@@ -92,7 +92,8 @@ def measure(name: str, seconds: float, times: float, budget: str, together: bool
 
     def command(port: int) -> list[str]:
         flags = ["--memory-budget", budget, "--threads", str(len(served))]
-        return [*common.on(served), *common.gathernd_command(port), *flags]
+        executable, verb, *rest = common.gathernd_command(port)
+        return [*common.on(served), executable, verb, *flags, *rest]
 
     def ask(port: int, seconds: float, rate: float, connections: int) -> Seen:
         return generate(generating, port, sent, seconds, rate, connections)
