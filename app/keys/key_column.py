@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 KeyType: TypeAlias = Literal["int64", "uint64", "string"]
 Arrays: TypeAlias = tuple[NDArray[np.uint8], int, NDArray[np.uint8]]
-"""The bytes of the offsets, the step from one row to the next one (0 for integers), and the bytes of the keys."""
+"""The bytes of the offsets, the stride in bytes between the offsets of two rows (0 for integers), and the key bytes."""
 KEY_TYPES: Final[tuple[KeyType, ...]] = get_args(KeyType)
 _TAKEN_AT_ONCE: Final = 1 << 16
-"""Bytes of strings that are copied in one step, which takes 24 times as many."""
+"""Bytes of strings copied in one step, which needs 24 times as much memory."""
 
 
 class KeyColumn:
     """The keys of rows 0 to n - 1, over memory that the caller owns, such as a mapped file.
 
-    `dtype` is a KeyType. Integers are one array `keys`. Strings are UTF-8 in `keys` (uint8), where string i has the
-    bytes from `offsets[i]` to `offsets[i + 1]`; `offsets` is int64[n + 1], and empty for integers. Strings of a column
-    that changes have their `offsets` as int64[n, 2], the start and the stop of each: a row can change alone, and bytes
-    between strings are free. `offset_bytes` and `key_bytes` are the two arrays as uint8, and `arrays` is what the
-    functions of `app.keys.probe` take.
+    `dtype` is a KeyType. Integer keys are one array `keys`. String keys are UTF-8 in `keys` (uint8); string i is the
+    bytes from `offsets[i]` to `offsets[i + 1]`. `offsets` is int64[n + 1], and empty for integers. In a string column
+    that changes, `offsets` is int64[n, 2], the start and the end of each string: single rows can then change, and there
+    may be unused bytes between strings. `offset_bytes` and `key_bytes` are the two arrays as uint8; `arrays` are the
+    arguments for the functions of `app.keys.probe`.
     """
 
     __slots__ = ("arrays", "count", "dtype", "key_bytes", "keys", "offset_bytes", "offsets")
@@ -40,7 +40,7 @@ class KeyColumn:
 
     @classmethod
     def integers(cls, keys: NDArray[Any]) -> KeyColumn:
-        """Return the column of int64 or uint64 keys; int32 widens to int64.
+        """Return a column of int64 or uint64 keys; int32 is converted to int64.
 
         Raises ValueError for another dtype or more than one dimension.
         """
@@ -53,9 +53,10 @@ class KeyColumn:
 
     @classmethod
     def strings(cls, offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> KeyColumn:
-        """Return the column of the strings that `offsets` (int64[n + 1] or int64[n, 2]) cuts out of `octets` (uint8).
+        """Return a column of the strings that `offsets` (int64[n + 1] or int64[n, 2]) selects from `octets` (uint8).
 
-        Raises ValueError for other dtypes or shapes. `first_bad_offset` checks the values, which takes a pass.
+        Raises ValueError for other dtypes or shapes. The offsets themselves are not checked: `first_bad_offset` does
+        that in a separate pass.
         """
         fits = len(offsets) > 0 if offsets.ndim == 1 else offsets.shape[1:] == (2,)
         if offsets.dtype != np.int64 or not fits:
@@ -67,7 +68,7 @@ class KeyColumn:
 
     @classmethod
     def of_strings(cls, keys: Iterable[str | bytes]) -> KeyColumn:
-        """Return the column of these strings, copied."""
+        """Return a column that copies these strings."""
         texts = [key.encode() if isinstance(key, str) else key for key in keys]
         offsets = np.zeros(len(texts) + 1, np.int64)
         np.cumsum([len(text) for text in texts], out=offsets[1:])
@@ -77,13 +78,13 @@ class KeyColumn:
         return self.count
 
     def rows(self, start: int, stop: int) -> KeyColumn:
-        """Return the column of rows `start` to `stop`, over the same memory."""
+        """Return a column of rows `start` to `stop`, over the same memory."""
         if self.dtype == "string":
             return KeyColumn.strings(self.offsets[start : stop + (self.offsets.ndim == 1)], self.keys)
         return KeyColumn.integers(self.keys[start:stop])
 
     def take(self, rows: NDArray[np.int64]) -> KeyColumn:
-        """Return the column of the keys of `rows`, copied."""
+        """Return a column that copies the keys of `rows`."""
         if self.dtype != "string":
             return KeyColumn.integers(self.keys[rows])
         starts, stops = (side[rows] for side in self.bounds())
@@ -104,9 +105,9 @@ class KeyColumn:
         return KeyColumn.strings(offsets, octets)
 
     def packed(self) -> KeyColumn:
-        """Return the column of the same keys, with strings one behind the other from the first byte on.
+        """Return a column of the same keys whose strings are contiguous from the first byte on.
 
-        Copied if it has strings that lie elsewhere.
+        Copies the strings if they are not contiguous, and integers always.
         """
         if self.dtype != "string" or not self.count:
             return self.take(np.arange(self.count))
@@ -117,7 +118,7 @@ class KeyColumn:
         return KeyColumn.strings(offsets, self.keys[int(starts[0]) : int(stops[-1])])
 
     def tolist(self) -> list[int] | list[bytes]:
-        """Return the keys as Python's integers or bytes."""
+        """Return the keys as Python integers or bytes."""
         if self.dtype != "string":
             return list(self.keys.tolist())
         starts, stops = self.bounds()
@@ -125,15 +126,15 @@ class KeyColumn:
         return [octets[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
     def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where each string starts and where it stops in the bytes, as views."""
+        """Return the start and the end offset of each string, as views."""
         if self.offsets.ndim == 1:
             return self.offsets[:-1], self.offsets[1:]
         return self.offsets[:, 0], self.offsets[:, 1]
 
     def first_bad_offset(self) -> int:
-        """Return the position in `offsets`, flat, of the first that is less than its string's start, or -1.
+        """Return the flat position in `offsets` of the first bad offset, or -1.
 
-        One that is not within the bytes is bad, too.
+        An offset is bad if it is outside the key bytes, or if it is the end of a string and less than its start.
         """
         flat = self.offsets.reshape(-1)
         bad = (flat < 0) | (flat > len(self.keys))

@@ -1,8 +1,8 @@
-"""The index from key to row, in a buffer of the caller's, such as a mapped file.
+"""The index from key to row, in a buffer that the caller owns, such as a mapped file.
 
-One process changes an index while others read it. The caller brackets each change with a sequence, and a reader repeats
-a search during which the sequence moved: what a search returns meanwhile may be wrong, but is always -1 or a row of the
-column that it was given.
+One process changes an index while others read it. The caller increments a sequence before and after each change, and a
+reader repeats a search if the sequence has changed. A search during a change may return a wrong result, but always -1
+or a row of the given column.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from app.keys.key_column import KEY_TYPES, KeyColumn, KeyType
 
 _HEADER: Final = struct.Struct("<8sQ16sQ24x")
 _MOST_INSERTED_PLAIN: Final = 1 << 11
-"""Keys that the plain function inserts, in some 0.1 s; more of them wait for the compiled one while that is made."""
+"""Maximum number of keys for the plain insert, which takes about 0.1 s; longer inserts wait for the compiled one."""
 
 
 class IndexDamaged(ValueError):
-    """A buffer is not a key index, or not one of its size and type of keys."""
+    """The buffer is not a key index, or does not have the size or key type in its header."""
 
 
 class IndexFull(ValueError):
-    """An index has no room for a row: build a larger one aside, from the whole column."""
+    """The index has no room for a row: build a larger one from the whole column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Rows that repeat the key of an earlier row: how many, and the first ten, ascending."""
+    """Rows that repeat the key of an earlier row: their number, and the first ten in ascending order."""
 
     total: int = 0
     first: tuple[int, ...] = ()
 
     def __add__(self, later: Duplicates) -> Duplicates:
-        """Return those of a slice of rows and of a later slice together."""
+        """Combine the duplicates of a slice of rows with those of a later slice."""
         return Duplicates(self.total + later.total, (self.first + later.first)[: probe.FIRST_DUPLICATES])
 
 
 def new_seed() -> bytes:
-    """Return a random seed: 16 bytes, one for each content, and secret."""
+    """Return a random 16-byte seed. Use a new one for each content and keep it secret."""
     return secrets.token_bytes(SEED_BYTES)
 
 
 def build(
     column: KeyColumn, seed: bytes, capacity: int | None = None, buffer: NDArray[np.uint8] | None = None
 ) -> tuple[KeyIndex, Duplicates]:
-    """Return the index of a whole column, and the rows that repeat a key; these are not in the index.
+    """Return the index of a whole column, and the rows that repeat a key, which are not in the index.
 
-    `capacity` is the number of keys that it has room for (default: those of the column). `buffer` is uint8 of
-    `index_bytes(capacity)` and is overwritten; without it the memory is allocated.
+    `capacity` is the number of keys to make room for; it defaults to the size of the column. `buffer` is uint8 of
+    `index_bytes(capacity)` bytes and is overwritten; by default it is allocated.
     """
     room = len(column) if capacity is None else capacity
     index = KeyIndex.create(aligned_buffer(index_bytes(room)) if buffer is None else buffer, column.dtype, seed)
@@ -63,7 +63,7 @@ def build(
 
 
 def aligned_buffer(size: int) -> NDArray[np.uint8]:
-    """Return `size` zeros that begin at a cache line, so that each bucket has one."""
+    """Return `size` zero bytes aligned to a cache line, so that no bucket spans two lines."""
     room = np.zeros(size + LINE, np.uint8)
     start = -room.ctypes.data % LINE
     return room[start : start + size]
@@ -77,10 +77,10 @@ def hash_keys(column: KeyColumn, seed: bytes) -> NDArray[np.uint64]:
 
 
 class KeyIndex:
-    """An index over `buffer` (uint8): `create` makes an empty one, `open` takes one that is there.
+    """An index over `buffer` (uint8): `create` makes an empty one, `open` uses an existing one.
 
-    Columns are of its `dtype`, else a method raises ValueError. A method that changes the index needs a buffer that can
-    be written, and no other may run meanwhile.
+    Columns must have the index's `dtype`; otherwise methods raise ValueError. Methods that change the index need a
+    writable buffer, and must not run concurrently with any other method.
     """
 
     __slots__ = ("buffer", "capacity", "dtype")
@@ -92,9 +92,9 @@ class KeyIndex:
 
     @classmethod
     def create(cls, buffer: NDArray[np.uint8], dtype: KeyType, seed: bytes) -> KeyIndex:
-        """Make an empty index of all of `buffer`, whose size is `index_bytes` of some capacity.
+        """Create an empty index over the whole of `buffer`, whose size must be a value of `index_bytes`.
 
-        Raises ValueError if the buffer has no such size.
+        Raises ValueError for any other size.
         """
         buckets = len(buffer) // LINE - 1
         if buckets < 1 or len(buffer) % LINE or buffer.dtype != np.uint8 or not buffer.flags.c_contiguous:
@@ -106,7 +106,7 @@ class KeyIndex:
 
     @classmethod
     def open(cls, buffer: NDArray[np.uint8]) -> KeyIndex:
-        """Return the index that is in `buffer`. Raises IndexDamaged if its header does not fit its size."""
+        """Return the index in `buffer`. Raises IndexDamaged if its header does not match its size."""
         if len(buffer) < 2 * LINE or buffer.dtype != np.uint8 or not buffer.flags.c_contiguous:
             raise IndexDamaged(f"{len(buffer)} bytes are too few for a key index")
         magic, kind, _, buckets = _HEADER.unpack(buffer[:LINE].tobytes())
@@ -121,10 +121,11 @@ class KeyIndex:
     def find(
         self, column: KeyColumn, wanted: KeyColumn, out: NDArray[np.int64], start: int = 0, stop: int | None = None
     ) -> int:
-        """Write the row of each wanted key to `out`, -1 for a missing key; returns how many are missing.
+        """Write the row of each wanted key to `out`, or -1 if it is missing. Returns the number of missing keys.
 
-        With `start` and `stop`, only these places of `wanted` and `out`, so that threads can share the work. The GIL is
-        released. Only rows of `column` are returned. Raises ValueError if `out` is not int64 with a place for each key.
+        `start` and `stop` limit the search to these positions of `wanted` and `out`, so that threads can share the
+        work. The GIL is released. Only rows of `column` are returned. Raises ValueError unless `out` is an int64 array
+        with one item for each key.
         """
         stop = len(wanted) if stop is None else stop
         self._check(column)
@@ -139,11 +140,11 @@ class KeyIndex:
         )  # fmt: skip
 
     def insert(self, column: KeyColumn, start: int, stop: int) -> Duplicates:
-        """Insert rows `start` to `stop` of a column that holds all rows before them; returns those that repeat a key.
+        """Insert rows `start` to `stop` of a column that contains all earlier rows. Returns the rows that repeat a key.
 
-        These are not in the index. At a first start more than 2048 rows wait for the compiled function: only threads
-        that may wait insert as many. Raises IndexFull if `stop` is above the capacity; rows before the one that found
-        no room may be in the index then.
+        These rows are not in the index. While the compiled function is still being built, inserting more than 2048 rows
+        waits for it, so only a thread that may block should do so. Raises IndexFull if `stop` exceeds the capacity or a
+        row finds no free entry; earlier rows may then be in the index.
         """
         self._check(column)
         if not 0 <= start <= stop <= len(column):
@@ -159,18 +160,18 @@ class KeyIndex:
         return Duplicates(total, tuple(first[:total].tolist()))
 
     def remove(self, column: KeyColumn, rows: NDArray[np.int64]) -> int:
-        """Remove the keys of `rows`; returns how many were in the index.
+        """Remove the keys of `rows`. Returns how many were in the index.
 
-        The column still holds the keys of all rows: change the index first, and the column after it.
+        The column must still hold the keys of all rows: change the index before the column.
         """
         self._check(column)
         return probe.remove.run(self.buffer, *column.arrays, len(column), _int64(rows))
 
     def move(self, column: KeyColumn, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> int:
-        """Have the key of each row of `sources` found at that of `targets`; returns how many were in the index.
+        """Make the index map the key of each row in `sources` to the row in `targets`.
 
-        The column still holds the keys at `sources`. Raises ValueError if the two differ in length, or a target is no
-        row of the column.
+        Returns the number of keys found. The column must still hold the keys at `sources`. Raises ValueError if the two
+        arrays differ in length, or a target is not a row of the column.
         """
         self._check(column)
         sources, targets = _int64(sources), _int64(targets)

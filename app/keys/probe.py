@@ -1,10 +1,10 @@
-"""Reading and changing the buckets of a key index; see `app.keys.index_layout` for their layout.
+"""Read and change the buckets of a key index; see `app.keys.index_layout` for their layout.
 
-The functions here are the plain ones, in whose place the compiled ones are used once they are ready; what searches for
-many keys leaves the rest to the compiled one then. Arrays of bytes stand for everything: `index` is a whole index;
-`offsets`, `step` and `keys` are the `arrays` of a column, and `rows` says how many rows it has. No content of these
-arrays makes a function raise, read outside them or search through more than MOST_PROBES buckets: an entry counts only
-if its row is one of the column's and has the key.
+These are the plain functions, which are replaced by compiled ones once those are ready (see
+`app.compilation.until_compiled`). `hash_keys` and `find` then hand the rest of a running call to the compiled function.
+Arrays of bytes represent everything: `index` is a whole index; `offsets`, `step` and `keys` are the `arrays` of a
+column, and `rows` is its number of rows. Whatever these arrays contain, no function raises, reads outside them, or
+searches more than MOST_PROBES buckets: an entry counts only if its row is in the column and has the key.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from app.keys.siphash import siphash
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 FIRST_DUPLICATES: Final = 10
-"""Rows of duplicates that `insert` names."""
+"""Maximum number of duplicate rows that `insert` reports."""
 
 
 @UntilCompiled
 def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers, start: int, stop: int) -> None:
-    """Write the hashes of rows `start` to `stop` to `out`, as the int64 with the same bits; 0 for a torn string."""
+    """Write the hashes of rows `start` to `stop` to `out`, as int64 with the same bits; 0 for a torn string.
+
+    A string is torn if its offsets are outside the key bytes.
+    """
     for row in range(start, stop):
         if hash_keys.is_overtaken:
             hash_keys.run(offsets, step, keys, seed, out, row, stop)
@@ -43,9 +46,9 @@ def find(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int,
     wanted_offsets: Bytes, wanted_step: int, wanted_keys: Bytes, out: Integers, start: int, stop: int,
 ) -> int:  # fmt: skip
-    """Write the rows of wanted keys `start` to `stop` to the same places of `out`, -1 for a missing key.
+    """Write the rows of wanted keys `start` to `stop` to the same positions of `out`, or -1 for a missing key.
 
-    Returns how many are missing.
+    Returns the number of missing keys.
     """
     missing = 0
     for number in range(start, stop):
@@ -64,10 +67,10 @@ def find(
 def insert(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, start: int, stop: int, duplicates: Integers
 ) -> tuple[int, int]:  # fmt: skip
-    """Insert rows `start` to `stop`: how many of them repeat the key of an earlier row, and where it ended.
+    """Insert rows `start` to `stop`. Returns the number of rows that repeat an earlier key, and the row where it ended.
 
-    Rows that repeat a key are left out of the index, and `duplicates` has the first FIRST_DUPLICATES of them. It ends
-    before `stop` if a row finds no free entry.
+    Repeating rows are not inserted; the first FIRST_DUPLICATES of them are written to `duplicates`. It ends before
+    `stop` if a row finds no free entry.
     """
     repeated = 0
     for row in range(start, stop):
@@ -85,9 +88,9 @@ def insert(
 
 @UntilCompiled
 def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, removed: Integers) -> int:
-    """Remove the entries of the rows `removed`: how many were found.
+    """Remove the entries of the rows `removed`. Returns how many were found.
 
-    The column still holds the keys of all rows of the index. Keys that passed a removed one on their way move back.
+    The column must still hold the keys of all indexed rows. Keys that had passed a removed key on their way move back.
     """
     found = 0
     for row in removed.tolist():
@@ -106,9 +109,9 @@ def remove(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, remo
 def move(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, sources: Integers, targets: Integers
 ) -> int:  # fmt: skip
-    """Have the keys of the rows `sources`, which are still there in the column, found at `targets`.
+    """Make the index map the keys of the rows `sources` to `targets`. Returns the number of entries found.
 
-    Returns how many entries were found.
+    The column must still hold these keys at `sources`.
     """
     found = 0
     for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
@@ -122,7 +125,7 @@ def move(
 
 
 def _key(offsets: Bytes, step: int, keys: Bytes, row: int) -> bytes | None:
-    """The bytes of a key; None if its offsets are not within the bytes."""
+    """Return the bytes of a key, or None if its offsets are outside the key bytes."""
     if step == 0:
         return keys[8 * row : 8 * row + 8].tobytes()
     start, stop = struct.unpack("<qq", offsets[step * row : step * row + 16].tobytes())
@@ -130,7 +133,7 @@ def _key(offsets: Bytes, step: int, keys: Bytes, row: int) -> bytes | None:
 
 
 def _way(index: Bytes, key: bytes) -> tuple[NDArray[np.uint64], int, Iterator[int]]:
-    """The buckets, the fingerprint of a key, and the numbers of the buckets that it may be in."""
+    """Return the buckets, the fingerprint of a key, and the numbers of the buckets to search for it."""
     words = index[LINE:].view("<u8").reshape(-1, WORDS)
     hashed = siphash(key, index[16:32].tobytes())
     home = hashed * len(words) >> 64
@@ -151,7 +154,7 @@ def _find(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, key: 
 
 
 def _place(index: Bytes, key: bytes, row: int) -> bool:
-    """Write the entry of a key that is not there; False if there is no room for it."""
+    """Write the entry of a key that is not in the index. Returns False if there is no room."""
     words, fingerprint, way = _way(index, key)
     passed: list[int] = []
     for bucket in way:
@@ -172,7 +175,7 @@ def _add_to_passed(words: NDArray[np.uint64], buckets: Iterable[int], change: in
 def _fill_hole(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, hole: tuple[int, int]
 ) -> None:  # fmt: skip
-    """Move the nearest entry whose way passes a free one there, and go on with the entry that this frees."""
+    """Fill a free entry with the nearest entry that passed it on its way, and repeat for the entry that this frees."""
     words = index[LINE:].view("<u8").reshape(-1, WORDS)
     count = len(words)
     at = hole[0]
@@ -191,7 +194,7 @@ def _fill_hole(
 
 
 def _home(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, entry: int) -> int | None:
-    """The home of an entry, None if it is free or not one of the column's."""
+    """Return the home bucket of an entry, or None if the entry is free or does not match the column."""
     row = (entry & ROW_MASK) - 1
     key = _key(offsets, step, keys, row) if 0 <= row < rows else None
     if key is None:
@@ -203,7 +206,10 @@ def _home(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, entry
 def _entry_of_row(
     index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, row: int
 ) -> tuple[NDArray[np.uint64], list[int], tuple[int, int]] | None:
-    """The buckets, those that were passed, and the place of the entry with this row and its key's fingerprint."""
+    """Return the buckets, the numbers of the buckets passed, and the position of the entry for this row.
+
+    Returns None if no entry has this row and its key's fingerprint.
+    """
     key = _key(offsets, step, keys, row) if 0 <= row < rows else None
     if key is None:
         return None

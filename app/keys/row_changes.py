@@ -1,4 +1,4 @@
-"""Which rows keys that are added get, and which rows move when keys are removed: rows stay dense."""
+"""Assign rows to new keys, and move rows when keys are removed, so that rows stay dense."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from app.keys.key_index import build, new_seed
 
 
 def number_new_keys(wanted: KeyColumn, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Replace each -1 in `rows`, which `find` wrote for `wanted`, by the row that the missing key will have.
+    """Replace each -1 in `rows`, written by `find` for `wanted`, by the row that the missing key will get.
 
-    New keys get rows `count`, `count` + 1, ... by their first places in `wanted`, a repeated one the same row. Returns
-    these first places, ascending: `wanted.take` of them is what is appended to the column.
+    New keys get rows `count`, `count` + 1, ... in the order in which they first occur in `wanted`; repeated keys share
+    a row. Returns the positions of these first occurrences in ascending order: append `wanted.take` of them to the
+    column.
     """
     missing = np.flatnonzero(rows < 0)
     keys = wanted.take(missing)
@@ -27,10 +28,10 @@ def number_new_keys(wanted: KeyColumn, rows: NDArray[np.int64], count: int) -> N
 
 
 def fill_gaps(count: int, removed: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which rows move where when the distinct rows `removed` leave a table of `count`: sources and targets.
+    """Return the source and target rows of the moves after the distinct rows `removed` leave a table of `count` rows.
 
-    The rows behind the new end that stay move into the gaps before it, both ascending. Raises ValueError if a row is
-    repeated, or is not one of the table.
+    The remaining rows beyond the new end move into the gaps before it; both arrays are ascending. Raises ValueError if
+    a row is repeated or not in the table.
     """
     if len(removed) and not 0 <= removed.min() <= removed.max() < count:
         raise ValueError(f"removed rows are not within a table of {count}")
@@ -38,6 +39,6 @@ def fill_gaps(count: int, removed: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     if len(gone) != len(removed):
         raise ValueError("a row is removed twice")
     end = count - len(gone)
-    stays = np.ones(len(gone), np.bool_)  # of the rows behind the new end
+    stays = np.ones(len(gone), np.bool_)  # of the rows beyond the new end
     stays[gone[gone >= end] - end] = False
     return end + np.flatnonzero(stays), gone[gone < end]

@@ -1,10 +1,10 @@
-"""SipHash-1-3, the keyed hash of all keys; an integer is hashed as its eight bytes, little endian.
+"""SipHash-1-3, the keyed hash of all keys; an integer is hashed as its eight little-endian bytes.
 
-The hash decides which keys share a bucket, so a caller who could predict it could make each search long. Without the
-16-byte seed SipHash's output cannot be told from random numbers: that is its design, and rounds 1-3 are what Python,
-Rust and Ruby trust for their own tables. Multiply-and-mix hashes (wyhash, xxh3) are faster for long strings, but have
-known sets of inputs that collide under many or all seeds. Integers are hashed by the same function, because it costs
-less than the cache miss that follows.
+The hash decides which keys share a bucket, so a caller who could predict it could make every search long. Without the
+16-byte seed, SipHash's output is designed to be indistinguishable from random numbers. Python, Rust and Ruby use the
+1-3 variant for their own hash tables. Multiply-and-mix hashes (wyhash, xxh3) are faster for long strings, but have
+known sets of inputs that collide under many or all seeds. Integers use the same function, since it costs less than the
+cache miss that follows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 
 _MASK: Final = 2**64 - 1
 START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-"""The four words that the seed's two words are mixed into."""
+"""The four words that are combined with the two words of the seed."""
 
 
 def siphash(message: bytes, seed: bytes) -> int:
-    """Return SipHash-1-3 of a message under a 16-byte seed: 64 bits."""
+    """Return the 64-bit SipHash-1-3 of a message under a 16-byte seed."""
     low, high = int.from_bytes(seed[:8], "little"), int.from_bytes(seed[8:16], "little")
     v = [START[0] ^ low, START[1] ^ high, START[2] ^ low, START[3] ^ high]
     whole = len(message) // 8 * 8

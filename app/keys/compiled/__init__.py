@@ -1,1 +1,1 @@
-"""The compiled functions that take over from the plain ones in `app.keys`."""
+"""The compiled functions that replace the plain ones in `app.keys`."""

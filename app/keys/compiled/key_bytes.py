@@ -1,7 +1,7 @@
-"""The keys of a column in compiled code: where they are, their hashes, and whether two are equal.
+"""The keys of a column in compiled code: their locations, hashes and equality.
 
-A column is the address of its offsets, the bytes from one row's offsets to the next one's (`step`, 0 for integers), the
-address of its keys, and the size of the keys in bytes.
+A column is given as the address of its offsets, the stride in bytes from one row's offsets to the next (`step`, 0 for
+integers), the address of its keys, and the size of the keys in bytes.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from app.keys.compiled.siphash import hash_integer, hash_string
 
 @inlined
 def string_size(offsets: Address, step: int, size: int, row: int) -> int:
-    """Bytes of a string, or -1 if its offsets do not lie within the `size` bytes of the column."""
+    """Return the size of a string in bytes, or -1 if its offsets are outside the `size` bytes of the column."""
     start, stop = load_u64(offsets + step * row), load_u64(offsets + step * row + 8)
     return stop - start if 0 <= start <= stop <= size else -1
 
 
 @inlined
 def is_torn(offsets: Address, step: int, size: int, row: int) -> bool:
-    """Whether a row has a string whose offsets do not lie within the column."""
+    """Return whether a row has a string whose offsets are outside the column."""
     return step != 0 and string_size(offsets, step, size, row) < 0
 
 
 @inlined
 def hash_key(offsets: Address, step: int, keys: Address, size: int, row: int, low: int, high: int) -> int:
-    """The hash of a key under the two words of a seed, 0 if it is torn."""
+    """Return the hash of a key under the two words of a seed, 0 if the key is torn."""
     if step == 0:
         return hash_integer(load_u64(keys + 8 * row), low, high)
     start, stop = load_u64(offsets + step * row), load_u64(offsets + step * row + 8)
@@ -52,7 +52,7 @@ def equal_keys(
     offsets: Address, step: int, keys: Address, size: int, row: int,
     other_offsets: Address, other_step: int, other_keys: Address, other_size: int, other: int,
 ) -> bool:  # fmt: skip
-    """Whether a row of one column and one of another, of the same type, have the same key; a torn one has none."""
+    """Return whether two rows of two columns of the same type have equal keys. A torn key equals no other key."""
     if step == 0:
         return load_u64(keys + 8 * row) == load_u64(other_keys + 8 * other)
     return _equal_strings(

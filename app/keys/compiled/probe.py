@@ -1,8 +1,8 @@
-"""Reading and changing the buckets of a key index in compiled code; see `app.keys.probe`.
+"""Read and change the buckets of a key index in compiled code; see `app.keys.probe`.
 
-A search waits for memory three times: for the bucket, for the key of the row that it names, and for the bytes of a
-string. So `find` takes BLOCK keys at once through these steps one after another, and each step asks for the memory of
-the next one: the waits of a block overlap.
+A search waits for memory three times: for the bucket, for the key of the row in its entry, and for the bytes of a
+string. `find` therefore processes BLOCK keys together, step by step, and each step prefetches the memory for the next,
+so the waits of a block overlap.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from app.keys.compiled.key_bytes import equal_keys, hash_key, is_torn, string_si
 from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK, WORDS
 
 BLOCK: Final = 64
-"""Keys that are searched for at once. Measured with `benchmarks.kernels keys`."""
+"""Keys searched together. Measured with `benchmarks.kernels keys`."""
 _ENTRIES: Final = 0xFE
-"""The words of a bucket that are entries."""
+"""Bit mask of the words of a bucket that are entries."""
 _FINGERPRINT: Final = signed(2**64 - 1 - ROW_MASK)
 _WHOLE: Final = -1
 _MISSING: Final = -1
 _FARTHER: Final = -2
 _UNCLEAR: Final = -3
-"""In place of a row: the key is missing, may be in a bucket after this one, or in another entry of this one."""
+"""Results in place of a row: the key is missing, may be in a later bucket, or in another entry of this bucket."""
 _block_words: Final = stack_words(BLOCK)
 
 
@@ -61,7 +61,7 @@ def _search(
     index: Address, count: int, hashed: int, offsets: Address, step: int, keys: Address, size: int, rows: int,
     wanted_offsets: Address, wanted_step: int, wanted_keys: Address, wanted_size: int, number: int,
 ) -> int:  # fmt: skip
-    """The row of a key with this hash, or -1."""
+    """Return the row of a key with this hash, or -1."""
     fingerprint = hashed << ROW_BITS
     home = mulhi_u64(hashed, count)
     for _ in range(min(count, MOST_PROBES)):
@@ -82,7 +82,7 @@ def _search(
 
 @inner
 def _place(index: Address, count: int, hashed: int, row: int) -> bool:
-    """Write the entry of a key that is not there; False if there is no room for it."""
+    """Write the entry of a key that is not in the index. Returns False if there is no room."""
     home = mulhi_u64(hashed, count)
     at = home
     for passed in range(min(count, MOST_PROBES)):
@@ -98,7 +98,7 @@ def _place(index: Address, count: int, hashed: int, row: int) -> bool:
 
 @inner
 def _add_to_passed(index: Address, count: int, home: int, passed: int, change: int) -> None:
-    """Add `change` to the overflow counts of the `passed` buckets from `home` on."""
+    """Add `change` to the overflow counts of `passed` buckets, starting at `home`."""
     for _ in range(passed):
         bucket = _bucket(index, home)
         store_u64(bucket, load_u64(bucket) + change)
@@ -107,7 +107,7 @@ def _add_to_passed(index: Address, count: int, home: int, passed: int, change: i
 
 @inner
 def _entry_of_row(index: Address, count: int, hashed: int, row: int) -> tuple[Address, int]:
-    """The address of the entry with this row and the fingerprint of this hash, 0 if there is none; buckets passed."""
+    """Return the address of the entry with this row and hash (0 if there is none), and the number of buckets passed."""
     at = mulhi_u64(hashed, count)
     wanted = hashed << ROW_BITS | (row + 1)
     for passed in range(min(count, MOST_PROBES)):
@@ -126,7 +126,7 @@ def _fill_hole(
     index: Address, count: int, low: int, high: int, offsets: Address, step: int, keys: Address, size: int, rows: int,
     hole: Address, hole_bucket: int,
 ) -> None:  # fmt: skip
-    """Move the nearest entry whose way passes a free one there, and go on with the entry that this frees."""
+    """Fill a free entry with the nearest entry that passed it on its way, and repeat for the entry that this frees."""
     at = hole_bucket
     for _ in range(min(count, MOST_PROBES) - 1):
         if load_u64(_bucket(index, at)) == 0:
@@ -214,7 +214,7 @@ def find(
 
 @inlined
 def _first_alike(buckets: Address, count: int, at: int, hashed: int, rows: int) -> int:
-    """The row of the first entry of a bucket with the fingerprint of a hash, _MISSING, _FARTHER or _UNCLEAR."""
+    """Return the row of a bucket's first entry with the fingerprint of `hashed`, or _MISSING, _FARTHER or _UNCLEAR."""
     bucket = _bucket(buckets, at)
     alike = find_words(bucket, hashed << ROW_BITS, _FINGERPRINT) & _ENTRIES
     if alike != 0:
