@@ -1,1 +1,1 @@
-"""Typed tensors: the table of dtypes, flat arrays with a shape, and the calls made of them."""
+"""Typed tensors: the table of dtypes, flat arrays with a shape, and the parsed calls that contain them."""

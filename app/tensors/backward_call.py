@@ -1,4 +1,4 @@
-"""The gradient of a gather as `app.requests` reads it from a document: typed, but not yet validated."""
+"""The gradient of a gather as parsed by `app.requests`: typed, but not yet validated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from app.tensors.tensor import Tensor
 
 @dataclass(slots=True)
 class BackwardCall(AnyCall):
-    """One request. `shape` is the shape of the gather's data, or the name of a resident tensor that has it."""
+    """One request for a gradient. `shape` is the shape of the gather's data, or the name of a resident tensor with that
+    shape.
+    """
 
     operator: BackwardName
     indices: Tensor
@@ -24,9 +26,9 @@ class BackwardCall(AnyCall):
     device: Device = "auto"
     shape_pointer: str = "/data_shape"
     batch_dims: int = 0
-    """Batch dimensions, in the dialects of Gather that have them as well as an axis."""
+    """Batch dimensions, in those dialects of Gather that have them in addition to an axis."""
 
     def dtype_pointer(self, number: int) -> str:
-        """Pointer to the field that determines the type of the outputs."""
+        """Return the pointer to the field that determines the type of the outputs."""
         del number
         return self.grad_output.dtype_pointer

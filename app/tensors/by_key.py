@@ -1,4 +1,4 @@
-"""Fields of a request that names rows by key: among them, what to do with keys that the table lacks."""
+"""Fields of a request that names rows by key, such as what to do with keys that the table lacks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from app.tensors.tensor import Tensor
 KEYS: Final = "keys"
 """Name of the input with keys, which replaces indices."""
 FOUND: Final = "found"
-"""Name of the output that says which keys the table has: bool, with the shape of the keys."""
+"""Name of the output that reports which keys the table has: bool, with the shape of the keys."""
 KEY_FIELDS: Final = ("missing", "missing_row", FOUND)
-"""Fields that belong to a request with keys."""
+"""Fields that exist only in requests with keys."""
 Missing = Literal["error", "fill", "row"]
-"""What to return for a key that the table lacks: an error; a row of one fill value; or another row."""
+"""What to return for a key that the table lacks: an error, a row of one fill value, or another row."""
 MISSING: Final[tuple[Missing, ...]] = get_args(Missing)
 
 
@@ -28,7 +28,7 @@ class ItemOfRequest(Protocol):
         ...
 
     def item(self, dtype: DType) -> Tensor:
-        """The value as a tensor of one item. Raises value_not_representable."""
+        """Return the value as a tensor of one item. Raises value_not_representable."""
         ...
 
 
@@ -45,7 +45,7 @@ class NamedRow:
 class ByKey:
     """The fields of a request with keys. `missing_row` is set if `missing` is "row".
 
-    `found` asks for the output that says which keys the table has.
+    `found` requests the output that reports which keys the table has.
     """
 
     missing: Missing = "error"

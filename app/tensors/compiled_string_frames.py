@@ -1,6 +1,7 @@
-"""Strings in frames, read, measured and copied in compiled code: none becomes a Python object.
+"""Read, measure and copy strings in frames, in compiled code that creates no Python objects.
 
-What follows `starts` checks each frame (see `string_frames`) against the end of `octets`, whoever made the two.
+Functions that follow `starts` check each frame (see `string_frames`) against the end of `octets`, so they are safe for
+any input.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def read_frames(octets: Bytes, wanted: int, starts: Integers) -> tuple[int, int,
 
 @inner
 def frame_size(base: Address, size: int, start: int) -> int:
-    """Bytes of the frame at `start`, or -1 where it is not within the `size` bytes at `base`."""
+    """Return the bytes of the frame at `start`, or -1 if it is not within the `size` bytes at `base`."""
     if start < 0 or start > size - HEAD:
         return -1
     length = HEAD + load_u32(base + start)

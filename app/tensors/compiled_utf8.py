@@ -1,4 +1,4 @@
-"""Whether bytes are UTF-8 (RFC 3629), in compiled code."""
+"""Check for valid UTF-8 (RFC 3629), in compiled code."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from app.compilation.decorators import inner
 from app.compilation.intrinsics import Address, Integers, count_trailing_zeros, int64, load_u8, load_u64, lshr
 
 _HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80
-"""Of eight bytes: clear in those that are ASCII."""
+"""Mask for eight bytes: the high bit of each, which is clear in ASCII."""
 _BLOCK: Final = 16
-# What may follow, as shifts in a word of `_NEXT`: nothing any more, any character, so many bytes from 80 to BF, and
-# those after E0, ED, F0 and F4, of which the first has a smaller range.
+# The states of the decoder, as shifts in a word of `_NEXT`: error, start of a character, one to three more bytes from
+# 80 to BF, and the states after E0, ED, F0 and F4, in which the next byte has a smaller range.
 _BAD, _ANY, _ONE, _TWO, _THREE, _E0, _ED, _F0, _F4 = range(0, 54, 6)
 
 
 def _transitions() -> Integers:
-    """For each byte a word: 6 bits at each of the shifts above, what may follow the byte where that may."""
+    """Return a word for each byte value. Its 6 bits at the shift of a state are the next state."""
     ranges = (
         (_ANY, 0x00, 0x7F, _ANY),
         (_ANY, 0xC2, 0xDF, _ONE),
@@ -48,9 +48,9 @@ _NEXT: Final = _transitions()
 
 @inner
 def is_utf8(base: Address, place: int, stop: int, end: int) -> bool:
-    """Whether the bytes from `place` to `stop` are UTF-8; those up to `end` may be looked at.
+    """Return whether the bytes from `place` to `stop` are UTF-8. Bytes up to `end` must be readable.
 
-    Of text that is not ASCII each byte is one shift of a word, without a branch that could be guessed wrong.
+    Text other than ASCII costs one shift per byte, without a branch that could be mispredicted.
     """
     state = int64(_ANY)
     while place < stop:

@@ -1,7 +1,7 @@
-"""The values of a narrow float type in order, and the midpoints at which rounding changes.
+"""The ordered values of a narrow float type, and the midpoints at which rounding changes.
 
 In every type the non-negative finite values have the bits 0, 1, 2, ... in ascending order. So the bits of the value
-nearest to x are the number of midpoints below x; at a midpoint, round to the neighbor with even bits.
+nearest to x equal the number of midpoints below x. At a midpoint, round to the neighbor with even bits.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ _finfo: Final[Any] = ml_dtypes.finfo
 
 
 def bits_of(dtype: DType, number: float) -> int:
-    """The bits of a number in the float type; the number may be an infinity or a NaN."""
+    """Return the bits of a number in the float type. The number may be an infinity or a NaN."""
     with np.errstate(all="ignore"):
         return int(np.array([number]).astype(dtype.numpy).view(f"u{dtype.item_size}")[0])
 
 
 def largest(dtype: DType) -> float:
-    """The largest finite value."""
+    """Return the largest finite value."""
     return float(_finfo(dtype.numpy).max)
 
 
 def fraction_bits(dtype: DType) -> int:
-    """Bits of the fraction, without the leading 1."""
+    """Return the number of fraction bits, without the leading 1."""
     return int(_finfo(dtype.numpy).nmant)
 
 
 def exponent_bias(dtype: DType) -> int:
-    """The exponent bias."""
+    """Return the exponent bias."""
     return has_zero(dtype) - int(_finfo(dtype.numpy).minexp)
 
 
 def has_zero(dtype: DType) -> bool:
-    """Whether bits 0 mean 0, and exponent 0 means subnormal values."""
+    """Return whether bits 0 mean the value 0 and exponent 0 means subnormal values."""
     return bool(np.zeros(1, dtype.numpy).astype(np.float64)[0] == 0)
 
 
 def too_large(dtype: DType) -> float:
-    """The midpoint between the largest finite value and the next one, which the type lacks."""
+    """Return the midpoint between the largest finite value and the value that would follow it."""
     info = _finfo(dtype.numpy)
     return largest(dtype) + 2.0 ** int(info.maxexp - info.nmant - 2)
 
 
 def is_signed(dtype: DType) -> bool:
-    """Whether the type has negative values."""
+    """Return whether the type has negative values."""
     return float(_finfo(dtype.numpy).min) < 0
 
 
 def has_infinity(dtype: DType) -> bool:
-    """Whether the type has infinities."""
+    """Return whether the type has infinities."""
     with np.errstate(all="ignore"):
         return bool(np.isinf(np.array([np.inf]).astype(dtype.numpy).astype(np.float64))[0])
 
 
 @cache
 def middles(dtype: DType) -> NDArray[np.float64]:
-    """The midpoints of a type of at most 16 bits; the last one is `too_large`."""
+    """Return the midpoints of a type with at most 16 bits. The last one is `too_large`."""
     bits: NDArray[Any] = np.arange(bits_of(dtype, largest(dtype)) + 1, dtype=f"u{dtype.item_size}")
     numbers = bits.view(dtype.numpy).astype(np.float64)
     found: NDArray[np.float64] = np.append((numbers[:-1] + numbers[1:]) / 2, too_large(dtype))

@@ -1,4 +1,4 @@
-"""A parsed request before validation. `app.requests` builds it from a document, `app.services` runs it."""
+"""A parsed request before validation. `app.requests` builds it from a document, and `app.services` runs it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from app.tensors.tensor import Tensor
 Device = Literal["auto", "cpu", "gpu"]
 DEVICES: tuple[Device, ...] = ("auto", "cpu", "gpu")
 Encoding = Literal["values", "base64"]
-"""How a JSON answer encodes the items of its output (`output_encoding`)."""
+"""The encoding of output items in a JSON response (`output_encoding`)."""
 OutputDType = Literal["float16", "bfloat16", "float32", "float64"]
-"""The types that a request may ask for as type of a float output (`output_dtype`)."""
+"""The types that a request may choose for a float output (`output_dtype`)."""
 OutOfBounds = Literal["error", "clip", "wrap", "fill"]
-"""What to do with a component that is still out of bounds after the dialect's own wrap: an error; the nearest valid
-index; the index modulo the size of the axis; or a slice of one fill value.
+"""How to handle a component that is still out of bounds after the dialect's own wrap. The options are an error, the
+nearest valid index, the index modulo the size of the axis, or a slice of one fill value.
 """
 OUT_OF_BOUNDS: Final[tuple[OutOfBounds, ...]] = get_args(OutOfBounds)
 
 
 OUTPUT: Final = "output"
-"""Name of the output of an operator that has one output."""
+"""Name of the output of an operator that has only one."""
 
 
 class TableRead(NamedTuple):
@@ -38,7 +38,7 @@ class TableRead(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class AnyCall:
-    """Fields of every request: whether it asks for the plan and route instead of the output.
+    """Fields of every request. `explain` requests the plan and route instead of the output.
 
     `at` is the pointer to the parent of its fields: "" in JSON, `/query`, or `/parameters`.
     """
@@ -47,7 +47,7 @@ class AnyCall:
     at: str = ""
 
     def pointer(self, field: str) -> str:
-        """Pointer to a field that is not a tensor."""
+        """Return the pointer to a field other than a tensor."""
         return f"{self.at}/{field}"
 
 
@@ -55,8 +55,8 @@ class AnyCall:
 class ReadingCall(AnyCall):
     """Fields that gathers and lookups share.
 
-    `fill_value` is for `out_of_bounds` and `missing` "fill": None stands for 0, false or "". `output_dtype` is the type
-    of the output, None for the type of the data.
+    `fill_value` is used if `out_of_bounds` or `missing` is "fill"; None stands for 0, false or "". `output_dtype` is
+    the type of the output; None means the type of the data.
     """
 
     out_of_bounds: OutOfBounds = "error"
@@ -69,10 +69,10 @@ class Call(ReadingCall):
     """One request to an operator. `data` is a tensor or the name of a resident tensor.
 
     With `by_key` the data is resident, and `indices` are keys of its rows. `parameters` has the values of the
-    signature's parameters, in their order; `batch_dims` is the field beside an axis. `further` has the inputs after the
-    indices by name: tensors or names of resident tensors. `reduction` is that of a scatter. `over_limit` is a limit
-    that an item exceeded while it was read; it is raised together with other limits, after the operator's rules on
-    types and shapes.
+    signature's parameters, in order; `batch_dims` is the field of that name in dialects that also have an axis.
+    `further` maps the inputs after the indices to tensors or names of resident tensors. `reduction` is for scatters.
+    `over_limit` is the error for a limit that an item exceeded while it was parsed; it is raised together with other
+    limits, after the operator's rules on types and shapes.
     """
 
     operator: OperatorName
@@ -89,26 +89,26 @@ class Call(ReadingCall):
     by_key: ByKey | None = None
 
     def resident_pointer(self, name: str) -> str:
-        """Pointer to the name of a resident tensor that replaces an input."""
+        """Return the pointer to the name of a resident tensor that replaces an input."""
         if name == "data":
             return self.data_pointer
         return self.pointer(name) if self.at else f"/{name}/tensor"
 
     def dtype_pointer(self, number: int) -> str:
-        """Pointer to the field that determines the type of the output."""
+        """Return the pointer to the field that determines the type of the output."""
         del number
         return self.data_pointer if isinstance(self.data, str) else self.data.dtype_pointer
 
 
 @dataclass(slots=True)
 class Answer:
-    """The answer of any operator, independent of the format.
+    """The response of any operator, independent of the format.
 
-    `outputs` are the tensors by name, in order: `output`, those of a gradient, or those of a lookup whose outputs are
-    not joined; then `found`, if a request by key asks for it. `dialect` is "" for a lookup, which has none. `data_etag`
-    and `data_version` are those of resident data. `replaced` counts the components that were out of bounds; None if
-    that is an error. `missing` counts the keys that the table lacks; None if rows are named by position. `tables` has
-    the tensor that each feature of a lookup read.
+    `outputs` are the tensors by name, in order: `output`, the outputs of a gradient, or those of a lookup that does not
+    join them; then `found`, if a request by key asks for it. `dialect` is "" for a lookup, which has none. `data_etag`
+    and `data_version` describe resident data. `replaced` is the number of components that were out of bounds; None if
+    such components are errors. `missing` is the number of keys that the table lacks; None if rows are named by
+    position. `tables` has the tensor that each feature of a lookup read.
     """
 
     outputs: dict[str, Tensor]
@@ -127,7 +127,7 @@ class Answer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts by name, if the answer has them: replaced components and missing keys."""
+        """The counts that the response has, by name: replaced components and missing keys."""
         counted = {"replaced": self.replaced, "missing": self.missing}
         return {name: count for name, count in counted.items() if count is not None}
 

@@ -1,4 +1,4 @@
-"""Keys of a table as an upload announces them: their form and their number of bytes."""
+"""The keys of a table as announced by an upload: their type and size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.tensors.dtypes import DTYPES, DType
 class KeysSpec:
     """Uploaded keys: their type, their number, and for strings the total bytes of their text.
 
-    Strings arrive as offsets, int64[count + 1], then their UTF-8. `swap` says that integers are big endian.
+    Strings are sent as offsets, int64[count + 1], followed by their UTF-8. `swap` says that integers are big-endian.
     """
 
     dtype: Literal["int64", "uint64", "string"]
@@ -22,7 +22,7 @@ class KeysSpec:
 
     @property
     def stored(self) -> tuple[DType, tuple[int, ...]]:
-        """Type and shape of the tensor that the keys make."""
+        """Type and shape of the tensor that holds the keys."""
         if self.dtype == "string":
             return DTYPES["uint8"], (8 * (self.count + 1) + self.string_bytes,)
         return DTYPES[self.dtype], (self.count,)

@@ -1,7 +1,7 @@
 """Packed items: a tensor's row-major little-endian bytes, as in base64, raw bodies and binary formats.
 
-bool is one byte, 0 or 1. Strings use the inference protocol's BYTES framing, a little-endian uint32 length and then
-UTF-8 for each; they are not copied (see `PackedStrings`).
+A bool is one byte, 0 or 1. Strings use the BYTES framing of the inference protocol: each is a little-endian uint32
+length, followed by UTF-8. They are not copied (see `PackedStrings`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_BYTES: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
 _NO_STARTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 _PORTION: Final = 1 << 20
 _FEW: Final = 8
-"""Number of sizes whose product is a short integer: at most 504 bits."""
+"""Number of sizes whose product is still a short integer: at most 504 bits."""
 
 
 BOOL_HINT: Final = "Send each bool as one byte, 0 or 1."
@@ -34,15 +34,15 @@ UTF8_HINT: Final = "Send each string in UTF-8."
 
 
 def view_of(raw: Buffer) -> NDArray[np.uint8]:
-    """View `raw` as the one array type that compiled functions accept."""
+    """View `raw` as the only array type that compiled functions accept."""
     view = np.frombuffer(raw, _BYTE) if len(raw) else _NO_BYTES
-    if type(raw) is not bytes:  # of which a view is read-only anyway
+    if type(raw) is not bytes:  # a view of bytes is already read-only
         view.flags.writeable = False
     return view
 
 
 def packed_size_hint(dtype: DType, shape: Sequence[int], given: int) -> str:
-    """The hint for `given` packed bytes that do not match `shape`."""
+    """Return the hint for `given` packed bytes that do not match `shape`."""
     count = bounded_product(shape, 2**63)
     if count >= 2**63 or dtype.kind == "string":
         asked = f"{items_text(shape)} of {dtype.name}"
@@ -63,10 +63,10 @@ def unpack(
     name: str = "",
     pointers: tuple[str, str, str] = ("", "", ""),
 ) -> Tensor:
-    """Make the tensor `name` of packed bytes; `pointers` locate its items, its shape and its type.
+    """Make the tensor `name` from packed bytes. `pointers` locate its items, shape and type.
 
-    Its array shares the memory of `raw` if that is aligned, and so do octets of strings. `memory` is charged for
-    copies. Raises element_count_mismatch and value_not_representable, and what charging raises.
+    Its array shares the memory of `raw` if that is aligned; octets of strings always do. Copies are charged to
+    `memory`. Raises element_count_mismatch and value_not_representable. Errors of `memory.charge` propagate.
     """
     if dtype.kind == "string":
         return _unpack_strings(dtype, shape, raw, memory, name, pointers)
@@ -88,13 +88,13 @@ def unpack(
 
 
 def _wrong_size(dtype: DType, shape: tuple[int, ...], name: str, pointer: str, what: str, given: int) -> GatherError:
-    """The error for `given` packed bytes that do not match the shape."""
+    """Return the error for `given` packed bytes that do not match the shape."""
     hint = packed_size_hint(dtype, shape, given)
     return GatherError("element_count_mismatch", _named(name, what), pointer=pointer, hint=hint)
 
 
 def _wrong_item(name: str, what: str, place: Place, hint: str) -> GatherError:
-    """The error for an item that its type cannot represent."""
+    """Return the error for an item that its type cannot represent."""
     return GatherError("value_not_representable", _named(name, what), places=[place], hint=hint)
 
 
@@ -103,7 +103,7 @@ def _named(name: str, what: str) -> str:
 
 
 def first_no_bool(octets: NDArray[np.uint8]) -> int:
-    """Number of the first byte that is neither 0 nor 1, or -1."""
+    """Return the number of the first byte other than 0 and 1, or -1."""
     if octets.max(initial=0) > 1:
         for start in range(0, len(octets), _PORTION):
             wrong = octets[start : start + _PORTION] > 1
@@ -113,9 +113,9 @@ def first_no_bool(octets: NDArray[np.uint8]) -> int:
 
 
 def packed_bytes(tensor: Tensor, memory: Memory = UNCOUNTED) -> memoryview:
-    """The packed bytes of a tensor. Strings are packed into new memory, which `memory` is charged with first.
+    """Return the packed bytes of a tensor. Strings are packed into new memory, which is first charged to `memory`.
 
-    Raises what charging raises, and tensor_damaged.
+    Raises tensor_damaged. Errors of `memory.charge` propagate.
     """
     if isinstance(tensor, PackedStrings):
         return tensor.packed(memory.charge)
@@ -124,7 +124,9 @@ def packed_bytes(tensor: Tensor, memory: Memory = UNCOUNTED) -> memoryview:
 
 
 def bounded_product(shape: Sequence[int], bound: int) -> int:
-    """prod(shape) if it is less than `bound`, else some number of at least `bound`; never a huge integer."""
+    """Return prod(shape) if it is less than `bound`, else some number of at least `bound`. Never computes huge
+    integers.
+    """
     if len(shape) <= _FEW:
         return prod(shape)
     if 0 in shape:
@@ -138,7 +140,7 @@ def bounded_product(shape: Sequence[int], bound: int) -> int:
 
 
 def items_text(shape: Sequence[int]) -> str:
-    """The number of items of `shape` as text for an error; absurdly long numbers are not written out."""
+    """Return the number of items of `shape` as text for an error. Very long numbers are not written out."""
     count = bounded_product(shape, 2**63)
     return f"{count} items" if count < 2**63 else "more than 2^63 items"
 
@@ -147,7 +149,7 @@ def _unpack_strings(
     dtype: DType, shape: tuple[int, ...], raw: Buffer, memory: Memory, name: str, pointers: tuple[str, str, str]
 ) -> PackedStrings:
     wanted = min(bounded_product(shape, len(raw) + 1), len(raw) + 1)
-    room = min(wanted, len(raw) // HEAD)  # there are no more, whatever is asked for
+    room = min(wanted, len(raw) // HEAD)  # `raw` cannot hold more frames
     memory.charge(_NO_STARTS.itemsize * room)
     starts = np.empty(room, np.int64)
     octets = view_of(raw)

@@ -12,31 +12,31 @@ from app.tensors.operator_signature import Signature
 from app.tensors.tensor import Tensor
 
 Pooling = Literal["none", "sum", "mean", "max"]
-"""How to combine the rows of a bag: keep each row, or reduce them to one."""
+"""How to combine the rows of a bag: keep every row, or reduce them to one."""
 POOLINGS: Final[tuple[Pooling, ...]] = get_args(Pooling)
 LOOKUP: Final = "lookup"
-"""Name of the route, of the inference protocol's model, and of the member with everything except arrays."""
+"""Name of the route, of the model in the inference protocol, and of the member that holds all fields except arrays."""
 ARRAYS: Final = ("indices", KEYS, "offsets", "weights")
-"""The arrays that a feature may have, in the order of validation: either indices or keys."""
+"""The arrays that a feature may have, in the order of validation. A feature has either indices or keys."""
 
 
 ROWS_OF_BAGS: Final = ("padding_index", "default_index")
-"""The fields of a pooled feature that name a row: the padding entry, and the row of an empty bag."""
+"""The fields of a pooled feature that name a row: the entry used as padding, and the row of an empty bag."""
 
 
 def found_name(number: int) -> str:
-    """Name of the output that says which keys of a feature its table has."""
+    """Return the name of the output that reports which keys of a feature its table has."""
     return f"{number}.{FOUND}"
 
 
 @dataclass(slots=True)
 class Feature:
-    """Rows of the resident tensor `tensor`: `indices`, and for pooling the offset of each bag.
+    """Rows of the resident tensor `tensor`, named by `indices`. For pooling, `offsets` has the start of each bag.
 
     With `by_key` the indices are keys of rows. With `include_last_offset` the offsets have one more entry, the number
-    of indices. Entries equal to `padding_index` are skipped, and the row of an empty bag is `default_index`.
+    of indices. Entries equal to `padding_index` are skipped. `default_index` is the row for an empty bag.
 
-    `pointer` locates its fields that are not arrays, such as `/features/3`.
+    `pointer` locates its fields other than arrays, such as `/features/3`.
     """
 
     tensor: str
@@ -70,7 +70,7 @@ class LookupCall(ReadingCall):
     concat: bool = True
 
     def dtype_pointer(self, number: int) -> str:
-        """Pointer to the field that determines the type of output `number`."""
+        """Return the pointer to the field that determines the type of output `number`."""
         return f"{self.features[number].pointer}/tensor"
 
 
@@ -84,4 +84,4 @@ LOOKUP_SIGNATURE: Final = Signature(
     residents=(),
     schema=("LookupRequest", "A lookup: rows of many resident tensors in one request, single or as pooled bags."),
 )
-"""It has no inputs except the arrays of its features, and no dialects."""
+"""A lookup has no inputs except the arrays of its features, and no dialects."""

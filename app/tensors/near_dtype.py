@@ -1,4 +1,4 @@
-"""Guess the element type that an unknown name means, for hints of errors."""
+"""Guess which element type an unknown name means, for hints in errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _USUAL_NAMES: Final[Mapping[str, str]] = {
     "u4": "uint32",
     "?": "bool",
 }
-"""Names of types in other languages and libraries. i8 and u8 count bits, as in Rust and safetensors."""
+"""Type names from other languages and libraries. i8 and u8 are absent: they count bits, as in Rust and safetensors."""
 _PREFIXES: Final = ("torch.", "np.", "numpy.", "tf.", "jnp.")
 _POSITIONS: Final = ("indices", "offsets")
 POSITION_TYPE: Final = "int64"
@@ -56,18 +56,18 @@ POSITION_TYPE: Final = "int64"
 
 
 def holds_positions(name: str) -> bool:
-    """Whether a tensor holds positions, by its name, such as `indices`, `features/0/offsets` or `0.indices`."""
+    """Return whether a tensor holds positions, by its name, such as `indices`, `features/0/offsets` or `0.indices`."""
     return name.replace("/", ".").rpartition(".")[2] in _POSITIONS
 
 
 def near_dtype(given: str) -> str | None:
-    """The name in `DTYPES` that `given` most likely means, None if none is similar."""
+    """Return the closest match for `given` in `DTYPES`, or None if nothing is close."""
     if len(given) > MOST_CHARACTERS:
         return None
     name = given.strip()
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
-    if name[:1] in ("<", ">", "=", "|"):  # NumPy's, in bytes
+    if name[:1] in ("<", ">", "=", "|"):  # NumPy codes, which count bytes
         known = next((row.name for row in DTYPES.values() if row.npy == name[1:]), None)
         return known or _USUAL_NAMES.get(name[1:].lower())
     row = BY_OIP.get(name.upper()) or BY_SAFETENSORS.get(name.upper())
@@ -78,10 +78,10 @@ def near_dtype(given: str) -> str | None:
 
 
 def hint_for_dtype(given: str, names: Mapping[str, str] | None = None, of: str = "data") -> str:
-    """Say what to write in place of `given`, which is not a type.
+    """Return the hint for `given`, which is not the name of a type.
 
-    `names` maps the names in `DTYPES` to those of a format; without it each type has its own name. `of` is the name of
-    the tensor: positions always get the type of positions.
+    `names` maps the names in `DTYPES` to the names of a format, which default to the same names. `of` is the name of
+    the tensor. If it holds positions, the hint always suggests `POSITION_TYPE`.
     """
     known = dict(zip(DTYPES, DTYPES, strict=True)) if names is None else names
     if holds_positions(of):

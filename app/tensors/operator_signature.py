@@ -1,6 +1,6 @@
-"""The signature of an operator: the names that a format needs to read its requests.
+"""The signature of an operator: the names that a format needs to parse its requests.
 
-The rows of `app.operators.registry` hold one each; `formats` and `store` know nothing else of an operator.
+Each row of `app.operators.registry` has one. `formats` and `store` know nothing else about an operator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPERATOR_NAMES: Final[tuple[OperatorName, ...]] = get_args(OperatorName)
 
 
 class Parameter(NamedTuple):
-    """An integer parameter of an operator, with its name in requests and its default."""
+    """An integer parameter of an operator: its name in requests, its description, and its default."""
 
     name: str
     description: str
@@ -40,7 +40,7 @@ Reduction = Literal["none", "add", "mul", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)
 Kind = Literal["gather", "scatter", "gradient", "lookup", "table_scatter"]
 """The family of a request. All have inputs, parameters, dialect and device. A gather also has `READING_FIELDS`, a
-scatter `reduction`; a lookup has features; a table_scatter changes a resident tensor.
+scatter `reduction`, and a lookup features. A table_scatter changes a resident tensor.
 """
 READING_FIELDS: Final = ("out_of_bounds", "fill_value", "output_dtype")
 """Fields that gathers and lookups have in addition to their inputs."""
@@ -57,10 +57,10 @@ DEFAULT_DIALECT: Final = "onnx-13"
 
 @dataclass(frozen=True)
 class DialectFields:
-    """How requests of one dialect differ from those of the operator's other dialects.
+    """The differences between requests of one dialect and those of the operator's other dialects.
 
-    `needs_parameter` says that the first parameter has no default; `batch_dims` that the field exists beside it;
-    `fills` that slices out of bounds are filled by default.
+    `needs_parameter`: the first parameter has no default. `batch_dims`: that field exists in addition to the parameter.
+    `fills`: slices out of bounds are filled by default.
     """
 
     needs_parameter: bool = False
@@ -72,10 +72,9 @@ class DialectFields:
 class Signature:
     """The fields of requests to an operator: its name, parameters, inputs in order, and dialects.
 
-    A request may leave out the inputs that are `optional`, and name a resident tensor for those in `residents`.
-    `reductions` are those of each dialect of a scatter; `dialect_fields` is how requests of some dialects differ.
-    `schema` is the name and description of the requests in OpenAPI. If `keyed`, a request may have keys in place of
-    indices.
+    A request may omit the `optional` inputs, and may name a resident tensor for those in `residents`. `reductions` has
+    the reductions of each dialect of a scatter; `dialect_fields` has the differences between dialects. `schema` is the
+    name and description of the requests in OpenAPI. If `keyed`, a request may have keys instead of indices.
     """
 
     operator: str
@@ -97,7 +96,7 @@ class Signature:
         return (*self.inputs, KEYS) if self.keyed else self.inputs
 
     def inputs_beside(self, given: Collection[str]) -> tuple[str, ...]:
-        """The inputs of a request with arrays of these names; keys replace indices."""
+        """Return the inputs of a request that has arrays with these names. Keys replace indices."""
         if self.keyed and KEYS in given:
             return tuple(KEYS if name == "indices" else name for name in self.inputs)
         return self.inputs
@@ -109,20 +108,20 @@ class Signature:
 
     @cached_property
     def resident_fields(self) -> dict[str, str]:
-        """By input, the query field that names a resident tensor in its place."""
+        """For each input that may be resident, the query field that names the tensor."""
         return {name: "tensor" if name == "data" else name for name in self.residents}
 
     @cached_property
     def named_beside(self) -> dict[str, str]:
-        """By input, the inference protocol's parameter that names a resident tensor in its place.
+        """For each input that may be resident, the parameter in the inference protocol that names the tensor.
 
-        Data alone needs no parameter: a resident tensor is a model itself.
+        If only data may be resident no parameter is needed, because a resident tensor is itself a model.
         """
         return self.resident_fields if len(self.residents) > 1 else {}
 
     @cached_property
     def own_fields(self) -> tuple[str, ...]:
-        """Fields that only this operator's requests have, by name."""
+        """Names of the fields that only this operator's requests have."""
         own: tuple[str, ...] = READING_FIELDS if self.kind == "gather" else ("reduction",)
         if any(fields.batch_dims for fields in self.dialect_fields.values()):
             own = ("batch_dims", *own)

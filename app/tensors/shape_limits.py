@@ -1,4 +1,4 @@
-"""Limits on tensors in all formats; the settings set them at start-up."""
+"""Limits on tensors in all formats, set from the settings at start-up."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ NUMPY_BYTES = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Inclusive upper bounds: ranks, one dimension, items of a tensor, bytes of the output and of one string, and
-    features of a lookup. The setting is `max_` plus the name, which is also the limit's name in errors.
+    """Inclusive upper bounds.
+
+    They apply to ranks, each dimension, the items of a tensor, the bytes of the output and of one string, and the
+    features of a lookup. Each setting is `max_` plus the name of its limit, which is also the name in errors.
     """
 
     rank: int = 32

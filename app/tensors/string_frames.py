@@ -1,7 +1,7 @@
-"""Strings in frames: read, measured and copied.
+"""Read, measure and copy strings in frames.
 
-A frame is the inference protocol's BYTES framing: a little-endian uint32 length and that many bytes of UTF-8. The
-functions here are the plain ones; compiled ones replace them once they are ready.
+A frame is the BYTES framing of the inference protocol: a little-endian uint32 length, followed by as many bytes of
+UTF-8. The functions here are plain Python; compiled functions replace them once they are ready.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from app.compilation.until_compiled import UntilCompiled
 HEAD: Final = 4
 """Bytes of a frame's length."""
 ROOM: Final = 8
-"""Extra bytes at the end of an output, because the functions may store eight bytes at a time."""
+"""Spare bytes at the end of an output, because the functions may store eight bytes at a time."""
 WHOLE, CUT_LENGTH, CUT_TEXT = range(3)
-"""State of the last frame that `read_frames` saw: complete, cut within its length, or cut within its text."""
+"""State of the last frame that `read_frames` read: complete, cut within its length, or cut within its text."""
 
 
 @UntilCompiled
 def read_frames(octets: NDArray[np.uint8], wanted: int, starts: NDArray[np.int64]) -> tuple[int, int, int]:
-    """(strings, fault, first that is not UTF-8 or -1) of the frames that fill `octets`, read until more than `wanted`.
+    """Read the frames that fill `octets`, until there are more than `wanted`.
 
-    The offset of each frame is written to `starts` as far as there is room. The fault is WHOLE for none, CUT_LENGTH if
-    the length before string number `strings` ends early, or CUT_TEXT if that string does.
+    Returns (number of strings, fault, number of the first string that is not UTF-8 or -1). The offset of each frame is
+    written to `starts` as far as it has room. The fault is WHOLE for none, CUT_LENGTH if the length before the next
+    string ends early, or CUT_TEXT if that string itself does.
     """
     place = count = 0
     wrong = -1
@@ -46,7 +47,7 @@ def read_frames(octets: NDArray[np.uint8], wanted: int, starts: NDArray[np.int64
 
 @UntilCompiled
 def frames_size(octets: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
-    """Bytes of the frames at `starts`, or -1 if one is not within `octets`."""
+    """Return the total bytes of the frames at `starts`, or -1 if one is not within `octets`."""
     total = 0
     for start in starts.tolist():
         text = frame_text(octets, start)
@@ -58,7 +59,7 @@ def frames_size(octets: NDArray[np.uint8], starts: NDArray[np.int64]) -> int:
 
 @UntilCompiled
 def first_longer(octets: NDArray[np.uint8], starts: NDArray[np.int64], most: int) -> int:
-    """Number of the first of the frames at `starts` whose text has more than `most` bytes, or -1."""
+    """Return the number of the first frame at `starts` whose text has more than `most` bytes, or -1."""
     for number, start in enumerate(starts.tolist()):
         text = frame_text(octets, start)
         if text is not None and len(text) > most:
@@ -68,9 +69,9 @@ def first_longer(octets: NDArray[np.uint8], starts: NDArray[np.int64], most: int
 
 @UntilCompiled
 def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
-    """Copy the frames at `starts` to `out`, one after the other. Returns the bytes written.
+    """Copy the frames at `starts` to `out`, back to back. Returns the number of bytes written.
 
-    -1 if a frame is not within `octets`, or does not fit into `out` without its last ROOM bytes.
+    Returns -1 if a frame is not within `octets`, or does not fit into `out` without its last ROOM bytes.
     """
     used = 0
     for start in starts.tolist():
@@ -138,7 +139,7 @@ def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> Framed:
 
 
 def frame_text(octets: NDArray[np.uint8], start: int) -> memoryview | None:
-    """The text of the frame at `start`, or None if it is not within `octets`."""
+    """Return the text of the frame at `start`, or None if it is not within `octets`."""
     if not 0 <= start <= octets.size - HEAD:
         return None
     text = start + HEAD

@@ -1,6 +1,6 @@
-"""A tensor of packed strings: octets, and the offset of each string's frame within them.
+"""A tensor of packed strings: octets, and the offset of each string's frame in them.
 
-Gathers move the 8-byte offsets. Octets are copied only into an answer.
+Gathers move the 8-byte offsets. Octets are copied only into a response.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from app.tensors.tensor import Tensor
 
 _NO_OCTETS = np.empty(0, np.uint8)
 _FILLED_BYTES: Final = 18
-"""Bytes per string that `PackedStrings.filled` needs besides octets: two offsets and two flags."""
+"""Bytes per string that `PackedStrings.filled` needs in addition to octets: two offsets and two flags."""
 
 
 @dataclass(slots=True)
 class PackedStrings(Tensor):
-    """A tensor of strings: `array` has the int64 offset of each item's frame within `octets`.
+    """A tensor of strings. `array` has the int64 offset of each item's frame within `octets`.
 
-    A frame is a little-endian uint32 length and that many bytes of UTF-8, validated when the tensor was made (see
-    `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that reading octets may wait for the disk.
+    A frame is a little-endian uint32 length, followed by as many bytes of UTF-8, validated when the tensor was made
+    (see `app.tensors.string_frames`). Both arrays are read-only. `on_disk` says that reading octets may wait for disk
+    I/O.
     """
 
     octets: NDArray[np.uint8] = field(default_factory=lambda: _NO_OCTETS)
@@ -35,25 +36,25 @@ class PackedStrings(Tensor):
     _nbytes: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Compiled functions are compiled for one type of array.
+        # Functions are compiled for one array type, which is read-only.
         self.array.setflags(write=False)
         self.octets.setflags(write=False)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all frames together; computed once. Raises tensor_damaged."""
+        """Total bytes of all frames, computed once. Raises tensor_damaged."""
         if self._nbytes is None:
             self._nbytes = self.checked(frames_size.run(self.octets, self.array))
         return self._nbytes
 
     def gathered(self, shape: tuple[int, ...], starts: NDArray[Any]) -> PackedStrings:
-        """The strings whose frames begin at `starts`, 8-byte items of `array`; octets are shared."""
+        """Return the strings whose frames begin at `starts`, 8-byte items of `array`. The octets are shared."""
         return PackedStrings(self.dtype, shape, starts.view(np.int64), octets=self.octets, on_disk=self.on_disk)
 
     def joined(self, others: PackedStrings, charge: Callable[[int], None]) -> tuple[PackedStrings, PackedStrings]:
-        """Both tensors, with one copy of all their octets.
+        """Return both tensors on a single copy of all their octets.
 
-        `charge` is called with the bytes before they are allocated, and may raise.
+        `charge` is called with the number of bytes before they are allocated, and may raise.
         """
         most = self.octets.size + others.octets.size
         charge(most + 8 * others.array.size)
@@ -67,9 +68,10 @@ class PackedStrings(Tensor):
     def filled(
         self, where: NDArray[np.bool_], with_: PackedStrings, charge: Callable[[int], None] | None = None
     ) -> PackedStrings:
-        """These strings, replaced by the one string of `with_` wherever `where` is true; octets are copied.
+        """Return these strings, replaced by the only string of `with_` wherever `where` is true. Octets are copied.
 
-        `charge` is called with the bytes before they are allocated, and may raise. Raises tensor_damaged.
+        `charge` is called with the number of bytes before they are allocated, and may raise. Also raises
+        tensor_damaged.
         """
         if charge is not None:
             charge(_FILLED_BYTES * where.size)
@@ -88,18 +90,22 @@ class PackedStrings(Tensor):
         return PackedStrings(self.dtype, self.shape, array, octets=frames)
 
     def first_longer(self, most: int) -> int:
-        """Number of the first string with more than `most` bytes of UTF-8, or -1."""
+        """Return the number of the first string with more than `most` bytes of UTF-8, or -1."""
         item: int = first_longer.run(self.octets, self.array, most)
         return item
 
     def frame(self, item: int) -> memoryview:
-        """The frame of one string."""
+        """Return the frame of one string."""
         start = int(self.array[item])
         length = int.from_bytes(self.octets[start : start + HEAD].tobytes(), "little")
         return self.octets[start : start + HEAD + length].data
 
     def packed(self, charge: Callable[[int], None] | None = None) -> memoryview:
-        """All frames, one after the other. `charge` is called with their bytes before the allocation, and may raise."""
+        """Return all frames, back to back.
+
+        `charge` is called with the number of bytes before they are allocated, and may raise. Also raises
+        tensor_damaged.
+        """
         size = self.nbytes
         if charge is not None:
             charge(size + ROOM)
@@ -109,10 +115,10 @@ class PackedStrings(Tensor):
 
     @staticmethod
     def checked(size: int) -> int:
-        """Check a `size` that a function of `string_frames` returned. Raises tensor_damaged if a frame was not within
+        """Return `size`, the result of a function of `string_frames`. Raises tensor_damaged if a frame was not within
         the octets.
 
-        Only strings on a disk can have this: those of a request are validated frame by frame.
+        This can only happen to strings on disk, because strings in a request are validated frame by frame.
         """
         if size < 0:
             raise GatherError("tensor_damaged", "a string reaches beyond the content that it is part of")
@@ -120,7 +126,7 @@ class PackedStrings(Tensor):
 
 
 def packed_texts(texts: Sequence[str], pointer: str) -> PackedStrings:
-    """A one-dimensional tensor of these strings, at `pointer` in a request."""
+    """Make a one-dimensional tensor of these strings, at `pointer` in a request."""
     octets = [text.encode() for text in texts]
     starts = np.zeros(len(texts) + 1, np.int64)
     np.cumsum([HEAD + len(text) for text in octets], out=starts[1:])

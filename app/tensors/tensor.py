@@ -1,8 +1,8 @@
-"""A tensor of a request or an answer: flat items and a shape, kept apart.
+"""A tensor of a request or a response: flat items, and a shape kept separately.
 
-Items stay one-dimensional: a shape may be valid for the operator and impossible for NumPy (rank 40, or [2**40, 2**40,
-0]), and kernels need flat buffers. The maker of a `Tensor` has checked that the number of items is the product of the
-shape.
+Items stay one-dimensional, because a shape may be valid for the operator but impossible for NumPy (rank 40, or [2**40,
+2**40, 0]), and because kernels need flat buffers. Code that makes a `Tensor` must have checked that the number of items
+is the product of the shape.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Form = Literal["flat", "nested", "whole"]
 
 @dataclass(slots=True)
 class Tensor:
-    """`array` holds prod(shape) items of `dtype` in row-major order: 1-D, contiguous, aligned, little endian.
+    """A tensor. `array` holds prod(shape) items of `dtype` in row-major order: 1-D, contiguous, aligned, little-endian.
 
     The pointers locate it in the request, for errors: `pointer` the values, `shape_pointer` the shape and
-    `dtype_pointer` the type. `form` says how an item is named below `pointer`: "flat" by its number, "nested" by its
-    coordinates, "whole" not at all (base64, binary).
+    `dtype_pointer` the type. `form` says how an item is addressed below `pointer`: "flat" by its number, "nested" by
+    its coordinates, "whole" not at all (base64, binary).
     """
 
     dtype: DType
@@ -42,11 +42,11 @@ class Tensor:
         return self.array.view(self.dtype.carrier)
 
     def gathered(self, shape: tuple[int, ...], carriers: NDArray[Any]) -> Tensor:
-        """A tensor of this type, made of items from a kernel."""
+        """Return a tensor of this type, made from the output items of a kernel."""
         return Tensor(self.dtype, shape, carriers.view(self.dtype.numpy))
 
     def locate(self, item: int) -> str:
-        """The JSON pointer of item number `item`, in the form of the request."""
+        """Return the JSON pointer of item number `item`, in the form of the request."""
         if self.form == "whole":
             return self.pointer
         if self.form == "flat":
@@ -55,7 +55,7 @@ class Tensor:
 
 
 def coordinates(item: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """The position of item number `item` in row-major order within `shape` (which has no zero)."""
+    """Return the position of item number `item` in row-major order within `shape`, which must have no 0."""
     position = []
     for size in reversed(shape):
         item, rest = divmod(item, size)
@@ -64,12 +64,12 @@ def coordinates(item: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def nbytes(dtype: DType, shape: Sequence[int]) -> int:
-    """Exact bytes of the items of `shape`, however large (strings count 4 bytes each: their length prefix)."""
+    """Return the exact bytes of the items of `shape`, however large. A string counts as its length prefix, 4 bytes."""
     return prod(shape) * (dtype.item_size or 4)
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """`array` itself if kernels can use it, else a copy: contiguous and aligned to its items."""
+    """Return `array` if it is contiguous and aligned, as kernels require, else a copy."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     return array.copy()

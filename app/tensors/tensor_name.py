@@ -1,4 +1,4 @@
-"""The valid names of resident tensors and aliases, and references to one version of a tensor: `NAME@7`."""
+"""Valid names of resident tensors and aliases, and references to a version of a tensor: `NAME@7`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from app.tensors.lookup_call import LOOKUP
 from app.tensors.operator_signature import OPERATOR_NAMES
 
 PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-"""Pattern for JSON Schema, where a pattern may match anywhere in a text."""
+"""Pattern for JSON Schema, which allows a match anywhere in a text."""
 TENSOR_NAME: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
-"""Pattern for `fullmatch`: `$` would accept a trailing line break."""
+"""Pattern for `fullmatch`. (`$` would accept a trailing line break.)"""
 _VERSION: Final = "@[1-9][0-9]{0,18}"
 REFERENCE_PATTERN: Final = f"{PATTERN.removesuffix('$')}({_VERSION})?$"
-"""Pattern for JSON Schema: a name of a tensor or alias, or one version of a tensor."""
+"""Pattern for JSON Schema: the name of a tensor or alias, or one version of a tensor."""
 REFERENCE: Final = re.compile(REFERENCE_PATTERN.removeprefix("^").removesuffix("$"))
 _IN_PATH: Final = "/name"
-"""The pointer of a name in the path of a request."""
+"""Pointer of a name in the path of a request."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 RESERVED: Final = (*OPERATOR_NAMES, LOOKUP, "stats")
-"""Names that cannot be given to a tensor, because they mean something else where tensors are models.
+"""Names that no new tensor can have, because they have another meaning where tensors are models.
 
-A tensor that got such a name before it was reserved can be read, changed and removed, but not replaced.
+A tensor that got its name before the name was reserved can be read, changed and removed, but not replaced.
 """
 
 
 def check_name(name: str, pointer: str = _IN_PATH) -> None:
-    """Raise invalid_field at `pointer` unless a tensor may have this name, including names reserved later."""
+    """Raise invalid_field at `pointer` if no tensor can have this name. Accepts reserved names."""
     if not TENSOR_NAME.fullmatch(name):
         hint = f"Use a name such as '{tensor_name_like(name)}'."
         if not name and pointer == _IN_PATH:
@@ -39,7 +39,7 @@ def check_name(name: str, pointer: str = _IN_PATH) -> None:
 
 
 def check_new_name(name: str, pointer: str = _IN_PATH) -> None:
-    """Raise invalid_field at `pointer` unless a tensor may be given this name."""
+    """Raise invalid_field at `pointer` if no new tensor may be given this name."""
     if "@" in name and REFERENCE.fullmatch(name):
         own = name.partition("@")[0]
         raise invalid_field(
@@ -53,7 +53,7 @@ def check_new_name(name: str, pointer: str = _IN_PATH) -> None:
 
 
 def check_reference(reference: str) -> None:
-    """Raise invalid_field at /name unless this is a name, or `NAME@7` for one version of a tensor."""
+    """Raise invalid_field at /name if this is neither a name nor `NAME@7`, one version of a tensor."""
     if not REFERENCE.fullmatch(reference):
         name, at, version = reference.partition("@")
         if at and TENSOR_NAME.fullmatch(name):
@@ -66,7 +66,7 @@ def check_reference(reference: str) -> None:
 
 
 def split_reference(reference: str) -> tuple[str, int | None]:
-    """Split a reference into name and version number, None if it has none. Other texts are returned whole."""
+    """Split a reference into name and version number (None without one). Invalid references are returned unsplit."""
     if "@" not in reference or not REFERENCE.fullmatch(reference):
         return reference, None
     name, _, version = reference.partition("@")
@@ -74,12 +74,12 @@ def split_reference(reference: str) -> tuple[str, int | None]:
 
 
 def tensor_name_like(name: str) -> str:
-    """A valid name similar to an invalid one."""
+    """Return a valid name similar to an invalid one."""
     return _NOT_IN_NAMES.sub("_", name)[:128].lstrip("._-") or "items"
 
 
 def reference_hint(reference: str, pointer: str) -> str:
-    """Say what to write at `pointer` in place of an invalid name or version."""
+    """Return the hint for an invalid name or version at `pointer`."""
     name, at, _ = reference.partition("@")
     if at and TENSOR_NAME.fullmatch(name):
         return f"Use {name!r} at {pointer} for the current version, or a number that GET /tensors/{name} lists."
@@ -87,5 +87,5 @@ def reference_hint(reference: str, pointer: str) -> str:
 
 
 def reserved_name(name: str, pointer: str = _IN_PATH) -> GatherError:
-    """The error for a reserved name that no tensor has."""
+    """Return the error for a reserved name that no tensor has."""
     return invalid_field(pointer, f"the name {name!r} is reserved", f"Use a name such as '{name}_1'.")
