@@ -1,6 +1,6 @@
 """Typed wrappers of Numba's decorators, and the folder that caches compiled code.
 
-The annotations of a compiled function are the types that Python sees: int, float and bool. Numba does not read them.
+The annotations of a compiled function are the Python types: int, float and bool. Numba does not read them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Compiled(Protocol[_P, _R_co]):
 
 
 _njit: Any = partial(numba.njit, no_rewrites=True, pipeline_class=RememberingCompiler)
-"""Options without Numba's rewriting passes, 4 % of the compile time: no code here may rely on expressions of whole
-arrays becoming one loop, or on a branch being removed because an argument is None or a constant.
+"""Options that skip Numba's rewriting passes, which take 4 % of the compile time. So code here must not rely on array
+expressions being fused into one loop, or on branches being removed because an argument is None or a constant.
 """
 _njit_inner: Any = partial(
     _njit, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=numba_passes.InnerFunctionCompiler
@@ -46,7 +46,7 @@ _config: Any = numba.config
 
 
 def inner(function: Callable[_P, _R]) -> Compiled[_P, _R]:
-    """Compile a function that only compiled ones call, which saves a third of the compile time. It may not raise."""
+    """Compile a function that only compiled functions call; saves a third of the compile time. It must not raise."""
     return cast(Compiled[_P, _R], _njit_inner(function))
 
 
@@ -56,22 +56,22 @@ def inlined(function: Callable[_P, _R]) -> Compiled[_P, _R]:
 
 
 def spliced(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Inline the body of a function into each compiled function that calls it, before either is compiled."""
+    """Copy the body of a function into each compiled function that calls it, before compilation."""
     return cast(Callable[_P, _R], _njit_inner(inline="always")(function))
 
 
 def entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
-    """Compile a function that Python calls, without the GIL."""
+    """Compile a function that Python calls. It runs without the GIL."""
     return cast(Compiled[_P, _R], _njit(nogil=True, no_cfunc_wrapper=True)(function))
 
 
 def short_entry(function: Callable[_P, _R]) -> Compiled[_P, _R]:
-    """Like `entry`, but keep the GIL: for functions that take less time than releasing it."""
+    """Like `entry`, but keeps the GIL: for functions that take less time than releasing it."""
     return cast(Compiled[_P, _R], _njit(no_cfunc_wrapper=True)(function))
 
 
 def folder_of(cache_dir: Path, name: str, sources: Iterable[str]) -> Path:
-    """The folder in `cache_dir` for code compiled from these files; its name changes when any of them changes."""
+    """Return the folder in `cache_dir` for code compiled from these files. Its name changes if any of them changes."""
     digest = sha256()
     for path in sorted(sources):
         digest.update(Path(path).read_bytes())
@@ -81,17 +81,16 @@ def folder_of(cache_dir: Path, name: str, sources: Iterable[str]) -> Path:
 def keep_compiled(
     cache_dir: Path, name: str, modules: Iterable[ModuleType], functions: Sequence[Compiled[..., object]]
 ) -> Path:
-    """Cache the code of these functions in a folder of `cache_dir`, so that the next start loads it. Returns the
-    folder.
+    """Cache the code of these functions in a folder of `cache_dir` for the next start. Returns the folder.
 
-    Numba's cache only detects a change of the compiled function's own file. The folder's name therefore depends on
-    those files and on all other `modules` whose code is compiled with them.
+    Numba's cache only detects changes to the file of the compiled function. The folder's name therefore depends on
+    these files and on all other `modules` with code that is compiled with them.
     """
     paths = {str(module.__file__) for module in (*modules, numba_passes)} | {__file__}
     folder = folder_of(cache_dir, name, paths | {function.py_func.__code__.co_filename for function in functions})
     before = _config.CACHE_DIR
     _config.CACHE_DIR = str(folder)
     for function in functions:
-        function.enable_caching()  # takes the folder of this moment
+        function.enable_caching()  # uses the folder that is set now
     _config.CACHE_DIR = before
     return folder

@@ -1,8 +1,8 @@
-"""LLVM's instructions as functions for compiled code, for operations that Numba lacks or does slowly.
+"""LLVM instructions as functions for compiled code, for operations that Numba lacks or compiles to slow code.
 
-All integers are int64, because Numba turns an operation on int64 and uint64 into a float. Functions that read an
-argument as unsigned have LLVM's names for that (`ult`, `udiv`, `lshr`). Addresses are int64 and unchecked: the caller
-ensures that the bytes exist.
+All integers are int64, because Numba converts an operation on int64 and uint64 to float. Functions that treat an
+argument as unsigned have LLVM's names (`ult`, `udiv`, `lshr`). Addresses are int64 and unchecked: the caller must
+ensure that the bytes exist.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from numba import types
 from numpy.typing import NDArray
 
 Address: TypeAlias = int
-"""Of a byte of memory."""
+"""Address of a byte in memory."""
 Bytes: TypeAlias = NDArray[np.uint8]
 Integers: TypeAlias = NDArray[np.int64]
 Builder: TypeAlias = Any
-"""llvmlite's `IRBuilder`, as Numba hands it on; its values are `Any` too."""
+"""llvmlite's `IRBuilder`, as passed by Numba. Its values are `Any` too."""
 Build: TypeAlias = Callable[..., Any]
-"""A function of a `Builder` and the values of the arguments: the value of the result, None if there is none."""
+"""A function (builder, *argument values) that returns the value of the result, or None if there is none."""
 
 _intrinsic: Any = numba.extending.intrinsic
 _external: Any = types.ExternalFunction
@@ -33,7 +33,7 @@ _cgutils: Any = numba.core.cgutils
 
 
 def signed(bits: int) -> int:
-    """The int64 that has the bits of the uint64 `bits`."""
+    """Return the int64 with the same bits as the uint64 `bits`."""
     return bits - 2**64 if bits >= 2**63 else bits
 
 
@@ -43,7 +43,9 @@ def eight(byte: int) -> int:
 
 
 def intrinsic(result: Any, arguments: Sequence[Any], build: Build) -> Any:
-    """A function for compiled code, from Numba's types of its result and arguments to the instructions of `build`."""
+    """Make a function for compiled code from Numba's result and argument types, and `build`, which emits its
+    instructions.
+    """
 
     def function(typing_context: Any, *given: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -56,8 +58,8 @@ def intrinsic(result: Any, arguments: Sequence[Any], build: Build) -> Any:
 
 
 def with_arguments(function: Callable[..., Any], count: int) -> Any:
-    """Numba's intrinsic of a function that takes `count` arguments behind the typing context, as `*given`."""
-    # Numba asks how many arguments there are, and does not take `*given` for an answer.
+    """Make a Numba intrinsic from a function that takes the typing context and `count` arguments as `*given`."""
+    # Numba inspects the signature for the number of arguments, and does not support `*given`.
     names = ["typing_context", *(f"argument_{number}" for number in range(count))]
     signature = Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
     function.__signature__ = signature  # type: ignore[attr-defined]
@@ -70,9 +72,9 @@ _int64: Final = types.int64
 
 
 def stack_words(words: int) -> Callable[[], Address]:
-    """Return an intrinsic that gives the address of `words` int64, which the calling function has until it returns.
+    """Make an intrinsic that returns the address of `words` int64 on the stack of the calling function.
 
-    They are not cleared: unused ones cost nothing.
+    They are not initialized, so unused ones cost nothing.
     """
 
     def build(builder: Builder) -> Any:
@@ -117,7 +119,7 @@ def _f32_bits(builder: Builder, value: Any) -> Any:
 
 
 def _find_any(characters: bytes) -> Callable[[Address], int]:
-    """A mask of 64 bits: bit i is set where byte i of the 64 at an address is one of `characters`."""
+    """Make a function that returns a mask of 64 bits: bit i is set if byte i at an address is one of `characters`."""
     kind = ir.VectorType(_BYTE, 64)
 
     def build(builder: Builder, address: Any) -> Any:
@@ -165,9 +167,11 @@ def _find_words(builder: Builder, address: Any, word: Any, mask: Any) -> Any:
 
 
 int64: Final = cast(Callable[[Any], int], np.int64)
-"""Numba's int64 of an integer. A literal is a type of its own, and a function that is handed one compiled once more."""
+"""Convert an integer to Numba's int64. A literal has its own type, and a function with a literal argument is compiled
+once more.
+"""
 float64: Final = cast(Callable[[Any], float], np.float64)
-"""The float64 nearest to an integer."""
+"""Convert an integer to the nearest float64."""
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
@@ -180,12 +184,12 @@ def _address_of(typing_context: Any, array: Any) -> Any:
 
 
 address_of: Final[Callable[[NDArray[Any]], Address]] = _address_of
-"""The address of the first item of a contiguous array."""
+"""Return the address of the first item of a contiguous array."""
 load_u8: Final = _load(_BYTE)
-"""The byte at an address."""
+"""Return the byte at an address."""
 load_u32: Final = _load(ir.IntType(32))
 load_u64: Final = _load(_WORD)
-"""The 4 or 8 bytes at an address, which need not be aligned."""
+"""Return the 4 or 8 bytes at an address, which need not be aligned."""
 store_u8: Final = _store_integer(_BYTE)
 store_u16: Final = _store_integer(ir.IntType(16))
 store_u32: Final = _store_integer(ir.IntType(32))
@@ -193,57 +197,60 @@ store_u64: Final = _store_integer(_WORD)
 """Store the low bytes of an integer at an address."""
 store_f32: Final = _store_float(ir.FloatType())
 store_f64: Final = _store_float(ir.DoubleType())
-"""Store a float64 at an address, rounded once to the width."""
+"""Round a float64 once to the width, and store it at an address."""
 count_trailing_zeros: Final[Callable[[int], int]] = intrinsic(
     _int64, (_int64,), lambda builder, value: builder.cttz(value, ir.IntType(1)(0))
 )
-"""Zero bits below the lowest one bit; 64 for 0."""
+"""Return the number of zero bits below the lowest one bit; 64 for 0."""
 count_leading_zeros: Final[Callable[[int], int]] = intrinsic(
     _int64, (_int64,), lambda builder, value: builder.ctlz(value, ir.IntType(1)(0))
 )
-"""Zero bits above the highest one bit; 64 for 0."""
+"""Return the number of zero bits above the highest one bit; 64 for 0."""
 lshr: Final[Callable[[int, int], int]] = intrinsic(
     _int64, (_int64, _int64), lambda builder, value, count: builder.lshr(value, count)
 )
-"""Unsigned shift to the right by less than 64."""
+"""Shift right, unsigned, by less than 64."""
 ult: Final[Callable[[int, int], bool]] = intrinsic(
     types.boolean, (_int64, _int64), lambda builder, left, right: builder.icmp_unsigned("<", left, right)
 )
-"""Whether left < right, both unsigned."""
+"""Return whether left < right, both unsigned."""
 udiv: Final[Callable[[int, int], int]] = intrinsic(
     _int64, (_int64, _int64), lambda builder, value, divisor: builder.udiv(value, divisor)
 )
-"""The unsigned quotient, cut off; the divisor is not 0."""
+"""Return the unsigned quotient, truncated. The divisor must not be 0."""
 mulhi_u64: Final[Callable[[int, int], int]] = intrinsic(_int64, (_int64, _int64), _mulhi_u64)
-"""The upper 64 bits of the product of two unsigned integers."""
+"""Return the upper 64 bits of the product of two unsigned integers."""
 f64_bits: Final[Callable[[float], int]] = intrinsic(
     _int64, (types.float64,), lambda builder, value: builder.bitcast(value, _WORD)
 )
 f64_from_bits: Final[Callable[[int], float]] = intrinsic(
     types.float64, (_int64,), lambda builder, value: builder.bitcast(value, ir.DoubleType())
 )
-"""A float64 and its bits."""
+"""Convert a float64 to its bits, and back."""
 f32_bits: Final[Callable[[float], int]] = intrinsic(_int64, (types.float64,), _f32_bits)
-"""The bits of the float32 nearest to a float64, half to even."""
+"""Return the bits of the float32 nearest to a float64, half to even."""
 find_structure: Final = _find_any(b'"[]{}')
-"""Bit i is set where byte i of the 64 at an address is a quote, a bracket or a brace."""
+"""Return a mask: bit i is set if byte i of the 64 at an address is a quote, a bracket or a brace."""
 find_string_ends: Final = _find_any(b'"\\')
-"""Bit i is set where byte i of the 64 at an address is a quote or a backslash."""
+"""Return a mask: bit i is set if byte i of the 64 at an address is a quote or a backslash."""
 find_non_digits: Final[Callable[[Address], int]] = intrinsic(_int64, (_int64,), _find_non_digits)
-"""Bit i is set where byte i of the 32 at an address is no digit."""
+"""Return a mask: bit i is set if byte i of the 32 at an address is not a digit."""
 prefetch: Final[Callable[[Address], None]] = intrinsic(types.none, (_int64,), _prefetch)
-"""Ask for the cache line at `address`; an address that is not mapped does no harm.
+"""Prefetch the cache line at `address` into the L2 cache. An unmapped address does no harm.
 
-It is asked into the second cache, which can wait for more lines at once than the first.
+The L2 cache can wait for more lines at once than the L1 cache.
 """
 find_words: Final[Callable[[Address, int, int], int]] = intrinsic(_int64, (_int64,) * 3, _find_words)
-"""Bit i is set where int64 number i of the 8 at (address, word, mask) equals `word` in the bits of `mask`.
+"""(address, word, mask): return a mask whose bit i is set if int64 number i of 8 equals `word` in the bits of `mask`.
 
-The address is a multiple of 8.
+The address must be a multiple of 8.
 """
 memcmp: Final[Callable[[Address, Address, int], int]] = _external("memcmp", types.int32(_int64, _int64, _int64))
-"""The C library's: 0 if so many bytes at two addresses are equal."""
+"""The C library's memcmp: 0 if the bytes at two addresses are equal."""
 strtod: Final[Callable[[Address, int], float]] = _external("strtod", types.float64(_int64, _int64))
-"""The C library's: the float64 nearest to the decimal at an address, in the direction that is set; the second is 0."""
+"""The C library's strtod: the float64 nearest to the decimal at an address, in the current rounding direction.
+
+The second argument must be 0.
+"""
 fesetround: Final[Callable[[int], int]] = _external("fesetround", types.int32(types.int32))
-"""The C library's: set the direction of rounding of this thread."""
+"""The C library's fesetround: set the rounding direction of this thread."""

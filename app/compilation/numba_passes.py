@@ -1,14 +1,15 @@
-"""Numba's compiler, changed in two ways: it caches the types of calls, and links inner functions into their callers
-only.
+"""Numba's compiler with two changes: it caches the types of calls, and it only links inner functions into their
+callers.
 
-To type an operator, Numba tries all functions of that name, including NumPy's for arrays, and forgets the result.
-Caching it saves a sixth of the first start's compile time. Only operators and Numba's own functions are cached, whose
-result types follow from those of the arguments: `a + b` of two int64 is looked up once.
+To type an operator, Numba tries all functions of that name, including NumPy's for arrays, and discards the result.
+Caching it saves a sixth of the first start's compile time. Only calls of operators and of Numba's own functions are
+cached, because their result types depend only on the argument types: `a + b` of two int64 is looked up once.
 
-Numba makes native code of every function, optimized together with everything that it calls. For a function that only
-compiled ones call, this code is never used: the function is linked into its callers, and optimized and compiled again
-there. Without it the first start compiles a seventh less. Functions that need their own native code are refused:
-`raise`, whose values Numba keeps beside that code, and recursion.
+Numba generates native code for every function, optimized together with everything that it calls. For a function that
+only compiled functions call, this code is never used: the function is linked into its callers, and is optimized and
+compiled again there. Omitting that code saves a seventh of the first start's compile time. Functions that need their
+own native code are refused: those with `raise`, because Numba stores exception values next to that code, and recursive
+ones.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _signatures: Final[dict[tuple[Any, tuple[Any, ...]], Any]] = {}
 
 
 class _RememberingContext:
-    """Numba's typing context; a call that was typed before gets the same signature."""
+    """Numba's typing context. A call that was typed before gets the same signature."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -35,7 +36,7 @@ class _RememberingContext:
         return getattr(self._context, name)
 
     def resolve_function_type(self, function: Any, arguments: Any, keywords: Any) -> Any:
-        """Numba's signature of a call, None if there is none. Raises Numba's TypingError."""
+        """Return Numba's signature of a call, or None if there is none. May raise Numba's TypingError."""
         if keywords or type(function) is not types.Function:
             return self._context.resolve_function_type(function, arguments, keywords)
         call = function, tuple(arguments)
@@ -48,10 +49,10 @@ class _RememberingContext:
 
 
 class RememberingCompiler(CompilerBase):
-    """Numba's compiler, for its option `pipeline_class`."""
+    """Numba's compiler with cached call types, for the option `pipeline_class`."""
 
     def define_pipelines(self) -> list[Any]:
-        """Numba's passes."""
+        """Return Numba's passes."""
         self.state.typingctx = _RememberingContext(self.state.typingctx)
         return [DefaultPassBuilder.define_nopython_pipeline(self.state)]  # type: ignore[no-untyped-call]
 
@@ -60,9 +61,10 @@ _RAISES: Final = ir.Raise, ir.StaticRaise, ir.DynamicRaise
 
 
 class _LinkedLibrary(JITCodeLibrary):
-    """The code of a function as it is linked into others.
+    """The code of a function to be linked into others.
 
-    A Numba that names the two steps differently also does them for inner functions, which is slower but correct.
+    A version of Numba that names the two steps differently also runs them for inner functions, which is slower but
+    correct.
     """
 
     def _optimize_final_module(self) -> None:
@@ -75,12 +77,12 @@ class _LinkedLibrary(JITCodeLibrary):
 
 @register_pass(mutates_CFG=True, analysis_only=False)  # type: ignore[no-untyped-call]
 class _LowerInnerFunction(NativeLowering):
-    """LLVM's instructions for a function, in a library that is linked into those that call it."""
+    """Generate LLVM instructions for a function, in a library that is linked into its callers."""
 
     _name = "lower_inner_function"
 
     def run_pass(self, state: Any) -> bool:
-        """Numba's entry. Raises Numba's UnsupportedError if an inner function does something that it may not."""
+        """Run the pass. Raises Numba's UnsupportedError if an inner function uses a feature that is not supported."""
         name = state.func_id.func_qualname
         for block in state.func_ir.blocks.values():
             for statement in block.body:
@@ -92,7 +94,7 @@ class _LowerInnerFunction(NativeLowering):
         for variable in state.library._final_module.global_variables:
             if variable.name.startswith(".numba.unresolved$"):
                 raise UnsupportedError(f"the inner function {name} is called by one that it calls")
-        # Numba looks up the built-in function that Python would call: here one that raises a KeyError.
+        # Numba looks up the built-in function for calls from Python. Register one that raises a KeyError.
         key = f"{{only compiled functions call {name}}}".format
         state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=key)
@@ -100,10 +102,10 @@ class _LowerInnerFunction(NativeLowering):
 
 
 class InnerFunctionCompiler(RememberingCompiler):
-    """Numba's passes, for its option `pipeline_class`."""
+    """Numba's compiler for inner functions, for the option `pipeline_class`."""
 
     def define_pipelines(self) -> list[Any]:
-        """The passes in their order."""
+        """Return the passes in order."""
         (passes,) = super().define_pipelines()
         passes.passes = [(_LowerInnerFunction if one is NativeLowering else one, text) for one, text in passes.passes]
         passes.finalize()

@@ -1,7 +1,7 @@
-"""A plain function that is replaced by a compiled one once that is ready.
+"""A plain function that a compiled one replaces once it is ready.
 
-The plain function is the reference, not fast: it defines what both do, it runs under `--kernel numpy` and while the
-first start compiles, and tests compare the compiled one with it.
+The plain function is the reference and need not be fast. It defines the behavior of both, it runs with `--kernel numpy`
+and while the first start compiles, and tests compare the compiled function with it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _POLL_S: Final = 0.02
 
 
 class UntilCompiled(Generic[_P, _R]):
-    """`run` is the function to call: `plain`, until the equivalent compiled one is stored there.
+    """Call `run`. It is `plain` until the equivalent compiled function is stored there.
 
-    `are_due` is true while compiled functions are being made: calls that would take long then wait for them.
+    `are_due` is true while functions are being compiled. Calls that would take long then wait for them.
     """
 
     __slots__ = ("plain", "run")
@@ -30,13 +30,16 @@ class UntilCompiled(Generic[_P, _R]):
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether the compiled function came while others are being made: then `plain` leaves the rest of its work."""
+        """Whether the compiled function became ready while others are still being compiled. Then `plain` skips the
+        remaining work.
+        """
         return UntilCompiled.are_due and self.run is not self.plain
 
     def wait(self) -> None:
-        """Wait until the compiled function is there or nobody makes it; for threads that may wait, before long work.
+        """Wait until the compiled function is ready, or is no longer being compiled. Call it before long work, in a
+        thread that may block.
 
-        The plain function would take longer, and a core from the compilers.
+        The plain function would take longer, and would take a core away from the compiler.
         """
         while UntilCompiled.are_due and self.run is self.plain:
             sleep(_POLL_S)

@@ -1,6 +1,6 @@
-"""The gradients of gathers: the gathers' own rules, rules on types, grad_output, limits and `lda_coeff`, and the plan.
+"""Plan the gradients of gathers: the gather's own rules, then types, grad_output, limits and `lda_coeff`.
 
-The gathers' specifications have no gradient. These rules are our own, so they have no clause numbers.
+The gathers' specifications do not define gradients. The rules here are our own, so they have no clause numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.tensors.tensor import Tensor
 
 
 class BackwardShapes(NamedTuple):
-    """Roles in errors: grad_data, one of its slices, and one entry of grad_indices."""
+    """Shapes of the outputs: grad_data, one slice of it, and one entry of grad_indices."""
 
     data: tuple[int, ...]
     slice: tuple[int, ...]
@@ -33,7 +33,7 @@ class BackwardShapes(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """A planned gradient: `first_axis` is the axis of data that the first component of an index tuple belongs to."""
+    """A planned gradient. `first_axis` is the axis of data to which the first component of an index tuple belongs."""
 
     plan: BackwardPlan
     shapes: BackwardShapes
@@ -41,9 +41,9 @@ class Backward(NamedTuple):
 
 
 def plan_gathernd_backward(dialect: Dialect, call: BackwardCall, data: Tensor, limits: Limits) -> Backward:
-    """Plan the gradient of a GatherND for `data` of grad_output's type, whose items are not read.
+    """Plan the gradient of a GatherND. `data` has grad_output's type; its items are not read.
 
-    Raises invalid_field for a `sparse` gradient with batches, what `plan_gathernd` raises, updates_shape_mismatch,
+    Raises invalid_field for a `sparse` gradient with batches, the errors of `plan_gathernd`, updates_shape_mismatch,
     limit_exceeded and output_too_large, in this order.
     """
     (batch_dims,) = call.parameters
@@ -53,9 +53,9 @@ def plan_gathernd_backward(dialect: Dialect, call: BackwardCall, data: Tensor, l
 
 
 def plan_gather_backward(dialect: Dialect, call: BackwardCall, data: Tensor, limits: Limits) -> Backward:
-    """Plan the gradient of a Gather for `data` of grad_output's type, whose items are not read.
+    """Plan the gradient of a Gather. `data` has grad_output's type; its items are not read.
 
-    Raises what `plan_gather` raises, invalid_field for a `sparse` gradient along another axis than 0,
+    Raises the errors of `plan_gather`, invalid_field for a `sparse` gradient along an axis other than 0,
     updates_shape_mismatch, limit_exceeded and output_too_large, in this order.
     """
     gather, output_shape, axis = plan_gather(dialect, call, data)
@@ -81,9 +81,9 @@ def _plan(
 
 
 def check_backward_dtypes(dialect: Dialect, resident: Tensor | None, indices: Tensor, grad_output: Tensor) -> None:
-    """The types of the resident tensor (if it gives the shape), of indices, and of grad_output, in this order.
+    """Check the types of the resident tensor (if it gives the shape), of indices, and of grad_output, in this order.
 
-    They must be float types of the dialect, and grad_output's the tensor's. Raises unsupported_dtype.
+    The tensor and grad_output must have the same type, a float type of the dialect. Raises unsupported_dtype.
     """
     if resident is not None:
         sizes = ",".join(map(str, resident.shape)) if resident.dtype_pointer.startswith("/query") else None
@@ -116,7 +116,7 @@ def _check_float(dialect: Dialect, tensor: Tensor, role: str, hint: str) -> None
 def _check_grad_output_shape(
     dialect: Dialect, data: Tensor, grad_output: Tensor, wanted: tuple[int, ...], limits: Limits
 ) -> None:
-    """grad_output must have the shape of the gather's output. Raises updates_shape_mismatch."""
+    """Check that grad_output has the shape of the gather's output. Raises updates_shape_mismatch."""
     if grad_output.shape != wanted:
         hint = f"Send grad_output of shape {list(wanted)}."
         if prod(wanted) > limits.elements:  # a shape that grad_output cannot have
@@ -131,7 +131,7 @@ def _check_grad_output_shape(
 
 
 def _check_sparse(call: BackwardCall, first_axis: int, parameter: str) -> None:
-    """`sparse` needs whole slices along the first axes. Raises invalid_field."""
+    """Check that a `sparse` gradient has whole slices along the first axes. Raises invalid_field."""
     if call.sparse and first_axis != 0:
         raise invalid_field(
             call.pointer("sparse"),
@@ -142,7 +142,7 @@ def _check_sparse(call: BackwardCall, first_axis: int, parameter: str) -> None:
 
 
 def _check_limits(data: Tensor, indices: Tensor, grad_output: Tensor, plan: BackwardPlan, limits: Limits) -> None:
-    """Check sizes exactly, from the shapes alone. Raises limit_exceeded, and output_too_large for the result."""
+    """Check sizes exactly, from the shapes alone. Raises limit_exceeded, or output_too_large for the result."""
     check_shape_limits("data", data.shape, data.dtype, limits, data.shape_pointer)
     check_shape_limits("indices", indices.shape, indices.dtype, limits, indices.shape_pointer)
     if plan.output_bytes > limits.output_bytes:
@@ -163,7 +163,7 @@ def _check_limits(data: Tensor, indices: Tensor, grad_output: Tensor, plan: Back
 
 
 def check_coefficient(coefficient: float, dtype: DType, pointer: str) -> None:
-    """`lda_coeff` must be finite in the type of the sums. Raises value_not_representable."""
+    """Check that `lda_coeff` is finite in the type of the sums. Raises value_not_representable."""
     if dtype.name != "float64":
         with np.errstate(over="ignore"):
             coefficient_32 = float(np.float32(coefficient))

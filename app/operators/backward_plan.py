@@ -1,7 +1,7 @@
-"""The gradient of a gather as kernels see it: the gather's own plan, read backwards.
+"""The plan of a gather's gradient: the gather's own plan, read backward.
 
-grad_output is [batches, tuples, slice_items], the shape of the gather's output, and grad_data is [batches, *dims,
-slice_items], the shape of its data: each slice of grad_output is added to zeros at its index.
+grad_output is [batches, tuples, slice_items], the shape of the gather's output. grad_data is [batches, *dims,
+slice_items], the shape of its data. Each slice of grad_output is added to zeros at its index.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from app.operators.gather_plan import GatherPlan
 FloatType = Literal["float16", "bfloat16", "float32", "float64"]
 FLOAT_TYPES: Final[tuple[FloatType, ...]] = get_args(FloatType)
 SCRATCH_HEAD: Final = 4096
-"""Items of a kernel's working memory besides those per tuple."""
+"""Items of a kernel's working memory in addition to those per tuple."""
 
 _UNIQUE_ITEMS: Final = 5
-"""Items of int64 per tuple that NumPy needs to find the distinct tuples of a sparse gradient."""
+"""int64 items per tuple that NumPy needs to find the distinct tuples of a sparse gradient."""
 _SORTED_BYTES: Final = 64
-"""Bytes moved per tuple while tuples are sorted: 8 are read and written, about four times."""
+"""Bytes moved per tuple by the sort: 8 bytes are read and written, about four times."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardPlan:
     """The gradient of `gather` for items of a float type.
 
-    Slices are added in the order of their indices, in float32 (float64 for float64), from 0.0 on. The sum is multiplied
-    by `coefficient`, which is rounded to that type first, and then rounded once to the float type. A NaN in the result
-    is the positive quiet one without further bits. So the bits do not depend on kernel or threads.
+    Slices are added in the order of their indices, in float32 (float64 for float64), starting at 0.0. The sum is
+    multiplied by `coefficient`, which is first rounded to the type of the sum, and then rounded once to the float type.
+    A NaN in the result is always the positive quiet NaN without payload. So the result is bit-identical for all kernels
+    and any number of threads.
 
-    A `sparse` result has only the slices of grad_data that an index names, in ascending order; the gather then has one
-    batch.
+    A `sparse` result contains only the slices of grad_data that an index names, in ascending order. The gather then has
+    one batch.
 
-    The fields from `batches` to `block_items` are the gather's.
+    The fields from `batches` to `block_items` are copies of the gather's fields.
     """
 
     gather: GatherPlan
@@ -60,33 +61,33 @@ class BackwardPlan:
 
     @property
     def data_items(self) -> int:
-        """Items of grad_output, which the kernel reads."""
+        """Items of grad_output, which is the kernel's input."""
         return self.gather.output_items
 
     @property
     def copied_items(self) -> int:
-        """Items that are written contiguously, and the items of traffic for sorting the tuples."""
+        """Items written contiguously, plus the memory traffic of sorting the tuples, in items."""
         return self.output_items + self.index_tuples * _SORTED_BYTES // max(self.item_size, 1)
 
     @property
     def index_tuples(self) -> int:
-        """Index tuples, counted once if all batches share them."""
+        """Number of index tuples. Tuples shared by several batches count once."""
         gather = self.gather
         return self.tuples if self.broadcast_indices else gather.batches // gather.batches_per_set * self.tuples
 
     @property
     def rows(self) -> int:
-        """Slices of the result: all of grad_data's; if `sparse`, at most the number of distinct tuples."""
+        """Slices of the result: all slices of grad_data or, if `sparse`, the maximum number of distinct tuples."""
         return min(self.tuples, self.batch_rows) if self.sparse else self.batches * self.batch_rows
 
     @property
     def output_items(self) -> int:
-        """Items that the kernel writes; if `sparse`, the most."""
+        """Items that the kernel writes; if `sparse`, their maximum."""
         return self.rows * self.slice_items
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of these items; if `sparse`, also of their flat positions and tuples."""
+        """Bytes of the output items; if `sparse`, also of their flat positions and tuples."""
         own = self.output_items * self.item_size
         return own + self.rows * 8 * (1 + self.depth) if self.sparse else own
 
@@ -102,14 +103,14 @@ class BackwardPlan:
 
     @property
     def scratch_items(self) -> int:
-        """Items of int64 that a kernel needs as working memory.
+        """int64 items that a kernel needs as working memory.
 
-        One per tuple; two more per tuple to sort the tuples of a sparse gradient; and the sums of 16-bit floats.
+        One per tuple, two more per tuple to sort the tuples of a sparse gradient, and the sums of 16-bit floats.
         """
         sums = 0 if self.sum_size == self.item_size else (self.output_items * self.sum_size + 7) // 8
         return SCRATCH_HEAD + self.index_tuples * (3 if self.sparse else 1) + sums
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of that memory, and of the kernel's other allocations."""
+        """Bytes of `scratch_items`, and of the kernel's other allocations."""
         return 8 * (self.scratch_items + (_UNIQUE_ITEMS * self.index_tuples if self.sparse else 0))

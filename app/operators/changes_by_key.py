@@ -13,10 +13,10 @@ from app.tensors.scatter_call import KeyedCall
 
 
 def row_items(dtype: DType, shape: Sequence[int], call: KeyedCall) -> int:
-    """Check `call` against a table of this type and shape. Returns the number of items of a row.
+    """Check `call` against a table of this type and shape. Returns the number of items per row.
 
-    Keys have one dimension, and updates one row per key. The type of the keys is not checked. Raises unsupported_dtype,
-    rank_mismatch and updates_shape_mismatch.
+    Keys must have one dimension, and updates one row per key. The type of the keys is not checked. Raises
+    unsupported_dtype, rank_mismatch and updates_shape_mismatch.
     """
     keys, updates, dialect = call.keys, call.updates, SCATTERND["onnx-18"]
     if updates is not None:

@@ -22,12 +22,13 @@ _INT32_64: Final = frozenset(("int32", "int64"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """One operator version. `rules` is by error code, with `data_dtype` and `index_dtype` for unsupported_dtype.
+    """One version of an operator.
 
-    `further_dtypes` are those of inputs, by name, that have types of their own. `reductions` are those of a scatter,
-    `fields` is how its requests differ from those of other dialects. `taken_by` maps a type that the dialect does not
-    accept to another dialect of the operator that does. `equal_sizes` says that the indices of an elements operator
-    must have data's size on every axis except `axis`, not just at most that size.
+    The keys of `rules` are error codes, and `data_dtype` and `index_dtype` for unsupported_dtype. `further_dtypes` has
+    the types of inputs, by name, that have their own. `reductions` are those of a scatter. `fields` has the differences
+    from requests of other dialects. `taken_by` maps each type that this dialect does not accept to another dialect of
+    the operator that does. `equal_sizes` says that the indices of an elements operator must have exactly data's size on
+    every axis except `axis`, instead of at most that size.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Dialect:
 
 
 def _versions(*rows: Dialect) -> Mapping[str, Dialect]:
-    """The dialects of an operator by name, the default first."""
+    """Return the dialects of an operator by name, the default first."""
     takers = {name: row.name for row in reversed(rows) for name in row.data_dtypes}
     return {
         row.name: replace(row, taken_by={name: by for name, by in takers.items() if name not in row.data_dtypes})
@@ -101,7 +102,10 @@ GATHER_BLOCK_QUANTIZED: Final = _versions(
 
 
 def _scatters(indices: frozenset[str], clauses: Clauses) -> Mapping[str, Dialect]:
-    """The versions of a scatter: bfloat16 came with 13, the reductions add and mul with 16, min and max with 18."""
+    """Return the versions of a scatter.
+
+    bfloat16 was added in version 13, the reductions add and mul in 16, min and max in 18.
+    """
     return _versions(
         Dialect("onnx-18", _ONNX_13, indices, clauses, reductions=REDUCTIONS),
         Dialect("onnx-16", _ONNX_13, indices, clauses, reductions=REDUCTIONS[:3]),
@@ -121,4 +125,4 @@ EMBEDDING_BAG_OFFSETS: Final = _versions(
         wrap=False,
     ),
 )
-"""The dialect of lookups: its types are those of tables that can be pooled."""
+"""The dialect of lookups. Its types are those of tables that can be pooled."""

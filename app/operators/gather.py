@@ -1,12 +1,12 @@
 """Gather: the rules on its axis, batch_dims and ranks, and its reduction to GatherND's plan.
 
-Gather along axis a picks the same slices in each of the prod(data.shape[:a]) batches: it is GatherND with batch_dims =
-a and tuples of length 1, where all batches share one set of indices (`GatherPlan.broadcast_indices`). Since the output
-is data.shape[:a] + indices.shape + data.shape[a+1:], the flat order of the output is GatherND's too.
+Gather along axis a picks the same slices in each of the prod(data.shape[:a]) batches. So it is GatherND with batch_dims
+= a and tuples of length 1, in which all batches share one set of indices (`GatherPlan.broadcast_indices`). The output
+is data.shape[:a] + indices.shape + data.shape[a+1:], so its flat order is GatherND's too.
 
-OpenVINO's Gather-8 also has batch_dims b, b <= a: each of the prod(data.shape[:b]) batches has its own indices, which
-the prod(data.shape[b:a]) batches of GatherND within it share (`GatherPlan.batches_per_set`). Its output is
-data.shape[:a] + indices.shape[b:] + data.shape[a+1:].
+OpenVINO's Gather-8 also has batch_dims b, b <= a. Each of the prod(data.shape[:b]) batches has its own indices, which
+its prod(data.shape[b:a]) GatherND batches share (`GatherPlan.batches_per_set`). The output is data.shape[:a] +
+indices.shape[b:] + data.shape[a+1:].
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from app.tensors.tensor import Tensor
 def plan_gather(
     dialect: Dialect, call: Call | BackwardCall, data: Tensor, further: Mapping[str, Tensor] = NO_TENSORS
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
-    """Check rank, axis and batch_dims; return the plan, the output shape and the axis counted from the front.
+    """Check rank, axis and batch_dims. Returns the plan, the output shape, and the axis counted from the front.
 
-    Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or batch_shape_mismatch, in this order; a
+    Raises rank_too_small, batch_dims_out_of_range, axis_out_of_range or batch_shape_mismatch, in this order. A
     batch_dims greater than the axis is checked after axis_out_of_range.
     """
     indices, (axis,), batch_dims, pointer = call.indices, call.parameters, call.batch_dims, call.pointer("axis")
@@ -43,10 +43,10 @@ def plan_gather(
 
 
 def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, axis: int, batch_dims: int = 0) -> GatherPlan:
-    """The plan for shapes that have been checked; `axis` and `batch_dims` count from the front."""
+    """Return the plan for checked shapes. `axis` and `batch_dims` count from the front."""
     shape = data.shape
     batches, sets, slice_items = prod(shape[:axis]), prod(shape[:batch_dims]), prod(shape[axis + 1 :])
-    if sets != 1 and not (batches and slice_items):  # nothing is copied, and each index is checked once
+    if sets != 1 and not (batches and slice_items):  # nothing is copied: check each index only once
         batches, sets = 0, 1
     return GatherPlan(
         batches=batches,
@@ -63,10 +63,10 @@ def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, axis: int, batch_
 def check_batch_dims(
     dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, axis: int, axis_pointer: str
 ) -> tuple[int, int]:
-    """Gather-8's axis and batch_dims b counted from the front: -min(r, q) <= b <= min(r, q), and b <= axis.
+    """Check Gather-8's axis and batch_dims b: -min(r, q) <= b <= min(r, q), and b <= axis.
 
-    A negative b counts from the rank of indices. The pointer to batch_dims is the axis's with the other name. Raises
-    batch_dims_out_of_range and axis_out_of_range.
+    Returns both, counted from the front. A negative b counts from the rank of indices. The pointer to batch_dims is
+    `axis_pointer` with the other name. Raises batch_dims_out_of_range and axis_out_of_range.
     """
     rank, index_rank = len(data.shape), len(indices.shape)
     least = min(rank, index_rank)

@@ -1,12 +1,12 @@
 """Block-quantized gather: the rules on its shapes and parameters, and its plan.
 
-Data [rows, ..., n] are bytes, each one 8-bit value or two 4-bit ones, the low half first, so the last axis has n * 8 /
-bits values. Each `block_size` values along it share a scale and a zero point: scales are [rows, ..., ceil(values /
-block_size)], zero points the same, packed like data. The output is indices.shape + data.shape[1:-1] + [values] of the
-scales' type: (value - zero point) * scale, computed in float32 and rounded once. The default zero point is the middle,
-2^(bits - 1).
+Data [rows, ..., n] are bytes. Each byte is one 8-bit value or two 4-bit values, the low half first, so the last axis
+has n * 8 / bits values. Each block of `block_size` values along it shares a scale and a zero point. Scales are [rows,
+..., ceil(values / block_size)]; zero points have the same shape, packed like data. The output is indices.shape +
+data.shape[1:-1] + [values], of the scales' type: (value - zero point) * scale, computed in float32 and rounded once.
+The default zero point is the midpoint, 2^(bits - 1).
 
-Source: ONNX Runtime, com.microsoft.GatherBlockQuantized version 1, whose kernel for bytes takes gather_axis 0 and the
+Source: ONNX Runtime, com.microsoft.GatherBlockQuantized version 1. Its kernel for bytes requires gather_axis 0 and the
 last axis as quantize_axis.
 """
 
@@ -25,19 +25,20 @@ from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 
 _LEAST_BLOCK: Final = 16
-"""The smallest block_size of the operator."""
+"""Minimum block_size of the operator."""
 PORTION_ITEMS: Final = 1 << 15
-"""Items of output that a kernel makes at a time, each a float32."""
+"""Output items that a kernel computes at a time, as float32."""
 _FLOAT32_COPIES: Final = 4
 _SHORT_COPIES: Final = 32
-"""Items copied in the time it takes to dequantize one, and to round it to 16 bits: 1.3 and 16 ns on an EPYC."""
+"""Items copied in the time to dequantize one item, without and with rounding to 16 bits: 1.3 and 16 ns on an EPYC."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockQuantizedPlan(OneBatchPlan):
-    """data is [rows, groups, bytes of `width` values], indices [tuples], the output [tuples, groups, width].
+    """data is [rows, groups, bytes of `width` values], indices are [tuples], the output is [tuples, groups, width].
 
-    `dtype` is the output's type, of `item_size` bytes. `wrap` says that an index in [-rows, -1] counts from the end.
+    `dtype` is the output's type, with `item_size` bytes per item. With `wrap`, an index in [-rows, -1] counts from the
+    end.
     """
 
     rows: int
@@ -53,15 +54,15 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def blocks(self) -> int:
-        """Scales of one group."""
+        """Scales per group."""
         return -(-self.width // self.block_size)
 
     @property
     def zero_point_bytes(self) -> int:
-        """Bytes of one group's zero points."""
+        """Bytes of the zero points per group."""
         return -(-self.blocks * self.bits // 8)
 
-    # The choice of a route sees a gather of rows as long as those of the output.
+    # To the choice of a route this is a gather of rows as long as the output's rows.
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -70,7 +71,7 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def slice_items(self) -> int:
-        """Items of output for each index."""
+        """Output items per index."""
         return self.groups * self.width
 
     @property
@@ -87,7 +88,7 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def copied_items(self) -> int:
-        """Items copied in the time that dequantizing takes."""
+        """The cost of dequantizing, as a number of items that could be copied in that time."""
         return self.output_items * (_FLOAT32_COPIES if self.dtype == "float32" else _SHORT_COPIES)
 
     @property
@@ -102,14 +103,14 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of the portion that is dequantized at a time: float32 values, and their sources."""
+        """Bytes of working memory for a portion: float32 values, and their sources."""
         return 16 * max(self.slice_items, PORTION_ITEMS)
 
 
 def plan_gather_block_quantized(
     dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
 ) -> tuple[BlockQuantizedPlan, tuple[int, ...], int]:
-    """Check parameters and shapes; return the plan, the output shape and the gather's axis, 0.
+    """Check parameters and shapes. Returns the plan, the output shape, and the gather's axis, 0.
 
     Raises invalid_field for block_size and bits, rank_too_small, axis_out_of_range and updates_shape_mismatch, in this
     order.
@@ -147,7 +148,7 @@ def plan_gather_block_quantized(
 
 
 def _check_block(call: Call, block_size: int, bits: int) -> None:
-    """Raise invalid_field unless bits is 4 or 8, and block_size a power of two of at least 16."""
+    """Raise invalid_field unless bits is 4 or 8, and block_size is a power of two and at least 16."""
     if bits not in (4, 8):
         at = call.pointer("bits")
         raise invalid_field(at, f"bits = {shorten(bits)} must be 4 or 8", f"Write 4 or 8 at {at}.")

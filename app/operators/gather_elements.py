@@ -1,7 +1,8 @@
 """GatherElements: the rules on its shapes, and its plan.
 
-With r = rank(data) = rank(indices) and an axis a of data: output.shape = indices.shape. The entry of indices at (...,
-i, ...) picks data at the same position, with its own value along axis a: data[..., indices[..., i, ...], ...].
+With r = rank(data) = rank(indices) and an axis a of data, output.shape = indices.shape. The entry of indices at (...,
+i, ...) picks an item of data at the same position, except that its value replaces the coordinate on axis a: data[...,
+indices[..., i, ...], ...].
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from app.tensors.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ElementsPlan(SingleIndexPlan):
-    """indices have the axes `sizes`, and data has `data_items` items in all.
+    """The plan of an elements operator. indices have shape `sizes`, and data has `data_items` items in all.
 
     The entry of indices at (p0, p1, ...) names item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride of
-    data; the stride of the operator's own axis is 0. Entries are below `axis_size`; `item_size` is in bytes (1, 2, 4, 8
-    or 16); `wrap` says that an entry in [-axis_size, -1] counts from the end (else it is out of bounds).
+    data. The stride of the operator's own axis is 0. Entries are below `axis_size`. `item_size` is in bytes (1, 2, 4, 8
+    or 16). With `wrap`, an entry in [-axis_size, -1] counts from the end; without it, the entry is out of bounds.
     """
 
     sizes: tuple[int, ...]
@@ -36,12 +37,12 @@ class ElementsPlan(SingleIndexPlan):
     item_size: int
     wrap: bool
     index_items: int = field(init=False, repr=False, compare=False)
-    """Items of indices, each a component to check: the product of `sizes`."""
+    """Items of indices, each of which is a component to check: the product of `sizes`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "index_items", prod(self.sizes))  # computed once, because it is read many times
+        object.__setattr__(self, "index_items", prod(self.sizes))  # computed once, because it is read often
 
-    # The choice of a route sees single items, anywhere in data, by tuples of length 1.
+    # To the choice of a route this is a gather of single items anywhere in data, by tuples of length 1.
 
     @property
     def tuples(self) -> int:
@@ -50,13 +51,13 @@ class ElementsPlan(SingleIndexPlan):
 
     @property
     def block_items(self) -> int:
-        """Items of data from which an entry picks one."""
+        """Number of items of data from which an entry picks one."""
         return self.axis_size * self.axis_stride
 
 
 @dataclass(frozen=True, slots=True)
 class GatherElementsPlan(ElementsPlan):
-    """The output has the items that the entries of indices name."""
+    """A GatherElements. The output has the items that the entries of indices name."""
 
     copied_items: ClassVar[int] = 0
 
@@ -74,7 +75,7 @@ class GatherElementsPlan(ElementsPlan):
 def plan_gather_elements(
     dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor] = NO_TENSORS
 ) -> tuple[GatherElementsPlan, tuple[int, ...], int]:
-    """Check ranks, axis and shapes; return the plan, the output shape and the axis counted from the front.
+    """Check ranks, axis and shapes. Returns the plan, the output shape, and the axis counted from the front.
 
     Raises rank_too_small, rank_mismatch, axis_out_of_range or indices_shape_mismatch, in this order.
     """
@@ -85,7 +86,7 @@ def plan_gather_elements(
 
 
 def check_axis_and_shapes(dialect: Dialect, call: Call, data: Tensor) -> int:
-    """Check ranks, axis and shapes; return the axis counted from the front."""
+    """Check ranks, axis and shapes. Returns the axis counted from the front."""
     indices = call.indices
     check_rank(dialect, "data", data)
     check_same_rank(dialect, data, indices)
@@ -97,7 +98,7 @@ def check_axis_and_shapes(dialect: Dialect, call: Call, data: Tensor) -> int:
 def places_in_data(
     shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
-    """The fields of an `ElementsPlan` from `sizes` to `data_items`: the positions of indices in data."""
+    """Return the fields of an `ElementsPlan` from `sizes` to `data_items`: how positions in indices map to data."""
     steps = [prod(shape[number + 1 :]) for number in range(len(shape))]
     strides = [0 if number == axis else step for number, step in enumerate(steps)]
     sizes, strides = _joined(index_shape, strides)
@@ -105,7 +106,7 @@ def places_in_data(
 
 
 def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
-    """rank(indices) == rank(data). Raises rank_mismatch."""
+    """Check that rank(indices) == rank(data). Raises rank_mismatch."""
     rank, given = len(data.shape), len(indices.shape)
     if given != rank:
         raise GatherError(
@@ -120,7 +121,7 @@ def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
 
 
 def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: int) -> None:
-    """Compare the sizes on every axis except the operator's own: at most data's, or equal to it in some dialects.
+    """Check that indices have at most data's size, or in some dialects exactly that size, on every axis except `axis`.
 
     Raises indices_shape_mismatch.
     """

@@ -1,11 +1,11 @@
-"""The gather as kernels see it: a frozen plan of plain integers, for GatherND and Gather alike.
+"""The plan of a gather, the kernels' input: a frozen dataclass of plain integers, for GatherND and Gather alike.
 
 GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as [batches, tuples,
 k]. Gather along axis a is the same with b = a and k = 1, except that all batches share their tuples
 (`broadcast_indices`). If it has its own batch_dims, less than a, groups of consecutive batches share their tuples
 (`batches_per_set`). Kernels do not know which operator they run.
 
-An operator that does not fit this plan has its own, a frozen dataclass with the attributes of `Plan`, and its own
+An operator that does not fit this plan has its own plan, a frozen dataclass with the attributes of `Plan`, and its own
 kernel function (see `app.kernels.Kernel`).
 """
 
@@ -17,12 +17,11 @@ from typing import ClassVar, Protocol
 
 
 class Plan(Protocol):
-    """The attributes of any plan that the service and the choice of a route read; sizes are in items unless named
-    otherwise.
+    """The attributes of a plan that the service and the choice of a route read. Sizes are in items unless noted.
 
-    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` are those of a `GatherPlan` that takes as
-    long; `copied_items` are further items of data that are copied contiguously; `scratch_bytes` is the memory that a
-    kernel may need besides the output.
+    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` describe a `GatherPlan` that takes as
+    long. `copied_items` is the number of additional items of data that are copied contiguously. `scratch_bytes` is the
+    memory that a kernel may need in addition to the output.
     """
 
     @property
@@ -59,14 +58,14 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatherPlan:
-    """data is [batches, *dims, slice_items], indices [sets, tuples, depth].
+    """data is [batches, *dims, slice_items], indices are [sets, tuples, depth].
 
     The output is [batches, tuples, slice_items].
 
-    `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `broadcast_indices` says that
-    all batches share one set of tuples; `wrap` says that an index in [-s, -1] counts from the end (else it is out of
-    bounds). `batches_per_set` is the number of consecutive batches that share a set of tuples, a divisor of `batches`;
-    0 if all do.
+    `dims` are the sizes of the indexed axes. `item_size` is in bytes (1, 2, 4, 8 or 16). With `broadcast_indices` all
+    batches share one set of tuples. With `wrap`, an index in [-s, -1] counts from the end; without it, the index is out
+    of bounds. `batches_per_set` is the number of consecutive batches that share a set of tuples, a divisor of
+    `batches`; 0 if all batches do.
     """
 
     batches: int
@@ -96,7 +95,7 @@ class GatherPlan:
 
     @property
     def index_items(self) -> int:
-        """Items of indices: components to check."""
+        """Items of indices, each of which is a component to check."""
         sets = 1 if self.broadcast_indices else self.batches // self.batches_per_set
         return self.tuples * len(self.dims) * sets
 
@@ -112,7 +111,7 @@ class GatherPlan:
 
 
 class OneBatchPlan:
-    """Attributes of plans whose data are not cut into batches: each tuple is used once."""
+    """Attributes of plans whose data is not divided into batches: each tuple is used once."""
 
     __slots__ = ()
 
@@ -121,7 +120,7 @@ class OneBatchPlan:
 
 
 class SingleIndexPlan(OneBatchPlan):
-    """Attributes of plans whose tuples are single entries, each naming one item along an axis."""
+    """Attributes of plans whose tuples are single entries. Each entry names one item along an axis."""
 
     __slots__ = ()
 

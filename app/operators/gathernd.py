@@ -1,6 +1,6 @@
 """GatherND: the rules on its shapes, its plan and its output shape.
 
-With r = rank(data), q = rank(indices), k = indices.shape[-1], b = batch_dims: output.shape = indices.shape[:-1] +
+With r = rank(data), q = rank(indices), k = indices.shape[-1] and b = batch_dims, output.shape = indices.shape[:-1] +
 data.shape[b+k:].
 """
 
@@ -21,10 +21,9 @@ from app.tensors.tensor import Tensor
 def plan_gathernd(
     dialect: Dialect, call: Call | BackwardCall, data: Tensor, further: Mapping[str, Tensor] = NO_TENSORS
 ) -> tuple[GatherPlan, tuple[int, ...], int]:
-    """Check the shapes; return the plan, the output shape and the data axis of the first index component (b).
+    """Check the shapes. Returns the plan, the output shape, and the data axis of the first index component (b).
 
-    Raises rank_too_small, batch_dims_out_of_range, batch_shape_mismatch or index_depth_out_of_range, in this
-    order.
+    Raises rank_too_small, batch_dims_out_of_range, batch_shape_mismatch or index_depth_out_of_range, in this order.
     """
     indices, (batch_dims,) = call.indices, call.parameters
     check_rank(dialect, "data", data)
@@ -47,7 +46,7 @@ def plan_gathernd(
 
 
 def check_batch_dims(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int, pointer: str) -> None:
-    """0 <= b < min(q, r), clause 3; in GatherND-11, which has no batch_dims, b = 0. Raises batch_dims_out_of_range."""
+    """Check clause 3, 0 <= b < min(q, r). GatherND-11 has no batch_dims: b = 0. Raises batch_dims_out_of_range."""
     limit = min(len(data.shape), len(indices.shape)) if dialect.has_batch_dims else 1
     if not 0 <= batch_dims < limit:
         reason = (
@@ -65,7 +64,7 @@ def check_batch_dims(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims
 
 
 def check_batch_shape(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int) -> None:
-    """data.shape[:b] == indices.shape[:b], clause 2; nothing is broadcast. Raises batch_shape_mismatch."""
+    """Check clause 2, data.shape[:b] == indices.shape[:b], without broadcasting. Raises batch_shape_mismatch."""
     for axis in range(batch_dims):
         if data.shape[axis] != indices.shape[axis]:
             raise GatherError(
@@ -77,7 +76,7 @@ def check_batch_shape(dialect: Dialect, data: Tensor, indices: Tensor, batch_dim
 
 
 def check_depth(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims: int) -> None:
-    """1 <= k <= r - b, clause 4 (2 in GatherND-11). Raises index_depth_out_of_range."""
+    """Check clause 4 (2 in GatherND-11), 1 <= k <= r - b. Raises index_depth_out_of_range."""
     depth, most = indices.shape[-1], len(data.shape) - batch_dims
     if not 1 <= depth <= most:
         raise GatherError(

@@ -1,4 +1,4 @@
-"""The error for indices that are out of bounds: which components, where, and the allowed range."""
+"""The error for indices that are out of bounds. It lists the components, their positions and the allowed ranges."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from app.operators.dialects import Dialect
 from app.tensors.tensor import Tensor, coordinates
 
 _ROWS_PER_BLOCK = 1 << 18
-"""Tuples that are checked together, which bounds the memory."""
+"""Tuples that are checked at a time, to bound the memory."""
 
 
 def index_error(
     dialect: Dialect, data_shape: Sequence[int], indices: Tensor, first_axis: int, depth: int
 ) -> GatherError:
-    """The full error for indices of which a kernel found a bad one, as by GatherND clause 5.
+    """Return the full error for indices in which a kernel found an invalid one (GatherND clause 5).
 
     Component j of a tuple of length `depth` belongs to data axis first_axis + j.
     """
@@ -30,10 +30,10 @@ def index_error(
 def places_out_of_bounds(
     indices: Tensor, sizes: Sequence[int], wrap: bool, first_axis: int = 0
 ) -> tuple[list[Place], int]:
-    """The first ten components out of bounds, in row-major order, and their total number.
+    """Return the first ten components out of bounds, in row-major order, and their total number.
 
-    `sizes` are those of the axes that the components of a tuple belong to. It works in blocks, so that its memory is
-    bounded.
+    `sizes` are the sizes of the axes to which the components of a tuple belong. The check works in blocks, to bound the
+    memory.
     """
     depth = len(sizes)
     lows = [-size if wrap else 0 for size in sizes]
@@ -67,7 +67,7 @@ def places_out_of_bounds(
 
 
 def error_at(places: Sequence[Place], total: int, axis: str, rule: Rule, hint: str | None) -> GatherError:
-    """The error for `total` components out of bounds; `axis` names the axis of the first one."""
+    """Return the error for `total` components out of bounds. `axis` names the axis of the first one."""
     first = places[0]
     name = f"indices[{','.join(map(str, first.position or ()))}]"
     bounds = f"outside [{first.allowed[0]}, {first.allowed[1]}]" if first.allowed else "no valid index"
@@ -83,7 +83,10 @@ def error_at(places: Sequence[Place], total: int, axis: str, rule: Rule, hint: s
 
 
 def _hint_for_scatter(place: Place) -> str:
-    """The hint for a scatter, which does not take `out_of_bounds`; gathers use the catalogue's."""
+    """Return the hint for a scatter, which has no `out_of_bounds` field.
+
+    Gathers use the hint of the error catalogue.
+    """
     if place.allowed is None:
         return f"Send no index for axis {place.axis}: it has size {place.size}, so no index is valid."
     low, high = place.allowed

@@ -1,9 +1,9 @@
 """Lookup: the rules on its features, one rule at a time over all features, and its plan.
 
-A feature is rows of a table of rank 1 or more, along axis 0. Its output has the shape indices.shape + table.shape[1:]
-without pooling, and [bags] + table.shape[1:] with pooling, as in OpenVINO EmbeddingBagOffsets-15. `max`, and the rule
-that offsets never decrease, are ours. Sums go in index order in float32 (in float64 for float64) from zero on; each
-product with a weight is rounded before it is added, and the sum is rounded to the table's type once.
+A feature selects rows along axis 0 of a table of rank 1 or more. Without pooling its output has the shape indices.shape
++ table.shape[1:]; with pooling, [bags] + table.shape[1:], as in OpenVINO EmbeddingBagOffsets-15. `max`, and the rule
+that offsets never decrease, are our own. Sums are computed in index order in float32 (float64 for float64), starting at
+zero. Each product with a weight is rounded before it is added, and the sum is rounded once to the table's type.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from app.tensors.tensor import Tensor, coordinates
 INDEX_DTYPES: Final = ("int32", "int64")
 POOLED_DTYPES: Final = tuple(name for name, row in DTYPES.items() if row.kind == "float" and row.arithmetic)
 RULES: Final = EMBEDDING_BAG_OFFSETS["openvino-15"].rules
-"""The specification that errors cite: EmbeddingBagOffsets of OpenVINO's operation set 15."""
+"""The specification that errors cite: EmbeddingBagOffsets of OpenVINO's opset 15."""
 _HALF: Final = 2
-"""Size of the floats whose sums are in float32, in bytes."""
+"""Size in bytes of the floats that are summed in float32."""
 _BLOCK: Final = 1 << 18
-"""Indices that are checked together for an error, which bounds the memory."""
+"""Offsets that are checked at a time for an error, to bound the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeaturePlan:
-    """A feature as kernels see it: sizes in items unless named otherwise.
+    """The plan of a feature, a kernel's input. Sizes are in items unless noted.
 
-    The table is [rows, row_items] of carriers of `item_size` bytes. `dtype` is the name of its type, which pooling
-    depends on. Without pooling, `group` rows are side by side in each row of the output; with pooling, `bags` rows are
-    made of the `indices`. Row i of the output begins at byte `i * stride + column` of array number `output`.
+    The table is [rows, row_items] carriers of `item_size` bytes. `dtype` is the name of its type, on which pooling
+    depends. Without pooling, each output row holds `group` table rows side by side. With pooling, the `indices` form
+    `bags` output rows. Row i of the output starts at byte `i * stride + column` of array number `output`.
     """
 
     rows: int
@@ -64,7 +64,7 @@ class FeaturePlan:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of the table."""
+        """Bytes per row of the table."""
         return self.row_items * self.item_size
 
 
@@ -74,10 +74,11 @@ Described = tuple[DType, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
-    """The features, and the outputs of the answer. `shapes` are those of the features' own outputs.
+    """The features, and the outputs of the response. `shapes` are the shapes of the features' own outputs.
 
-    Kernels write the outputs `written`. These are the answer's own unless the request asks for another type: then each
-    feature is written separately, sums of two-byte floats in float32, so that each item is rounded once.
+    Kernels write the outputs `written`. They are the outputs of the response unless the request asks for another type.
+    In that case each feature is written separately, with sums of two-byte floats in float32, so that each item is
+    rounded only once.
     """
 
     features: tuple[FeaturePlan, ...]
@@ -85,11 +86,11 @@ class LookupPlan:
     shapes: tuple[tuple[int, ...], ...]
     written: tuple[Described, ...]
     widened: tuple[int, ...]
-    """The numbers of the features with tables of two-byte floats that are pooled as float32."""
+    """Numbers of the pooled features whose tables have two-byte floats, with outputs written as float32."""
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the outputs of the answer."""
+        """Bytes of the response's outputs."""
         return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.outputs)
 
     @property
@@ -99,7 +100,7 @@ class LookupPlan:
 
     @property
     def equivalent(self) -> GatherPlan:
-        """The gather that takes about as long: with the same number of rows and bytes."""
+        """A gather that takes about as long: it has the same number of rows and bytes."""
         rows = sum(feature.indices for feature in self.features)
         read = sum(feature.indices * feature.row_bytes for feature in self.features)
         items = -(-read // max(4 * rows, 1))
@@ -108,7 +109,10 @@ class LookupPlan:
 
 
 def plan_key(call: LookupCall, tables: Sequence[Tensor]) -> tuple[object, ...]:
-    """Everything that the plan of a call depends on. Refused calls are not cached, so pointers are not part of it."""
+    """Return the cache key of a call's plan: everything on which the plan depends.
+
+    Calls with errors are not cached, so the key does not include pointers.
+    """
     features = zip(call.features, tables, strict=True)
     return (call.concat, call.output_dtype, *[_feature_key(feature, table) for feature, table in features])
 
@@ -127,10 +131,11 @@ def _feature_key(feature: Feature, table: Tensor) -> tuple[object, ...]:
 
 
 def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> LookupPlan:
-    """The plan of a call whose features read `tables`. Each rule is checked for all features before the next rule.
+    """Return the plan of a call whose features read `tables`. Each rule is checked for all features before the next
+    rule.
 
     Raises, in this order: unsupported_dtype; rank_too_small and rank_mismatch; updates_shape_mismatch and
-    offsets_invalid, as far as shapes show it; feature_mismatch; limit_exceeded and output_too_large.
+    offsets_invalid, as far as they follow from shapes; feature_mismatch; limit_exceeded and output_too_large.
     """
     pairs = list(zip(call.features, tables, strict=True))
     for feature, table in pairs:
@@ -172,7 +177,7 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
                 weighted=feature.weights is not None,
                 group=max(group, 1),
                 output=number if joined is None else 0,
-                # Indices with a dimension of 0 write no row: use a stride that a row would fit into.
+                # Indices with a dimension of 0 write no rows. Use a stride that a row would fit into.
                 stride=stride if group else max(stride, prod(table.shape[1:]) * item_size),
                 column=0 if joined is None else column,
             )
@@ -182,7 +187,7 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
 
 
 def _check_dtypes(feature: Feature, table: Tensor) -> None:
-    """Types of table, indices, offsets and weights. Raises unsupported_dtype."""
+    """Check the types of table, indices, offsets and weights. Raises unsupported_dtype."""
     indices = feature.indices
     if feature.pooling != "none" and table.dtype.name not in POOLED_DTYPES:
         raise GatherError(
@@ -217,13 +222,15 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
 
 
 def _pooling_fields(feature: Feature) -> str:
-    """The names of the fields that a feature has because it is pooled, for a sentence."""
+    """Return the names of the fields that a feature has because it is pooled, as text for a hint."""
     return "'pooling', 'offsets' and 'weights'" if feature.weights is not None else "'pooling' and 'offsets'"
 
 
 def _check_ranks(feature: Feature, table: Tensor) -> None:
-    """Raise rank_too_small for a table without rows, rank_mismatch for pooled indices of a rank other than 1, and
-    offsets_invalid for offsets of such a rank.
+    """Check the ranks of table, indices and offsets.
+
+    Raises rank_too_small for a table of rank 0, rank_mismatch for pooled indices of a rank other than 1, and
+    offsets_invalid for offsets of such a rank or without the end that include_last_offset adds.
     """
     if not table.shape:
         raise GatherError(
@@ -267,7 +274,7 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
 
 
 def _check_weights(feature: Feature) -> None:
-    """One weight per index. Raises updates_shape_mismatch."""
+    """Check that there is one weight per index. Raises updates_shape_mismatch."""
     weights, wanted = feature.weights, feature.indices.shape
     if weights is not None and weights.shape != wanted:
         raise GatherError(
@@ -285,7 +292,7 @@ def _output_shape(feature: Feature, table: Tensor) -> tuple[int, ...]:
 
 
 def _joined_shape(call: LookupCall, types: Sequence[DType], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape of all outputs joined on axis 1; an output of rank 1 is a column. Raises feature_mismatch."""
+    """Return the shape of all outputs joined on axis 1. An output of rank 1 is one column. Raises feature_mismatch."""
     first_type, first = types[0], shapes[0]
     columns = 0
     for feature, dtype, shape in zip(call.features, types, shapes, strict=True):
@@ -327,8 +334,10 @@ def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, .
 
 
 def check_offsets(feature: Feature) -> None:
-    """The first offset is 0, offsets never decrease or exceed the number of indices, and with include_last_offset the
-    last one is that number. Raises offsets_invalid.
+    """Check the offsets of a feature. Raises offsets_invalid.
+
+    The first offset must be 0. Offsets must not decrease, or exceed the number of indices. With include_last_offset the
+    last one must equal that number.
     """
     offsets, indices = feature.offsets, feature.indices
     if offsets is None:
@@ -366,16 +375,16 @@ def check_offsets(feature: Feature) -> None:
 
 
 def ends_early(feature: Feature) -> bool:
-    """Whether the end of the last bag, which include_last_offset adds, differs from the number of indices."""
+    """Return whether the last offset that include_last_offset adds differs from the number of indices."""
     if not feature.include_last_offset or feature.offsets is None:
         return False
     return int(feature.offsets.array[-1]) != feature.indices.array.size
 
 
 def _first_wrong_offset(values: NDArray[Any], count: int) -> int:
-    """The first offset that is less than the one before or more than `count`, -1 if there is none.
+    """Return the first offset that is less than the previous one or more than `count`, or -1 if there is none.
 
-    It works in blocks, so that its memory is bounded.
+    The check works in blocks, to bound the memory.
     """
     for start in range(0, values.size, _BLOCK):
         before = max(start - 1, 0)
@@ -392,7 +401,7 @@ def _wrong_offset(detail: str, place: Place, hint: str) -> GatherError:
 
 
 def check_indices(feature: Feature, rows: int) -> None:
-    """Every index is in [0, rows). Raises index_out_of_bounds with the first ten and their total number."""
+    """Check that every index is in [0, rows). Raises index_out_of_bounds with the first ten and their total number."""
     places, total = places_out_of_bounds(feature.indices, (rows,), wrap=False)
     if not total:
         return

@@ -1,6 +1,6 @@
 """The operators, one row each: the fields of their requests, their versions, and their planners.
 
-Every route, model, schema, command and metric of an operator is made from its row.
+Routes, models, schemas, commands and metrics of an operator are all generated from its row.
 """
 
 from __future__ import annotations
@@ -49,27 +49,30 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 Planned = tuple[Plan, tuple[int, ...], int]
-"""The plan, the output's shape, and the axis of data that the first component of an index tuple belongs to."""
+"""The plan, the output's shape, and the axis of data to which the first component of an index tuple belongs."""
 Planner = Callable[[Dialect, Call, Tensor, Mapping[str, Tensor]], Planned]
-"""Plans from a dialect, a call, its data and its further inputs. Raises the operator's errors on types and shapes,
-except for the types of data and indices, which `check_dtypes` checks.
+"""Makes a plan from a dialect, a call, its data and its further inputs. Raises the operator's errors on types and
+shapes, except for the types of data and indices, which `check_dtypes` checks.
 """
 BackwardPlanner = Callable[[Dialect, BackwardCall, Tensor, Limits], Backward]
-"""Plans from a dialect, a call, and the gather's data, whose items are not read. Raises the errors of shapes and
+"""Makes a plan from a dialect, a call, and the gather's data, whose items are not read. Raises the errors of shapes and
 limits.
 """
 LookupPlanner = Callable[[LookupCall, Sequence[Tensor], Limits], LookupPlan]
-"""Plans from a call, the table of each feature, and the limits. Raises the errors of types, shapes and limits."""
+"""Makes a plan from a call, the table of each feature, and the limits.
+
+Raises the errors of types, shapes and limits.
+"""
 P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row(Generic[P]):
-    """One operator, the gradient of one (with the gather's dialects), or the lookup.
+    """One operator, the gradient of an operator (with the gather's dialects), or the lookup.
 
-    `summary` is a line for its callers, `texts` are its specifications. `on_gpu` says whether the GPU's kernel runs its
-    plans, `typed_by` which input has the output's type. `uncited` are the errors of its rules that cite no
-    specification.
+    `summary` is a one-line description for callers; `texts` names its specifications. `on_gpu` says whether the GPU
+    kernel runs its plans. `typed_by` is the input that has the output's type. `uncited` has those errors of its rules
+    that do not cite a specification.
     """
 
     signature: Signature
@@ -83,28 +86,28 @@ class Row(Generic[P]):
 
     @property
     def name(self) -> str:
-        """Its name, which is also the name of its model and of its method in clients."""
+        """Name of the operator, also of its model and of its method in clients."""
         return self.signature.operator
 
     @property
     def gather(self) -> OperatorName:
-        """The gather that it is the gradient of, if it is one."""
+        """For a gradient, the name of its gather."""
         return cast(OperatorName, self.name.removesuffix(_BACKWARD))
 
     @property
     def path(self) -> str:
-        """The path of its route."""
+        """Path of the operator's route."""
         return f"/{self.name.replace(_BACKWARD, '/backward')}"
 
     @property
     def operation(self) -> str:
-        """Its name in OpenAPI, in camel case, as in generated clients' methods."""
+        """Name of the operator in OpenAPI, in camel case. Generated clients use it as the method name."""
         first, *others = self.name.split("_")
         return first + "".join(map(str.capitalize, others))
 
     @property
     def codes(self) -> tuple[Code, ...]:
-        """The errors of its rules on shapes and indices, in the catalogue's order."""
+        """Error codes of the rules on shapes and indices, in the catalogue's order."""
         broken = {*self.uncited, *(code for dialect in self.dialects.values() for code in dialect.rules)}
         return tuple(code for code in CODES if code in broken)
 
@@ -145,7 +148,7 @@ _PUBLISHERS: Final = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 
 
 def _texts(name: str, dialects: Iterable[str]) -> tuple[str, ...]:
-    """Name the specifications behind the dialects: "ONNX GatherND 11, 12 and 13", then "OpenVINO GatherND-8"."""
+    """Name the specifications of the dialects: "ONNX GatherND 11, 12 and 13", then "OpenVINO GatherND-8"."""
     title = name.title().replace("nd", "ND").replace("_", "")
     versions = [dialect.split("-") for dialect in dialects]
     onnx = sorted((number for by, number in versions if by == "onnx"), key=int)
@@ -276,7 +279,10 @@ _GRADIENTS: Final[tuple[Gradient, ...]] = (
     ),
 )
 GRADIENTS: Final[Mapping[str, Gradient]] = {row.name: row for row in _GRADIENTS}
-"""The gradients of the gathers. They have no model in the inference protocol: training sends JSON or safetensors."""
+"""The gradients of the gathers.
+
+They have no model in the inference protocol: training clients use JSON or safetensors.
+"""
 LOOKUPS: Final[Lookup] = Row(
     LOOKUP_SIGNATURE,
     "Rows of many resident tensors, single or as pooled bags",
@@ -288,4 +294,4 @@ LOOKUPS: Final[Lookup] = Row(
     uncited=("feature_mismatch", "no_keys", "key_not_found"),
 )
 ROWS: Final[Mapping[str, Row[Any]]] = {**OPERATORS, **GRADIENTS, LOOKUPS.name: LOOKUPS}
-"""All operators with a route of their own, by name."""
+"""All operators that have their own route, by name."""

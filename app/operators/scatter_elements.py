@@ -1,7 +1,8 @@
 """ScatterElements, the inverse of GatherElements: the rules on its shapes, and its plan.
 
-With r = rank(data) = rank(indices) and an axis a of data: updates.shape = indices.shape, output.shape = data.shape. The
-update at (..., i, ...) goes to the same position of the output, with the value of indices along axis a.
+With r = rank(data) = rank(indices) and an axis a of data, updates.shape = indices.shape and output.shape = data.shape.
+The update at (..., i, ...) goes to the same position of the output, except that the value of indices replaces the
+coordinate on axis a.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from app.tensors.tensor import Tensor
 def plan_scatter_elements(
     dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
 ) -> tuple[ScatterElementsPlan, tuple[int, ...], int]:
-    """Check updates' type, ranks, axis and shapes; return the plan, the output shape and the axis counted from the
-    front.
+    """Check updates' type, ranks, axis and shapes. Returns the plan, the output shape, and the axis from the front.
 
     Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch or
     updates_shape_mismatch, in this order.

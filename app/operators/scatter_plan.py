@@ -1,7 +1,7 @@
-"""Scatters as kernels see them: plans whose output is a copy of data with updates applied.
+"""The plans of scatters, the kernels' input. The output is a copy of data with updates applied.
 
-Updates apply in the row-major order of the indices. Without a reduction the last update of a position wins; a reduction
-applies them one after the other, in data's type.
+Updates are applied in the row-major order of the indices. Without a reduction, the last update of a position wins. A
+reduction combines them one by one, in data's type.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from app.tensors.operator_signature import Reduction
 
 @dataclass(frozen=True, slots=True)
 class ScatterNDPlan(OneBatchPlan):
-    """data and output are [*dims, slice_items], indices [tuples, depth], updates [tuples, slice_items].
+    """data and output are [*dims, slice_items], indices are [tuples, depth], updates are [tuples, slice_items].
 
-    `dims` are the sizes of the indexed axes; `item_size` is in bytes (1, 2, 4, 8 or 16); `wrap` says that an index in
-    [-s, -1] counts from the end (else it is out of bounds). `dtype` is the name of data's type, in which updates are
-    reduced.
+    `dims` are the sizes of the indexed axes. `item_size` is in bytes (1, 2, 4, 8 or 16). With `wrap`, an index in [-s,
+    -1] counts from the end; without it, the index is out of bounds. `dtype` is the name of data's type, in which
+    updates are reduced.
     """
 
     tuples: int
@@ -33,10 +33,10 @@ class ScatterNDPlan(OneBatchPlan):
     reduction: Reduction
     scratch_bytes: ClassVar[int] = 0
     rows: int = field(init=False, repr=False, compare=False)
-    """Slices of data that a tuple can name: the product of `dims`."""
+    """Number of slices of data that a tuple can name: the product of `dims`."""
 
     def __post_init__(self) -> None:
-        # Computed once, because it is read many times.
+        # Computed once, because it is read often.
         object.__setattr__(self, "rows", prod(self.dims))
 
     @property
@@ -46,7 +46,7 @@ class ScatterNDPlan(OneBatchPlan):
 
     @property
     def index_items(self) -> int:
-        """Items of indices: components to check."""
+        """Items of indices, each of which is a component to check."""
         return self.tuples * len(self.dims)
 
     @property
@@ -69,7 +69,10 @@ class ScatterNDPlan(OneBatchPlan):
 
 @dataclass(frozen=True, slots=True)
 class ScatterElementsPlan(ElementsPlan):
-    """Each entry of indices is the target of the update at the same position; see `ScatterNDPlan` for the rest."""
+    """Each entry of indices is the target of the update at the same position.
+
+    See `ScatterNDPlan` for the other fields.
+    """
 
     dtype: str
     reduction: Reduction
@@ -81,7 +84,7 @@ class ScatterElementsPlan(ElementsPlan):
 
     @property
     def output_items(self) -> int:
-        """Items of the output, all of which are copied from data."""
+        """Items of the output, all of which are first copied from data."""
         return self.data_items
 
     copied_items = output_items

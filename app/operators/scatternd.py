@@ -1,8 +1,8 @@
 """ScatterND, the inverse of GatherND: the rules on its shapes, and the slices that it writes.
 
-With r = rank(data), k = indices.shape[-1]: updates.shape = indices.shape[:-1] + data.shape[k:]. The specification
-leaves the order of updates open; this code uses row-major order. If two updates address one slice, the later one wins,
-and reductions apply them in that order.
+With r = rank(data) and k = indices.shape[-1], updates.shape = indices.shape[:-1] + data.shape[k:]. The specification
+does not define the order of updates; this implementation uses row-major order. If two updates name the same slice, the
+later one wins, and reductions apply both in that order.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ _INTO_RESIDENT: Final = SCATTERND["onnx-18"]
 def plan_scatternd(
     dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
 ) -> tuple[ScatterNDPlan, tuple[int, ...], int]:
-    """Check the type of updates and all shapes; return the plan, the output shape and 0, the first component's axis.
+    """Check the type of updates and all shapes. Returns the plan, the output shape, and the first component's axis, 0.
 
-    Raises unsupported_dtype, rank_too_small, index_depth_out_of_range, and
-    updates_shape_mismatch, in this order.
+    Raises unsupported_dtype, rank_too_small, index_depth_out_of_range or updates_shape_mismatch, in this order.
     """
     indices, updates = call.indices, further["updates"]
     check_updates_type(dialect, data.dtype, updates, call)
@@ -63,7 +62,7 @@ def plan_scatternd(
 
 @dataclass(frozen=True, slots=True)
 class ScatterPlan:
-    """data is [prod(shape[:k]), slice_items]; update number i goes to row `rows[i]`."""
+    """data is [prod(shape[:k]), slice_items]. Update number i goes to row `rows[i]`."""
 
     rows: NDArray[np.int64]
     slice_items: int
@@ -95,13 +94,13 @@ def plan_scatter(dtype: DType, shape: Sequence[int], call: ScatterCall) -> Scatt
 
 
 def _rows(shape: Sequence[int], indices: Tensor, depth: int) -> NDArray[np.int64]:
-    """The row of each tuple, in row-major order. Raises index_out_of_bounds."""
+    """Return the row of each tuple, in row-major order. Raises index_out_of_bounds."""
     tuples: NDArray[Any] = indices.array.reshape(-1, depth)
     rows = np.zeros(len(tuples), np.int64)
     for axis in range(depth):
         size = shape[axis]
         column = tuples[:, axis]
-        # Check each component: a flat offset may be in range although a component is not.
+        # Check each component: a flat offset may be in range even if a component is not.
         if len(column) and (int(column.min()) < -size or int(column.max()) >= size):
             raise index_error(_INTO_RESIDENT, shape, indices, 0, depth)
         rows *= size

@@ -1,6 +1,6 @@
 """The rules that operators share: types, rank, axis and limits on shapes.
 
-Each is a small pure function that raises the catalogue's error with the dialect's clause, or returns nothing.
+Each rule is a small pure function. It raises an error of the catalogue that cites the dialect's clause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LESS_DATA: Final = (
 
 
 def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mapping[str, Tensor] = NO_TENSORS) -> None:
-    """Type constraints of the dialect, data first, then indices and the further inputs. Raises unsupported_dtype."""
+    """Check the dialect's types: first data, then indices, then the further inputs. Raises unsupported_dtype."""
     check_data_dtype(dialect, data)
     check_index_dtype(dialect, indices)
     for name, tensor in further.items():
@@ -40,7 +40,7 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mappi
 
 
 def check_data_dtype(dialect: Dialect, data: Tensor) -> None:
-    """Type constraint of the dialect on data. Raises unsupported_dtype."""
+    """Check data's type against the dialect. Raises unsupported_dtype."""
     if data.dtype.name not in dialect.data_dtypes:
         name = data.dtype.name
         other = dialect.taken_by.get(name)
@@ -57,7 +57,7 @@ def check_data_dtype(dialect: Dialect, data: Tensor) -> None:
 
 
 def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
-    """Type constraint of the dialect on indices. Raises unsupported_dtype."""
+    """Check the type of indices against the dialect. Raises unsupported_dtype."""
     if indices.dtype.name not in dialect.index_dtypes:
         allowed = ", ".join(sorted(dialect.index_dtypes))
         raise GatherError(
@@ -70,8 +70,9 @@ def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
 
 
 def output_type(call: ReadingCall, dtype: DType) -> DType:
-    """The type of an output for items of `dtype`: that type, or the one that the call asks for. Raises
-    unsupported_dtype.
+    """Return the output's type: `dtype`, the type of the items, unless the call asks for another one.
+
+    Raises unsupported_dtype.
     """
     if call.output_dtype is None:
         return dtype
@@ -86,7 +87,7 @@ def output_type(call: ReadingCall, dtype: DType) -> DType:
 
 
 def check_rank(dialect: Dialect, role: str, tensor: Tensor) -> None:
-    """GatherND clause 1 (r >= 1 and q >= 1), Gather r >= 1. Raises rank_too_small."""
+    """Check that the rank is at least 1 (GatherND clause 1; Gather r >= 1). Raises rank_too_small."""
     if not tensor.shape:
         raise GatherError(
             "rank_too_small",
@@ -97,7 +98,7 @@ def check_rank(dialect: Dialect, role: str, tensor: Tensor) -> None:
 
 
 def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
-    """The axis counted from the front: -r <= axis < r. Raises axis_out_of_range."""
+    """Check -r <= axis < r. Returns the axis counted from the front. Raises axis_out_of_range."""
     rank = len(data.shape)
     if not -rank <= axis < rank:
         raise GatherError(
@@ -112,9 +113,9 @@ def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
 def check_updates_type(
     dialect: Dialect, dtype: DType, updates: Tensor, call: Call | ScatterCall | KeyedCall, role: str = "data"
 ) -> None:
-    """Updates must have data's type, and a reduction needs arithmetic. Raises unsupported_dtype.
+    """Check that updates have data's type, and that a reduction has an arithmetic type. Raises unsupported_dtype.
 
-    ONNX allows every type with every reduction, but does not define add or max of types without arithmetic.
+    ONNX allows every type with every reduction, but does not define reductions such as add or max for other types.
     """
     if updates.dtype is not dtype:
         raise GatherError(
@@ -148,13 +149,13 @@ def check_wanted_shape(dialect: Dialect, name: str, tensor: Tensor, wanted: tupl
 def check_limits(
     inputs: Mapping[str, Tensor], output_shape: Sequence[int], output_dtype: DType, limits: Limits
 ) -> None:
-    """Check sizes exactly, from the shapes alone, before anything is allocated; it follows an operator's own rules.
+    """Check sizes exactly, from the shapes alone, before anything is allocated. Call it after the operator's own rules.
 
-    The error for an output that is too large points to the indices, which determine its shape, or to data, which a
-    scatter copies.
+    The error for a too large output points to indices, which determine its shape, or for a scatter to data, which it
+    copies.
 
-    Raises limit_exceeded for the output or one of `inputs` over a limit or impossible to hold (the product of the
-    non-zero dimensions in bytes above 2**63 - 1), output_too_large for an output of more than `limits.output_bytes`.
+    Raises limit_exceeded if the output or one of `inputs` exceeds a limit or cannot exist (if the product of its
+    non-zero dimensions exceeds 2**63 - 1 bytes), and output_too_large if the output exceeds `limits.output_bytes`.
     """
     first_two = ("data", "indices")
     for name in first_two:
@@ -175,7 +176,7 @@ def _check_input(name: str, tensor: Tensor, limits: Limits) -> None:
 
 
 def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint: str | None = None) -> None:
-    """Raise output_too_large if `what`, of `size` bytes, exceeds the limit on an answer."""
+    """Raise output_too_large if `what`, with `size` bytes, exceeds the limit on a response."""
     if size > limits.output_bytes:
         raise GatherError(
             "output_too_large",
@@ -187,7 +188,7 @@ def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint:
 
 
 def check_shape_limits(role: str, shape: Sequence[int], dtype: DType, limits: Limits, pointer: str) -> None:
-    """Check the limits on one tensor exactly. Raises limit_exceeded."""
+    """Check one tensor against the limits exactly. Raises limit_exceeded."""
     if len(shape) > limits.rank:
         raise _over("rank", f"{role} has rank {len(shape)}", limits.rank, pointer)
     items = 1
@@ -213,6 +214,6 @@ def _over(limit: str, what: str, maximum: int, pointer: str) -> GatherError:
 
 
 def shorten(number: int) -> str:
-    """`number` for a sentence; an absurdly long one is described by its number of digits."""
+    """Return `number` as text for a sentence. A very long number is described by its number of bits."""
     bits = number.bit_length()
     return str(number) if bits <= 128 else f"{'-' if number < 0 else ''}(a number of {bits} bits)"
