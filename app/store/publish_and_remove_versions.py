@@ -117,11 +117,11 @@ class VersionChanges:
                 if old is not None and self._is_replicated(old):
                     raise GatherError("precondition_failed", f"{name!r} is replicated: its rows come from other shards")
                 created = now if old is None else old.created
-                # Read before the transaction, since a log may be long; within the tensor's lock none of them changes.
+                # Read the logs before the transaction, since they may be long; the tensor's lock keeps them unchanged.
                 leaving = {*going(), *([] if old is None else [old])}
                 keys = {row: self._logs.keys_of(row) for row in leaving}
                 with self._index.change() as transaction:
-                    gone = going()  # again, since aliases may have been moved
+                    gone = going()  # recompute, since aliases may have moved
                     self._quota.check_count(old)
                     number = transaction.next_version(name)
                     row = row_of(description, upload.id, created, now, number, upload.spec.note, upload.keys)
@@ -238,10 +238,10 @@ class VersionChanges:
             return versions.removed(self._index.record_of(name), reference, conditions, self._etag_of)
 
         with storage_errors(), self._group.locks.tensor(name):
-            # Read before the transaction, since a log may be long; within the tensor's lock none of them changes.
+            # Read the logs before the transaction, since they may be long; the tensor's lock keeps them unchanged.
             answers = [answer for each in going() for answer in self._logs.keys_of(each)]
             with self._index.change() as transaction:
-                rows = going()  # again, since aliases may have been moved
+                rows = going()  # recompute, since aliases may have moved
                 for each in rows:
                     transaction.remove(each)
                 self._keys.store(transaction, answers)

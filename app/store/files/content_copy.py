@@ -120,7 +120,7 @@ class SealedFile:
         return read_at(self._fd, PAGE + begin, end - begin)
 
     def check(self) -> None:
-        """Compare all blocks with their checksums. Raises BadFile and OSError."""
+        """Check all blocks against their checksums. Raises BadFile and OSError."""
         for block in range(self.description.block_count):
             if not is_sound(self._fd, self.description, block):
                 raise BadFile(f"block {block} does not match its checksum")

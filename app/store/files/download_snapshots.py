@@ -118,7 +118,7 @@ class Snapshot:
         piece = read(begin, end)
         if self._fd < 0:
             return piece
-        # A scatter copies and flags a page before it changes it, so the flags are read after the content.
+        # A scatter copies and flags a page before changing it, so read the flags after the content.
         first = begin // PAGE
         flags = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, page + first), np.uint8)
         if flags.any():
@@ -164,7 +164,7 @@ def _create_locked(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             return fd
-        os.close(fd)  # `remove_abandoned` found it before it was locked
+        os.close(fd)  # `remove_abandoned` deleted it before it was locked
 
 
 def save_pages(

@@ -21,7 +21,7 @@ CONTENT_FOLDERS: Final = ("tensors", "logs", "incoming", download_snapshots.FOLD
 FOLDERS: Final = (*CONTENT_FOLDERS, import_records.FOLDER, "locks", "shard")
 _FILES: Final = (*FILES, "lock", "members", "state")
 KNOWN: Final = frozenset({"format", *_FILES, *FOLDERS, "lost+found"})
-"""All entries that belong in a store's folder, and the one that a file system has in its root."""
+"""All entries that belong in a store's folder, and `lost+found`, which a file system creates in its root."""
 
 
 def misplaced(folder: Path) -> Iterator[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""Changes of rows in place: the log, group commit, checkpoints, and what a start does with a log that was left."""
+"""Changes to rows in place: the redo log, group commit, checkpoints, and recovery from logs left by a crash."""

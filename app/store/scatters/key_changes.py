@@ -26,8 +26,7 @@ from app.store.scatters.writable_tensor import WritableTensor
 from app.tensors.string_tensor import PackedStrings
 
 _COPIES_MOVED: Final = 4
-"""Copies of a moved row in memory: its values, the log record, the frame for the replicas, and the frame as read back.
-"""
+"""Copies of a moved row in memory: its values, the log record, the frame for the replicas, and the data read back."""
 
 
 class TableFull(Exception):

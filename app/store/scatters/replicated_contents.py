@@ -19,8 +19,8 @@ A scatter to a replicated content goes through `ReplicatedContents.replication`,
 machines. Otherwise two machines that replicate to each other could deadlock, since several tensors share one lock.
 
 After a power loss a copy may be unsettled (see `session_replay`); it must not be read until `is_settled`. After any
-start it may be an outdated copy, from a disk that was restored to an earlier state; a primary tells when it
-`is_confirmed`.
+start it may be an outdated copy, from a disk that was restored to an earlier state, until it has caught up with its
+primary (`is_confirmed`).
 
 Changes by key are replicated in the same way. A copy without room for their rows and keys grows by itself before it
 logs them.
@@ -72,7 +72,7 @@ class Batch:
 
 
 class Replication(Protocol):
-    """What a shard provides for scatters to replicated contents.
+    """The interface that a shard implements for scatters to replicated contents.
 
     `lead` and `replicate` are called inside `ReplicatedContents.exclusive` without the tensor's lock, and may block.
     They must raise only GatherError; an OSError would be mistaken for a disk error.
@@ -261,7 +261,7 @@ class ReplicatedContents:
         left = list(batch)
         with self.exclusive(tensor):
             while left:
-                with _perhaps_made(tensor):  # the tail may contain these scatters from an earlier attempt
+                with _perhaps_made(tensor):  # an earlier attempt may have left these scatters in the tail
                     epoch = replication.lead(tensor)
                 made, outcomes = self._log_batch(tensor, epoch, left)
                 if made is not None:

@@ -218,11 +218,14 @@ class WritableTensor:
             self._set_word(word, value)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the words EPOCH, durably, and DURABLE_EPOCH. Raises OSError, and they are as they were."""
+        """Set the words EPOCH, durably, and DURABLE_EPOCH.
+
+        Raises OSError; the two words are then unchanged, and UNWRITTEN is set.
+        """
         before = self.words[HeaderWord.EPOCH]
         self._set_word(HeaderWord.EPOCH, epoch)
         try:
-            # With the rows: the page also says what is applied, and may not be durable before that is.
+            # fsync the whole file: the page records what is applied, and must not become durable before the rows.
             disk_writes.fsync(self._fd)
         except OSError:
             self.set_words({HeaderWord.EPOCH: before, HeaderWord.UNWRITTEN: 1})
