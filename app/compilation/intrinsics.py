@@ -43,9 +43,7 @@ def eight(byte: int) -> int:
 
 
 def intrinsic(result: Any, arguments: Sequence[Any], build: Build) -> Any:
-    """Make a function for compiled code from Numba's result and argument types, and `build`, which emits its
-    instructions.
-    """
+    """Make a function for compiled code from Numba's result and argument types. `build` emits its instructions."""
 
     def function(typing_context: Any, *given: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -30,16 +30,17 @@ class UntilCompiled(Generic[_P, _R]):
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether the compiled function became ready while others are still being compiled. Then `plain` skips the
-        remaining work.
+        """Whether the compiled function is ready while others are still being compiled.
+
+        `plain` then passes the rest of its work to the compiled function.
         """
         return UntilCompiled.are_due and self.run is not self.plain
 
     def wait(self) -> None:
-        """Wait until the compiled function is ready, or is no longer being compiled. Call it before long work, in a
-        thread that may block.
+        """Wait until the compiled function is ready, or is no longer being compiled.
 
-        The plain function would take longer, and would take a core away from the compiler.
+        Call it before long work, in a thread that may block. The plain function would take longer, and would take a
+        core away from the compiler.
         """
         while UntilCompiled.are_due and self.run is self.plain:
             sleep(_POLL_S)

@@ -40,8 +40,7 @@ class Admission:
         )
 
     def admit(self, size: int | None) -> None:
-        """Check a request whose body is not read yet. `size` is the size of the body in bytes, or None if it is
-        unknown.
+        """Check a request whose body is not read yet. `size` is the size of the body in bytes; None if unknown.
 
         Raises payload_too_large if the body exceeds the whole memory budget, and overloaded if there is no room for it
         now or the queue is full.

@@ -93,9 +93,7 @@ TYPICAL: Final = Rates(hand_off_s=30e-6, byte_s=0.15e-9, near_item_s=1e-9, far_i
 
 
 class Thresholds(NamedTuple):
-    """The largest gather for the event loop, the smallest to split, and the smallest part that justifies another
-    helper.
-    """
+    """The largest gather for the event loop, the smallest to split, and the smallest part that justifies a helper."""
 
     loop: Size
     split: Size

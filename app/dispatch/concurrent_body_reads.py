@@ -33,9 +33,7 @@ its current rate.
 GRACE_S: Final = 0.25
 """Seconds for which a waiting body counts as brisk. Later it does only if ACTIVE_BYTES of it have arrived."""
 _CHECKED_PER_TICK: Final = 64
-"""Waiting bodies whose connections are checked per tick: a connection that is not read does not report that it is
-closed.
-"""
+"""Waiting bodies whose connections are checked per tick. A connection that is not read does not report its end."""
 
 
 class IncomingBody(Protocol):
@@ -57,9 +55,7 @@ class IncomingBody(Protocol):
         ...
 
     def client_has_gone(self) -> bool:
-        """Return whether the client disconnected before the end of the body. Polls the socket, and closes a dead
-        connection.
-        """
+        """Return whether the client disconnected before the end of the body. Polls the socket, and closes it if so."""
         ...
 
 
@@ -81,9 +77,7 @@ class BodyReadLimit:
         self._next_check = 0  # index of the next waiting body to check
 
     def full(self, queue: int, size: int | None) -> bool:
-        """Return whether the maximum number of bodies (`queue`, at least one) already waits. Small bodies count
-        separately.
-        """
+        """Return whether the maximum number of bodies, `queue` or one, is waiting. Small bodies count separately."""
         waiting = [each for each in self.waiting if each.small] if _is_small(size) else self.waiting
         return len(waiting) >= max(queue, 1)
 
@@ -123,9 +117,7 @@ class BodyReadLimit:
                 self.waiting.remove(waiting)
 
     def expect_answer(self, reservation: MemoryReservation, size: int) -> None:
-        """Record that a body of `size` bytes was read for the request of `reservation`. A response of that size may
-        follow.
-        """
+        """Record that a body of `size` bytes was read for `reservation`. A response of the same size may follow."""
         if not _is_small(size):
             self._unanswered[reservation] = 2 * size
 
@@ -165,9 +157,7 @@ class BodyReadLimit:
         return both > total or waiting.waited() >= self.queue_timeout / 2
 
     def _admit(self) -> None:
-        """Start reading bodies while there is room. Small bodies have a separate budget, so they may overtake large
-        ones.
-        """
+        """Start reading bodies while there is room. Small bodies have their own budget and may overtake large ones."""
         free, planned = self._free(), self._planned()
         blocked = False
         for waiting in tuple(self.waiting):
@@ -207,8 +197,7 @@ class BodyReadLimit:
 
 
 class _Body:
-    """A body that is waiting to be read, or is being read. While it is `brisk`, room is reserved for `counted` bytes of
-    it.
+    """A body that is waiting or being read. While it is `brisk`, room is reserved for `counted` bytes of it.
 
     `both` is the size of the body plus a response of the same size; 0 if unknown, or if the body is charged to the
     budget for `small` requests. If the body must wait, its reader awaits `future`.

@@ -41,8 +41,8 @@ _WARN_INTERVAL_S: Final = 60.0
 
 
 class Outcome(NamedTuple):
-    """The result of a gather on the device: the first invalid index or -1, the output, and the data's ETag if
-    resident.
+    """The result of a gather on the device: the first invalid index or -1, the output, and the ETag of resident
+    data.
     """
 
     bad: int

@@ -177,9 +177,7 @@ class _PoolCall:
         self.drop(ClientGone())
 
     def drop(self, reason: Exception) -> None:
-        """Fail the call with `reason` and free its place in the queue, unless it has started. Call it on the event
-        loop.
-        """
+        """Fail the call with `reason` and free its place, unless it has started. Call it on the event loop."""
         with self._lock:
             if self._begun or self._dropped or self.future.done():
                 return

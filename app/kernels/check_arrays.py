@@ -89,7 +89,7 @@ def _check_sizes(plan: Plan) -> None:
 
 
 def check_places(plan: GatherElementsPlan | ScatterElementsPlan) -> None:
-    """Raises TypeError if a size is negative, or if the plan can reach an item outside `data`."""
+    """Check that no size is negative and that the plan cannot reach an item outside `data`. Raises TypeError if not."""
     numbers = (*plan.sizes, *plan.strides, plan.axis_size, plan.axis_stride, plan.data_items)
     if len(plan.sizes) != len(plan.strides) or min(numbers) < 0:
         raise TypeError("the plan has a negative size, or not a stride for each")

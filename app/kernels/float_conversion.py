@@ -44,6 +44,6 @@ def _rounded_to_odd(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
     """
     nearest = numbers.astype(np.float32)
     bits = nearest.view(np.uint32)
-    bits -= np.abs(nearest) > np.abs(numbers)  # toward zero
+    bits -= np.abs(nearest) > np.abs(numbers)  # round toward zero
     bits |= nearest != numbers
     return nearest

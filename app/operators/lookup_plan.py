@@ -131,8 +131,7 @@ def _feature_key(feature: Feature, table: Tensor) -> tuple[object, ...]:
 
 
 def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> LookupPlan:
-    """Return the plan of a call whose features read `tables`. Each rule is checked for all features before the next
-    rule.
+    """Return the plan of a call whose features read `tables`. Each rule is checked for all features in turn.
 
     Raises, in this order: unsupported_dtype; rank_too_small and rank_mismatch; updates_shape_mismatch and
     offsets_invalid, as far as they follow from shapes; feature_mismatch; limit_exceeded and output_too_large.

@@ -165,7 +165,7 @@ BACKWARD: Final[Clauses] = {
     "data_dtype": (None, "the gradient is of a float type that the gather takes, in grad_output and in data"),
     "updates_shape_mismatch": (None, "the shape of grad_output must equal that of the gather's output"),
 }
-"""Rules of the gradients, which no specification has; the gather's own rules are those of its dialect."""
+"""The rules of gradients, which no specification defines. The gather's own rules are in its dialect."""
 EMBEDDING_BAG_OFFSETS_15: Final[Clauses] = {
     "data_dtype": (None, "T: any numeric type; here a float type, since a sum of another would overflow"),
     "index_dtype": (None, "T_IND: int32 or int64"),

@@ -11,8 +11,9 @@ from app.tensors.tensor import Tensor
 
 @dataclass(slots=True)
 class BackwardCall(AnyCall):
-    """One request for a gradient. `shape` is the shape of the gather's data, or the name of a resident tensor with that
-    shape.
+    """One request for a gradient.
+
+    `shape` is the shape of the gather's data, or names a resident tensor of that shape.
     """
 
     operator: BackwardName

@@ -124,9 +124,7 @@ def packed_bytes(tensor: Tensor, memory: Memory = UNCOUNTED) -> memoryview:
 
 
 def bounded_product(shape: Sequence[int], bound: int) -> int:
-    """Return prod(shape) if it is less than `bound`, else some number of at least `bound`. Never computes huge
-    integers.
-    """
+    """Return prod(shape) if it is less than `bound`, else any number >= `bound`. Never computes huge integers."""
     if len(shape) <= _FEW:
         return prod(shape)
     if 0 in shape:

@@ -115,10 +115,10 @@ class PackedStrings(Tensor):
 
     @staticmethod
     def checked(size: int) -> int:
-        """Return `size`, the result of a function of `string_frames`. Raises tensor_damaged if a frame was not within
-        the octets.
+        """Return `size`, the result of a function of `string_frames`. Raises tensor_damaged if it is negative.
 
-        This can only happen to strings on disk, because strings in a request are validated frame by frame.
+        A negative result means that a frame was not within the octets. This can only happen to strings on disk, because
+        strings in a request are validated frame by frame.
         """
         if size < 0:
             raise GatherError("tensor_damaged", "a string reaches beyond the content that it is part of")

@@ -215,16 +215,18 @@ class _StagedStream:
         return nbytes <= self._half
 
     def pinned_for_output(self) -> int:
-        """Return the address to which the kernel may write: the first invalid position and, _HEADER bytes later, the
-        output.
+        """Return the address to which the kernel may write its results.
+
+        They are the word for the first invalid position and, _HEADER bytes later, the output.
         """
         self._events[self._turn].synchronize()  # wait until the previous contents have been copied
         self._halves[self._turn][:8] = 0xFF
         return self._addresses[self._turn]
 
     def wait_for_output(self, out: NDArray[Any]) -> int:
-        """Wait for the results at `pinned_for_output`. Returns the first invalid position, or -1 with the output in
-        `out`.
+        """Wait for the results at `pinned_for_output`, and copy the output to `out`.
+
+        Returns the first invalid position, or -1. If a position is invalid, `out` is unchanged.
         """
         self.stream.synchronize()
         half = self._halves[self._turn]
@@ -235,16 +237,16 @@ class _StagedStream:
         return -1
 
     def receive(self, pointer: int, out: NDArray[Any]) -> int:
-        """Copy the results at `pointer` to the host. Returns the first invalid position, or -1 with the output in
-        `out`.
+        """Copy the results at `pointer` in device memory to the host, and the output to `out`.
 
-        `pointer` is the address of the word for that position. The output follows it at a distance of _HEADER bytes.
+        Returns the first invalid position, or -1. `pointer` is the address of the word for that position; the output
+        begins _HEADER bytes later. If a position is invalid, `out` is unchanged.
         """
         octets = out.view(_BYTES)
         total = _HEADER + octets.size
         self._fetch(pointer, 0, total)
         for at in range(0, total, self._half):
-            turn = self._turn ^ 1  # where the piece at `at` goes
+            turn = self._turn ^ 1  # the half that receives the piece at `at`
             if at + self._half < total:
                 self._fetch(pointer, at + self._half, total)
             self._events[turn].synchronize()

@@ -97,7 +97,7 @@ def _shape(
     if width > _NARROW.get(unit, width):
         kind = "wide"
         pack = _PACKS[unit]
-        packs = -(-min(AT_ONCE, slices) * width // pack)  # of a stretch
+        packs = -(-min(AT_ONCE, slices) * width // pack)  # packs per stretch
         lane_bits = min(max(packs // 2, 1).bit_length() - 1, _WARP_BITS)
         turns = -(-packs >> lane_bits)
         blocks = min(-(-slices // (AT_ONCE * BLOCK >> lane_bits)), _MOST_BLOCKS[1])

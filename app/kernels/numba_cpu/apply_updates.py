@@ -147,7 +147,7 @@ def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> 
             output[first] = total
             return
         for t in range(len(items)):
-            if ult(items[t] - begin, count):  # a negative one is large, unsigned
+            if ult(items[t] - begin, count):  # negative numbers are large as unsigned
                 item = np.uint64(items[t])  # skips Numba's check for negative indices
                 output[item] = combine(output[item], updates[t], flip)
 

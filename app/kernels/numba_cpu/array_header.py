@@ -66,7 +66,7 @@ _WRITABLE: Final = 0x400
 
 
 def check_layout() -> None:
-    """Raises RuntimeError if the memory layout of arrays is not the one that compiled code expects."""
+    """Check that arrays have the memory layout that compiled code expects. Raises RuntimeError if not."""
     array = np.zeros((3, 5), ">c8")
     array.flags.writeable = False
 

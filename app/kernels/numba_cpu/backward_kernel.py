@@ -149,7 +149,7 @@ def _backward(
     team: Address,
     helpers: int,
 ) -> int:
-    """Compute the gradient with at most `helpers` helpers, from checked arrays. Returns the first invalid component, or
+    """Compute the gradient from checked arrays, with at most `helpers` helpers. Returns the first invalid component or
     -1.
 
     A sparse gradient writes the distinct rows to `distinct` and their number to the job's `result_rows`.

@@ -43,8 +43,7 @@ class IndexedJob:
 
 
 class IndexedItemsJob(IndexedJob):
-    """The fields that determine which items single indices name. The indices are entries of an array with shape
-    `sizes`.
+    """The fields that determine which items single indices name. Indices are entries of an array of shape `sizes`.
 
     Entry e at (p0, p1, ...) names item base + e * axis_stride + p0 * strides[0] + p1 * strides[1] + ... For a gather
     the strides are in bytes and `base` is the address of data, so the results are addresses instead of item numbers.

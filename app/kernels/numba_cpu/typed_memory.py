@@ -41,8 +41,7 @@ _FIELD_TYPES: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def dtype_of(kind: type[Any]) -> np.dtype[Any]:
-    """Return the NumPy dtype of the record that a class describes by its annotations. Fields of base classes come
-    first.
+    """Return the NumPy dtype of the record that a class describes by its annotations, base classes first.
 
     The annotations may be `bool`, `float` (float64) or `Sizes`; all others mean int64.
     """
