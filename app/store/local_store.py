@@ -288,7 +288,7 @@ class LocalStore(StoredTensors):
 
     @contextmanager
     def _locked(self, reference: str) -> Iterator[Row | None]:
-        """Take the lock of a reference's tensor and return the version, or None; both stay valid inside the context."""
+        """Take the lock of a reference's tensor and yield the version, or None; it stays valid inside the context."""
         while True:
             row = self._index.find(reference)
             with self.group.locks.tensor(reference if row is None else row.name):
@@ -298,7 +298,7 @@ class LocalStore(StoredTensors):
 
     @contextmanager
     def _found(self, reference: str) -> Iterator[Row]:
-        """Take the lock of a reference's tensor and return the version. Raises tensor_not_found."""
+        """Take the lock of a reference's tensor and yield the version. Raises tensor_not_found."""
         with self._locked(reference) as row:
             if row is None:
                 raise not_found(reference, self)

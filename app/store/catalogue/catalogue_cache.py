@@ -34,7 +34,7 @@ _NO_ALIASES: Final[Mapping[str, Alias]] = {}
 class CatalogueCache:
     """The tensors of a store, their versions and aliases, as known to this process.
 
-    A reference finds a version. It is the name of a tensor (its current version, the highest one), `NAME@7`, or an
+    A version is found by a reference: the name of a tensor (its current version, the highest one), `NAME@7`, or an
     alias.
     """
 

@@ -142,7 +142,7 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
 
 
 def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
-    """Yield entries in place of files that are not regular files, except the contents and logs of tensors."""
+    """Yield entries that are not regular files where only files belong, except contents and logs of tensors."""
     folder = store.folder
     paths = {folder / name for name in file_names(folder) if name.endswith(".new")}
     for part in (store.upload_folder, store.snapshot_folder, folder / import_records.FOLDER):

@@ -35,7 +35,7 @@ class ContentChanges:
     """Changes the contents of a store. All methods do blocking disk I/O."""
 
     _locked: Callable[[str], AbstractContextManager[Row]]
-    """Takes the lock of a reference's tensor and returns the version's row."""
+    """Takes the lock of a reference's tensor and yields the version's row."""
     _index: CatalogueCache
     _logs: ReplayedLogs
     _keys: IdempotencyKeys

@@ -107,7 +107,7 @@ class ReplicatedContents:
     """
 
     _locked: Callable[[str], AbstractContextManager[Row]]
-    """Takes a tensor's lock and returns its row."""
+    """Takes a tensor's lock and yields its row."""
     _locks: StoreLocks
     _index: CatalogueCache
     _logs: ReplayedLogs

@@ -209,7 +209,7 @@ class ReplicatedCopy:
         """Return frames with the records after `sequence`, including the tail.
 
         Returns None if some of the records are no longer in the log, and empty bytes if there are no later records.
-        Otherwise returns at least one frame, and stops at MOST_BYTES.
+        Otherwise returns whole frames, and stops once they take MOST_BYTES or more.
         """
         if sequence >= self.state().last:
             return b""

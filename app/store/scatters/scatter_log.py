@@ -59,9 +59,8 @@ class ScatterLog:
     """The log at `path`, as far as this process has read it. Call all methods with the tensor's lock held.
 
     `keys` are the Idempotency-Keys in the log, by scope and key. `end` is the number of bytes read so far. `tail` holds
-    the entries with an epoch that `settle` has not yet moved out; their keys are not in `keys`. `landmarks` are the
-    positions of some frames with an epoch, always including the first: the frame's first sequence and its offset, in
-    order.
+    the entries with an epoch that `settle` has not yet moved out; their keys are not in `keys`. `landmarks` lists the
+    first sequence and the offset of some frames with an epoch, in order; the first of these frames is always included.
     """
 
     def __init__(self, path: Path) -> None:
@@ -267,8 +266,8 @@ class ScatterLog:
     def make_durable(self, begin: int = 0) -> None:
         """Make the log durable as read so far: its writer may have died before its fsync. Raises OSError.
 
-        `begin` is the offset of the first frame that may not be durable. Only the last frame can be, since a writer
-        makes each frame durable before it writes the next.
+        `begin` is the offset to start from. Only the last frame may not be durable yet, since a writer makes each frame
+        durable before it writes the next.
         """
         if not self.end:
             return
@@ -311,7 +310,7 @@ def full_records(path: Path) -> Iterator[Record]:
 
 
 def aside_records(path: Path) -> Iterator[Record]:
-    """Yield those records of the log set aside that are not also in the log at `path`.
+    """Yield the records of the log set aside that are not also in the log at `path`.
 
     Records in both were the tail when the log was set aside, and belong to the log: see `ScatterLog.replace`. Raises
     BrokenLog and OSError.
