@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Final
 
 _MOST: Final = 64
-"""Most media types of a field that are read; honest clients list fewer."""
+"""Maximum number of media types that are read from a field; honest clients list fewer."""
 _WEIGHT: Final = re.compile(rb"[ \t]*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)[ \t]*")
 
 
 def media_weights(accept: bytes) -> dict[bytes, float]:
-    """The weight of each media type or range in the field, in order; 0 if the weight is not a number.
+    """Return the weight of each media type or range in the field, in order; 0 if the weight is not a number.
 
     Parameters other than the weight are ignored; if a type is repeated, its first weight counts.
     """
@@ -30,7 +30,7 @@ def media_weights(accept: bytes) -> dict[bytes, float]:
 
 
 def preferred(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> bytes:
-    """The media type of `offered` with the greatest weight, by its name or a range such as `*/*`.
+    """Return the media type of `offered` with the greatest weight, by its name or by a range such as `*/*`.
 
     `otherwise`, one of `offered`, wins ties.
     """
@@ -45,10 +45,10 @@ def preferred(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> byte
 
 
 def admitted(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[bytes]:
-    """The media types of `offered` that the field accepts, best first; [`otherwise`], one of them, if it accepts none.
+    """Return the media types of `offered` that the field accepts, most preferred first.
 
-    Named types come first, by weight. A range such as `*/*` expresses no preference: it adds `otherwise`, then the
-    rest.
+    Named types come first, by weight. A range such as `*/*` expresses no preference: it adds `otherwise`, one of
+    `offered`, then the rest. Returns [`otherwise`] if the field accepts none of them.
     """
     weights = media_weights(accept)
     known = list(offered)
@@ -59,7 +59,7 @@ def admitted(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[
 
 
 def prefers_page(accept: bytes) -> bool:
-    """Whether the field names HTML, as browsers do, and prefers nothing to it."""
+    """Return True if the field names HTML, as browsers do, and prefers no other type."""
     weights = media_weights(accept) if b"text/html" in accept else {}
     html = weights.get(b"text/html", 0.0)
     return html > 0 and html >= max(weights.values())

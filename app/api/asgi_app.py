@@ -1,6 +1,7 @@
 """The ASGI application: a plain callable, because a framework's router and middleware cost more than a gather.
 
-It checks Host, Origin and key, finds the handler, turns every error into the one error shape, and answers OPTIONS.
+It checks Host, Origin and the API key, finds the handler, converts errors to the common error body, and answers
+OPTIONS.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ _ALL_METHODS: Final = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 class AsgiApp:
     """Passes each request to the handler of its operation (see `route_table`).
 
-    `handlers` has a handler for each operation; `lifespan` is an application that starts and ends the service.
-    `cross_origin` is None if no page of another site may call. `routes` may extend the usual ones. `node` is the name
-    of a service that is a shard of a cluster; `after_waiting` is for reads of its ranges.
+    `handlers` has a handler for each operation; `lifespan` is an application that starts and stops the service.
+    `cross_origin` is None if no page of another site may call the service. `routes` may extend the default table. In a
+    shard of a cluster, `node` is its name, and `after_waiting` wraps handlers that read its ranges.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class AsgiApp:
             code = error.code
             drop_tracebacks(error)
             if context.started:
-                # Sent bytes cannot be taken back: close the connection, so that no answer looks complete.
+                # Part of the answer was sent: close the connection, so that it does not look complete.
                 context.status = CATALOGUE[code].status
                 logger.error(
                     "an answer was cut: %s", error.detail, extra={"fields": {"request_id": context.request_id}}
@@ -121,7 +122,7 @@ class AsgiApp:
             drop_tracebacks(error)
         except asyncio.CancelledError as error:
             drop_tracebacks(error)
-            # A stop cancels requests that outlast its timeout; nothing else cancels a request, whose task ends here.
+            # Only a shutdown cancels requests, if they outlast its timeout. The request's task ends here.
             code = "not_ready"
             if not context.started:
                 stopped = GatherError("not_ready", "the service stopped before the request was carried out")
@@ -139,7 +140,7 @@ class AsgiApp:
             self.metrics.count(context, code or context.code)
 
     def _check_fields(self, context: RequestContext) -> None:
-        """Raise malformed_request, forbidden and precondition_failed for header fields that no request may have."""
+        """Check header fields of every request. Raises malformed_request, forbidden and precondition_failed."""
         if context.repeated is not None:
             raise GatherError(
                 "malformed_request",
@@ -157,9 +158,9 @@ class AsgiApp:
             check_meant(context.headers, self.node)
 
     def _match(self, context: RequestContext) -> RouteMatch:
-        """Check the header's fields, and find the handler.
+        """Check the header fields, and find the handler.
 
-        The match of a gather is cached for requests with the same header, until the keys change.
+        The match of a gather is cached for requests with the same header.
         """
         headers, method = context.headers, context.method
         cross_origin, preflight = self.cross_origin, None
@@ -194,7 +195,7 @@ class AsgiApp:
         self.metrics.count_limit(error)
         extra: tuple[Field, ...] = ()
         if context.headers.get(b"expect") is not None:
-            # The client may be waiting for "100 Continue" and may never send the body: this connection is done.
+            # The client may be waiting for "100 Continue" and never send the body, so the connection must close.
             extra = ((b"connection", b"close"),)
         await context.send_error(error, *extra)
 

@@ -40,23 +40,23 @@ Handler: TypeAlias = "Callable[[RequestContext], Awaitable[None]]"
 AT_ONCE: Final = 1 << 18
 """Answers of up to this many bytes are written at once, however slowly the client reads."""
 _WRITTEN_IN_A_TURN: Final = 1 << 19
-"""Bytes of a longer answer, at least, after which other requests get a turn on the event loop: the system copies them
-in 0.1 to 0.2 ms.
+"""Minimum number of bytes of a longer answer to write before yielding to other requests on the event loop. The system
+copies them in 0.1 to 0.2 ms.
 """
 _MOST_TURNS: Final = 4
-"""Most turns in which an answer is written, however long: if all answers are long, each turn waits for all others."""
+"""Maximum number of turns in which an answer is written. If all answers are long, each turn waits for all others."""
 _CLOSE: Final = (b"connection", b"close")
 _LINES: Final[BoundedCache[tuple[Field, ...], bytes]] = BoundedCache(256)
-"""Header fields of answers as lines, cached: gathers from one table repeat theirs."""
+"""Cache of answers' header lines, because gathers from one table repeat them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RouteMatch:
-    """The result of reading a header; a gather's is cached for requests with the same header.
+    """The route and handler for a header; a gather's match is cached for requests with the same header.
 
-    `handler` answers it, on the plane `plane`; refused requests are on the control plane. `parameters` are the segments
-    of the path in place of the template's braces. `credential` was accepted by the keys of `keys_version`, None if no
-    keys were asked. `fields` are added to every answer.
+    `plane` is the handler's plane; refused requests are on the control plane. `parameters` are the path segments that
+    match the template's braces. `keys_version` is the version of the keys that accepted `credential`, or None before
+    that check. `fields` are added to every answer.
     """
 
     headers: dict[bytes, bytes]
@@ -70,12 +70,12 @@ class RouteMatch:
 
 
 class RequestContext(ServedRequest):
-    """A request being answered. `headers` has lower-case names; `code` is an error's.
+    """The state of one request. `headers` has lower-case names; `code` is the code of its error, if any.
 
-    `credential` is the SHA-256 of the key that came with it, b"" for a field Authorization of another form, None if
-    there was none; the field itself is in neither `headers` nor `scope`. `repeated` is a field that occurs more than
-    once and is not a list. `route_match` is set once the route is found. A route sets `changes` before it answers, to
-    what it has changed: the log then has a line for each, whether or not the answer reaches the caller.
+    `credential` is the SHA-256 of the request's key, b"" if the field Authorization has another form, or None if there
+    is no such field; the field itself is in neither `headers` nor `scope`. `repeated` is a field that occurs more than
+    once and is not a list. `route_match` is set once the route is found. A handler sets `changes` to its changes before
+    it answers, so that each of them is logged even if the answer does not reach the caller.
     """
 
     exchange: HttpExchange
@@ -107,7 +107,7 @@ class RequestContext(ServedRequest):
             self.headers = self.route_match.headers
 
     def _read_header(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
-        """Read the fields of a header that is not cached, without those that hold secrets."""
+        """Read the fields of a header that is not cached, and remove the fields that hold secrets."""
         self.headers = headers = dict(sent)
         if len(headers) != len(sent):
             self.headers = headers = combined(sent)
@@ -125,43 +125,46 @@ class RequestContext(ServedRequest):
 
     @property
     def scope(self) -> Scope:
-        """Its ASGI scope."""
+        """The request's ASGI scope."""
         scope: Scope = self.exchange.scope  # type: ignore[assignment]
         return scope
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The segments of the path in place of the braces of its route's template."""
+        """The path segments that match the braces in the route's template."""
         assert self.route_match is not None
         return self.route_match.parameters
 
     def query_fields(self) -> dict[str, str]:
-        """The fields of the query by name. Raises invalid_field for a field that the operation does not have."""
+        """Return the query fields by name. Raises invalid_field for a field that the operation does not have."""
         assert self.route_match is not None
         operation = self.route_match.route.operation(self.method)
         return read_query(self.query, () if operation is None else operation.query)
 
     @property
     def sent_key(self) -> bytes | None:
-        """`credential`, also if the header was cached."""
+        """The request's `credential`, also for a cached header."""
         return self.credential if self.route_match is None else self.route_match.credential
 
     def content_length(self) -> int | None:
-        """The declared length of the body, if any."""
+        """Return the declared length of the body, or None."""
         declared = self.headers.get(b"content-length")
         return int(declared) if declared is not None and declared.isdigit() else None
 
     def send_at_once(
         self, status: int, content_type: bytes, pieces: Sequence[Buffer], extra: tuple[Field, ...] = ()
     ) -> bool:
-        """Answer with a short body. Returns False, and sends nothing, if its client must first read earlier bytes."""
+        """Answer with a short body. Returns False, and sends nothing, if the client must first read earlier bytes.
+
+        Also returns False for bodies over AT_ONCE bytes, for HEAD, and for answers that close the connection.
+        """
         exchange, size = self.exchange, sum(map(len, pieces))
         if size > AT_ONCE or self.method == "HEAD" or _CLOSE in extra or not exchange.ready():
             return False
         self.started = True
         self.status = status
         if self.gathered and self.given_id is None and self.code is None and self.metrics.answered(self, size):
-            own = HEADER_TEMPLATE  # most gathers, identified by that
+            own = HEADER_TEMPLATE  # the case of most gathers
         else:
             own = b"x-request-id: %b\r\nserver-timing: %b\r\n" % (self.request_id.encode(), self.server_timing())
         fields = b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, own)
@@ -174,10 +177,10 @@ class RequestContext(ServedRequest):
         return True
 
     async def send(self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: Field) -> None:
-        """Answer with a whole body, whose pieces are passed on without a copy.
+        """Answer with a whole body; its pieces are not copied.
 
-        Returns when nearly all of a large body has been sent, so that its bytes stay charged while they are in memory,
-        however slowly the client reads.
+        Returns only when nearly all of a large body has been sent, so that its bytes stay charged while they are in
+        memory, even if the client reads slowly.
         """
         pieces = (body,) if isinstance(body, bytes) else body
         if self.send_at_once(status, content_type, pieces, extra):
@@ -203,7 +206,7 @@ class RequestContext(ServedRequest):
         await self.end_answer()
 
     async def begin_answer(self, status: int, *fields: Field) -> None:
-        """Send the header of an answer whose body follows by `send_piece` and `end_answer`."""
+        """Send the header of an answer; the body follows with `send_piece` and `end_answer`."""
         self.started = True
         self.status = status
         own = (b"x-request-id", self.request_id.encode()), (b"server-timing", self.server_timing())
@@ -230,6 +233,6 @@ class RequestContext(ServedRequest):
 
 
 def decoded_path(raw: bytes) -> str:
-    """A path with its segments decoded one by one: an encoded slash is part of its segment and stays `%2F`."""
+    """Decode a path segment by segment. An encoded slash is part of its segment and stays `%2F`."""
     segments = raw.partition(b"?")[0].split(b"/")
     return "/".join(unquote_to_bytes(segment).decode("utf-8", "replace").replace("/", "%2F") for segment in segments)

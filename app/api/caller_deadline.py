@@ -17,7 +17,7 @@ _SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def with_deadline(handler: Handler, seconds: float) -> Handler:
-    """Wrap `handler` for requests whose caller waits only `seconds`."""
+    """Wrap `handler` so that a request's deadline is at most `seconds` after its arrival."""
 
     async def limited(context: RequestContext) -> None:
         context.wait_at_most(seconds)
@@ -27,7 +27,7 @@ def with_deadline(handler: Handler, seconds: float) -> Handler:
 
 
 def _seconds_like(field: bytes) -> str:
-    """The number at the start of an invalid field, in seconds if it has the unit s or ms."""
+    """Return the number at the start of an invalid field, for a hint; in seconds if it has the unit s or ms."""
     match = re.match(rb"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms)?", field)
     if match is None:
         return "0.25"

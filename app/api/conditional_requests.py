@@ -1,4 +1,4 @@
-"""Read If-Match and If-None-Match (RFC 9110, 13.1), compare their ETags, and answer 304."""
+"""Reads If-Match and If-None-Match (RFC 9110, 13.1), compares their ETags, and answers 304."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from app.errors import GatherError, invalid_field
 from app.store import Conditions
 
 _MOST_TAGS: Final = 256
-"""Most ETags in a condition, so that the event loop reads it in a tenth of a millisecond."""
+"""Maximum number of ETags in a condition, so that the event loop parses it within 0.1 ms."""
 _MEMBER: Final = re.compile(r'[ \t,]*+(\*|(?:W/)?"[\x21\x23-\x7e\x80-\xff]*")?[ \t]*+(?:,|\Z)')
-"""A member of a list, after any number of empty ones. The pattern never backtracks, even on malformed fields."""
+"""A member of a list, after any number of empty members. The pattern never backtracks, even on malformed fields."""
 _BARE: Final = re.compile("[A-Za-z0-9._-]{1,80}")
 """An ETag without its quotes."""
 
@@ -28,7 +28,7 @@ def read_conditions(headers: Mapping[bytes, bytes]) -> Conditions:
 
 
 def conditions_of(match: bytes | str | None, none_match: bytes | str | None, pointer: str | None) -> Conditions:
-    """The conditions in If-Match and If-None-Match: fields of a header, or members of the object at `pointer`.
+    """Parse If-Match and If-None-Match, given as header fields or as members of the JSON object at `pointer`.
 
     Raises invalid_field.
     """
@@ -39,19 +39,19 @@ def conditions_of(match: bytes | str | None, none_match: bytes | str | None, poi
 
 
 def etag_field(etag: str) -> Field:
-    """The header field ETag."""
+    """Return the header field ETag."""
     return b"etag", etag.encode()
 
 
 def version_field(version: int) -> Field:
-    """The header field with the number of the version that an answer is from."""
+    """Return the header field with the version number of an answer's data."""
     return b"x-gathernd-data-version", b"%d" % version
 
 
 async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind: str = "tensor") -> bool:
-    """Check the conditions of a GET of a tensor, or of a `kind`; returns True once 304 has been sent.
+    """Check the conditions of a GET of a tensor, or another `kind`. Returns True if it has sent 304.
 
-    `further` are header fields of that answer besides ETag.
+    `further` are header fields of that answer in addition to ETag. Raises precondition_failed and invalid_field.
     """
     conditions = read_conditions(context.headers)
     Conditions(match=conditions.match).check(etag, kind)
@@ -62,7 +62,7 @@ async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind
 
 
 def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[str, ...] | None:
-    """The entity tags of a field, ("*",) if one of them is `*`; None if there is no such field."""
+    """Parse the entity tags of a field. Returns ("*",) if one of them is `*`, and None if the field is missing."""
     if field is None:
         return None
     text = field if isinstance(field, str) else field.decode("latin-1")
@@ -85,7 +85,7 @@ def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[st
 
 
 def _named(name: str, pointer: str | None) -> tuple[str, str]:
-    """The pointer of a field, and its name as a caller writes it."""
+    """Return the JSON pointer of a field, and its name as a caller writes it."""
     if pointer is None:
         return f"/{name}", name.title()
     member = name.replace("-", "_")

@@ -1,7 +1,7 @@
 """Content codings (RFC 9110, 8.4.1): gzip and deflate, for bodies of requests and answers.
 
-A request's deflate may have the zlib header or not, because clients send both; an answer's has it. A request's gzip may
-have several members (RFC 1952, 2.2), as from `cat a.gz b.gz` or bgzip.
+In a request, deflate may come with or without the zlib header, because clients send both; an answer has the header.
+gzip in a request may have several members (RFC 1952, 2.2), as written by `cat a.gz b.gz` or bgzip.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 
 STEP: Final = 1 << 18
-"""Most bytes that are decompressed at once: zlib holds them twice."""
+"""Maximum number of bytes to decompress at a time; zlib holds them twice."""
 _SENT: Final = 1 << 16
-"""Most bytes that are given to zlib at once: it copies what one call leaves of them for the next."""
+"""Maximum number of input bytes per call of zlib, which copies the unused rest for the next call."""
 _MAGIC: Final = b"\x1f\x8b"
 """The first bytes of a gzip member (RFC 1952, 2.3.1)."""
 _FREE_MEMBERS: Final = 1 << 14
 _BYTES_OF_MEMBER: Final = 1 << 10
-"""A body may have `_FREE_MEMBERS` gzip members, and one more per this many decompressed bytes: a member takes about 5
-microseconds to begin, however few bytes it has.
+"""A body may have `_FREE_MEMBERS` gzip members, plus one per this many decompressed bytes: starting a member takes
+about 5 microseconds, even if it is empty.
 """
 _GZIP: Final = (b"gzip", b"x-gzip")
 _ANSWERS: Final = (b"gzip", b"deflate")
 _GZIP_HEADER: Final = 16
-"""Added to the window's size, it makes zlib read and write gzip."""
+"""Added to zlib's window size to read and write gzip."""
 _COMPRESSED_AT_ONCE: Final = 1 << 20
 
 
 class Inflater:
-    """Decompresses a body that comes in pieces: gzip members one after the other, or one deflate stream.
+    """Decompresses a body that arrives in pieces: consecutive gzip members, or one deflate stream.
 
     Raises malformed_request for a stream that is damaged, truncated or followed by other bytes, and limit_exceeded for
     too many nearly empty members.
@@ -48,7 +48,7 @@ class Inflater:
         self._start = b""
 
     def pieces(self, data: Buffer) -> Iterator[bytes]:
-        """Decompress the next bytes of the body, at most STEP bytes at a time."""
+        """Decompress the next bytes of the body. Yields pieces of at most STEP bytes."""
         view = memoryview(self._start + bytes(data) if self._start else data)
         self._start = b""
         place = 0
@@ -65,7 +65,7 @@ class Inflater:
                 self._stream = None
 
     def _begin(self, start: bytes) -> None:
-        """Begin a stream: the first member or the next one."""
+        """Begin the first or the next stream; `start` holds its first two bytes."""
         if self._members and not (self._is_gzip and start == _MAGIC):
             raise self._bytes_follow()
         most = _FREE_MEMBERS + self._inflated // _BYTES_OF_MEMBER
@@ -89,7 +89,7 @@ class Inflater:
         stream = self._stream
         size = STEP
         try:
-            # After a full piece there may be more, even if no input is left.
+            # After a full piece, zlib may have more output, even without input.
             while (rest or size == STEP) and not stream.eof:
                 piece = stream.decompress(rest, STEP)
                 rest = stream.unconsumed_tail
@@ -105,7 +105,7 @@ class Inflater:
             ) from None
 
     def finish(self) -> None:
-        """The body has ended."""
+        """Check that the body is complete. Raises malformed_request."""
         if self._start and self._members:
             raise self._bytes_follow()
         if self._stream is not None or not self._members:
@@ -119,7 +119,7 @@ class Inflater:
 
 
 def inflater(encoding: bytes | None) -> Inflater | None:
-    """The decompressor for a Content-Encoding, None for an uncompressed body. Raises unsupported_media_type."""
+    """Return the decompressor for a Content-Encoding, or None for identity. Raises unsupported_media_type."""
     name = (encoding or b"").strip().lower()
     if name in (b"identity", b""):
         return None
@@ -133,19 +133,16 @@ def inflater(encoding: bytes | None) -> Inflater | None:
 
 
 def coding_of_answer(accept_encoding: bytes | None) -> bytes | None:
-    """The content coding of an answer, None for none: it is used only if the field names exactly one coding.
+    """Return the content coding of an answer, or None. Answers are compressed only if the field names one coding.
 
-    Triton's clients ask for it this way. Other clients list every coding that they know in every request, and would
-    always pay for compression.
+    Triton's clients request compression this way. Other clients list every coding that they support in every request,
+    and would always pay for compression.
     """
     return accept_encoding if accept_encoding in _ANSWERS else None
 
 
 def compressed(pieces: list[Buffer], coding: bytes, memory: Memory) -> list[Buffer]:
-    """`pieces` as one gzip or zlib stream, in pieces that are not longer than the input for them.
-
-    `memory` is charged with the bytes of each.
-    """
+    """Compress `pieces` to one gzip or zlib stream, which is returned in pieces. Charges `memory` for each of them."""
     stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | (_GZIP_HEADER if coding == b"gzip" else 0))
     done: list[Buffer] = []
     for piece in pieces:

@@ -1,8 +1,8 @@
-"""CORS: the pages of other sites that browsers let call the service: none, unless GATHERND_CORS_ORIGINS lists origins.
+"""CORS: which pages of other sites may call the service from a browser. None, unless GATHERND_CORS_ORIGINS lists them.
 
-Starlette's middleware decides which origins are allowed, and the header fields of preflight and other answers. It does
-not wrap the application, because what the server writes directly (most gathers, and its own refusals) does not pass
-through an ASGI `send`, and a refused preflight request must have the one shape of errors.
+Starlette's middleware decides which origins are allowed, and provides the header fields of answers. It does not wrap
+the application, because answers that the server writes directly (most gathers, and its own refusals) do not pass
+through an ASGI `send`, and because a refused preflight request must get the common error body.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READABLE: Final = (
     "X-Gathernd-Shape",
     "X-Request-ID",
 )
-"""Header fields of answers that a page may read in addition to those that it always may."""
+"""Header fields of answers that a page may read, in addition to the fields that CORS always allows."""
 _OWN: Final = (b"content-length", b"content-type")
 _PLAIN: Final = b"text/plain; charset=utf-8"
 _CACHED: Final = ("GET", "HEAD")
@@ -43,7 +43,7 @@ _VARY: Final = (b"vary", b"Origin")
 
 
 def is_preflight(method: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser sends a preflight request; it has no key."""
+    """Return True for a browser's preflight request, which has no API key."""
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
@@ -62,10 +62,10 @@ class CrossOrigin:
         self._always += [(name.lower().encode(), value.encode()) for name, value in self._rules.simple_headers.items()]
 
     def fields(self, method: str, origin: bytes | None) -> list[Field]:
-        """The header fields of the answer to a request with this field Origin.
+        """Return the CORS header fields of the answer to a request with this Origin field.
 
-        Without Origin, a cacheable answer says that Origin matters. Otherwise a browser that loaded a path without the
-        field would reuse that answer, which no page may read, for a page.
+        A cacheable answer to a request without Origin gets `Vary: Origin`. Otherwise a browser could reuse the cached
+        answer, which no page may read, for a request of a page.
         """
         if origin is None:
             return [_VARY] if method in _CACHED else []

@@ -1,8 +1,8 @@
-"""The threads on which requests for tensors wait for the disk, so that a tensor whose disk stalls does not stop others.
+"""Thread pools for blocking disk I/O, shared so that a tensor whose disk stalls does not block other tensors.
 
-Changes of one tensor wait for each other: tensors that share a lock (see `Group.stripe`) have at most SHARE threads;
-the rest wait without a thread. Lookups of metadata never wait for a lock, and have their own threads, as do uploads and
-downloads; of these, too, tensors with one lock have only a share.
+Changes of one tensor wait for each other, so the tensors that share a lock (see `stripe`) use at most SHARE threads;
+further changes wait without a thread. Metadata lookups, which take no lock, and uploads and downloads have separate
+pools; there, too, lookups and downloads of tensors that share a lock get only a share of the threads.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class DiskThreads:
         self._background = ThreadPoolExecutor(THREADS, "background")
 
     async def change(self, name: str, work: Callable[[], T]) -> T:
-        """Run `work`, which may wait for the lock of tensor `name`."""
+        """Run `work` in a thread; it may wait for the lock of tensor `name`."""
         return await self._changes.run(name, work)
 
     async def look_up(self, name: str, work: Callable[[], T]) -> T:
-        """Run `work`, which reads metadata of tensor `name` ("" for all) and waits for no lock."""
+        """Run `work` in a thread; it reads metadata of tensor `name` ("" for all) and takes no lock."""
         return await self._lookups.run(name, work)
 
     async def read(self, name: str, work: Callable[[], T]) -> T:
-        """Run `work`, which reads a piece of tensor `name`."""
+        """Run `work` in a thread; it reads a piece of tensor `name`."""
         return await self._downloads.run(name, work)
 
     def run_in_background(self, work: Callable[[], None]) -> None:
-        """Run `work` when a thread is free, and log its error if it fails. From any thread."""
+        """Run `work` when a thread is free, and log its error if it fails. May be called from any thread."""
         self._background.submit(work).add_done_callback(_log_failure)
 
     def shutdown(self) -> None:
@@ -63,12 +63,12 @@ def _log_failure(done: Future[None]) -> None:
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop has been closed, and the request has ended with it
+    with suppress(RuntimeError):  # if the loop is closed, the request has ended too
         loop.call_soon_threadsafe(function)
 
 
 class _Shared:
-    """An executor in which tensors with one lock have at most `share` threads."""
+    """An executor in which the tensors that share a lock use at most `share` threads."""
 
     def __init__(self, executor: Executor, share: int) -> None:
         self.executor = executor
@@ -90,4 +90,4 @@ class _Shared:
             else:
                 # The request was cancelled, but the thread is still busy.
                 working.add_done_callback(lambda _: _call_in(loop, free.release))
-            del working  # it keeps its error, whose traceback refers to this frame
+            del working  # avoids a reference cycle: its error's traceback refers to this frame

@@ -13,13 +13,13 @@ from app.formats.body_formats import RAW, SAFETENSORS_FILE, TENSORS, TensorCodec
 
 _FORMATS: Final = {name.encode(): codec for name, codec in TENSORS.items()}
 BY_ACCEPT: Final[Field] = (b"vary", b"Accept")
-"""Tells caches that another Accept may get another format; all formats have the content's ETag."""
+"""Tells caches that the format depends on Accept; all formats have the same ETag."""
 
 
 class Download(NamedTuple):
     """A download: a format, the type and shape of its array, and its ETag.
 
-    `size` is the bytes of the body, None if unknown.
+    `size` is the size of the body in bytes, or None if unknown.
     """
 
     codec: TensorCodec
@@ -55,23 +55,26 @@ class Download(NamedTuple):
 
 
 def codec_for_rows(context: RequestContext, dtype: str) -> TensorCodec:
-    """The best format by Accept that carries `dtype`, or the best one if none does."""
+    """Return the most preferred format by Accept that supports `dtype`; the most preferred one if none does."""
     formats = _admitted(context)
     return next((codec for codec in formats if dtype in codec.dtypes), formats[0])
 
 
 def codec_for_keys(context: RequestContext, dtype: str) -> TensorCodec:
-    """The best format by Accept that carries keys of `dtype`; safetensors carries strings, as two tensors."""
+    """Return the most preferred format by Accept that supports keys of `dtype`.
+
+    safetensors supports string keys, as two tensors.
+    """
     formats = _admitted(context)
     return next((codec for codec in formats if codec is SAFETENSORS_FILE or dtype in codec.dtypes), formats[0])
 
 
 def no_keys(name: str) -> GatherError:
-    """no_keys for tensor `name`."""
+    """Return the error no_keys for tensor `name`."""
     return GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or ask for /content.")
 
 
 def _admitted(context: RequestContext) -> list[TensorCodec]:
-    """The formats that Accept allows, best first."""
+    """Return the formats that Accept allows, most preferred first."""
     names = admitted(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())
     return [_FORMATS[name] for name in names]

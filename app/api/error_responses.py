@@ -1,4 +1,4 @@
-"""Errors over HTTP: the one shape of an error body (RFC 9457) and its header fields."""
+"""Errors over HTTP: the common form of an error body (RFC 9457), and its header fields."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ JSON: Final = body_formats.JSON
 
 RETRY_AFTER_DEFAULT: Final = 1
 EXAMPLE_REQUEST_ID: Final = "5f2c9a1e-1"
-"""The id of the requests that pages and OpenAPI show."""
+"""The request ID in the examples of pages and OpenAPI."""
 _PAGE: Final = b"text/html; charset=utf-8"
 _PAGE_FIELDS: Final = [(b"cache-control", b"no-store"), *PAGE_FIELDS]
 
 
 def problem(error: GatherError, request_id: str) -> dict[str, Any]:
-    """The members of the error body for `error`."""
+    """Return the members of the error body for `error`."""
     body: dict[str, Any] = {
         "type": f"/errors/{error.code}",
         "title": CATALOGUE[error.code].title,
@@ -46,7 +46,7 @@ def problem(error: GatherError, request_id: str) -> dict[str, Any]:
 
 
 def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, bytes]:
-    """The content type and the bytes of the error body for a request to `path`.
+    """Return the content type and the bytes of the error body for a request to `path`.
 
     Clients of the inference protocol expect a top-level string `error` in plain JSON; the other members are next to it.
     """
@@ -57,7 +57,7 @@ def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, b
 
 
 def example_answer(code: Code) -> dict[str, Any]:
-    """The whole body that answers the command of a code's example."""
+    """Return the full body of the answer to a code's example command."""
     example = CATALOGUE[code].example
     facts = dict(example.members)
     places = [Place(**place) for place in facts.pop("errors", ())]
@@ -86,7 +86,7 @@ def _place(place: Place) -> dict[str, Any]:
 
 
 def _plain(value: int | float | str) -> int | float | str:
-    """A value that all JSON readers accept: an integer beyond 64 bits becomes its decimal text."""
+    """Convert a value to one that all JSON parsers accept: an integer beyond 64 bits becomes text."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return f"{value:#x}" if value.bit_length() > 4096 else str(value)
     return value
@@ -97,7 +97,7 @@ def _retry_after(error: GatherError) -> int:
 
 
 def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
-    """The header fields of an error other than its type and length."""
+    """Return the header fields of an error other than Content-Type and Content-Length."""
     headers = []
     if CATALOGUE[error.code].status == 503:
         headers.append((b"retry-after", b"%d" % _retry_after(error)))
@@ -107,9 +107,9 @@ def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
 
 
 def render_error(error: GatherError, request_id: str, path: str, accept: bytes = b"") -> RenderedError:
-    """The answer to a request for `path` that is refused with `error`.
+    """Return the answer for `error` to a request for `path`.
 
-    A browser, whose Accept prefers HTML, gets a page for not_found; all others get the error body.
+    For not_found, clients whose Accept prefers HTML (browsers) get a page. All others get the error body.
     """
     if error.code == "not_found" and prefers_page(accept) and not is_protocol(path):
         body = not_found_page(path, error.detail, hint_of(error, _retry_after(error)))

@@ -1,7 +1,7 @@
 """One exchange of a native operator over HTTP, from the bytes of a request to the bytes of its answer.
 
-Every operator, gradient and lookup is answered here: read, decompress, parse, explain or run, write. The service knows
-the meaning of a call, the format its form.
+Every operator, gradient and lookup is answered here: read, decompress, parse, explain or run, write. The format handles
+the encoding of a call, the service its execution.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from app.tensors.tensor import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BodyLimits:
-    """Limits on bodies, in bytes: JSON and binary formats."""
+    """Size limits in bytes for JSON and binary bodies."""
 
     json: int
     binary: int
 
 
 class Exchange:
-    """The route of one operator, gradient or lookup, whose requests are read by its signature."""
+    """The handler of one operator, gradient or lookup; its signature defines how requests are read."""
 
     def __init__(self, signature: Signature, service: Service, body_limits: BodyLimits) -> None:
         self.formats = formats = formats_of(signature)
@@ -44,7 +44,7 @@ class Exchange:
         self.body_limits = body_limits
 
     async def __call__(self, context: RequestContext) -> None:
-        """Read, run, answer. Raises GatherError for every refusal."""
+        """Read the request, run it, and answer. Raises GatherError for every refusal."""
         headers, formats, service = context.headers, self.formats, self.service
         content_type = headers.get(b"content-type")
         codec = self.json if content_type is None else formats.get(content_type) or format_of(content_type, formats)
@@ -64,7 +64,7 @@ class Exchange:
         answered = codec
         if accept is not None and accept != codec.media_type:
             answered = formats[preferred(accept, formats, codec.media_type)]
-        # JSON, the format of most answers, has every type: nothing to check.
+        # Only binary formats lack some types; JSON, the format of most answers, has all.
         if answered.binary and type(call) is Call:
             data = call.data
             if isinstance(data, Tensor) and data.dtype.name not in answered.dtypes:
@@ -92,7 +92,7 @@ class Exchange:
             await context.send(200, answered.media_type, content, *facts)
 
     def _other_format(self, codec: Codec, call: AnyCall, number: int, output: Tensor, accept: bytes | None) -> Codec:
-        """JSON, which has every type, if `codec` lacks the type of output `number`.
+        """Return the JSON codec, because `codec` lacks the type of output `number`.
 
         Raises unsupported_dtype unless Accept names JSON.
         """
@@ -102,7 +102,7 @@ class Exchange:
 
 
 def format_of(content_type: bytes | None, formats: Mapping[bytes, Codec]) -> Codec:
-    """The format of a request's body, JSON without a Content-Type. Raises unsupported_media_type."""
+    """Return the format of a request's body; JSON if there is no Content-Type. Raises unsupported_media_type."""
     if content_type is None:
         return formats[JSON]
     codec = formats.get(content_type.partition(b";")[0].strip().lower(), formats[JSON])
@@ -112,7 +112,7 @@ def format_of(content_type: bytes | None, formats: Mapping[bytes, Codec]) -> Cod
 
 
 def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
-    """The members of a JSON answer other than outputs, as header fields of a binary one."""
+    """Return header fields for a binary answer with what a JSON answer has in members other than outputs."""
     return fact_fields(
         answer.dialect, answer.device, answer.data_etag, answer.data_version, answer.replaced, answer.missing
     )
@@ -122,7 +122,7 @@ def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
 def fact_fields(
     dialect: str, device: str, etag: str | None, version: int | None, replaced: int | None, missing: int | None
 ) -> tuple[tuple[bytes, bytes], ...]:
-    """The header fields X-Gathernd-* of an answer, without those that are None or empty."""
+    """Return the header fields X-Gathernd-* of an answer; None and empty values are left out."""
     fields: dict[bytes, str | int | None] = {
         b"x-gathernd-dialect": dialect,
         b"x-gathernd-device": device,

@@ -23,7 +23,7 @@ Written = TypeVar("Written")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferFormat(Generic[Message, Written]):
-    """How a transport reads requests and writes answers; a thread of the pool does long work."""
+    """The parser and writer of a transport; long work runs in a thread of the pool."""
 
     is_long: Callable[[Message, Model], bool]
     read: Callable[[Message, Model, Limits, Memory], AskedInference]
@@ -47,14 +47,14 @@ class Inference:
         version: str | None,
         request: ServedRequest,
     ) -> tuple[Answer, Written]:
-        """Read, run, write. `version` is the one that the caller named.
+        """Read a request, run it, and write its answer. `version` is the version that the caller named.
 
-        Raises every error of the operator, and ClientGone; model_not_found if the model was removed.
+        May raise any error of the operator, ClientGone, and model_not_found if the model was removed.
         """
         service, models = self.service, self.models
         arrived = perf_counter()
         try:
-            # Not by `run_unless`: its coroutine and closure would add 1 us to a request.
+            # Not `run_unless`, whose coroutine and closure would add 1 us to a request.
             if kind.is_long(message, model):
                 read = await service.pool.run(
                     lambda: kind.read(message, model, service.limits, request.memory), request

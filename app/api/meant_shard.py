@@ -1,7 +1,7 @@
 """The shard that a request is meant for: the header field X-Gathernd-Node.
 
-The address of a shard may have belonged to another shard before, and callers may not know yet. A request that names
-another shard is refused, whatever it asks. Services that are not shards ignore the field.
+A shard's address may previously have belonged to another shard, and callers may still use it for that one. Every
+request that names another shard is refused. Services that are not shards ignore the field.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app.errors import GatherError
 
 NODE: Final = "X-Gathernd-Node"
 FIELD: Final = NODE.lower().encode()
-"""Its name as requests are read, and as a router writes it."""
+"""The field's name in lower case, as it is read and as a router writes it."""
 
 
 def check_meant(headers: Mapping[bytes, bytes], node: str) -> None:

@@ -20,7 +20,7 @@ from app.errors import CATALOGUE, CODES, Code
 from app.operators.registry import OPERATORS
 from app.security.authorizer import Access
 
-# ONNX first, because most callers come from there.
+# ONNX first, because most callers use it.
 _TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
 _DESCRIPTION: Final = (
     f"Gathers slices of a tensor by index and scatters updates into one, exactly as {', '.join(_TEXTS[:-1])} and "
@@ -67,7 +67,8 @@ _REASONS: Final = {
 _EVERYWHERE: Final[tuple[Code, ...]] = (
     "malformed_request", "forbidden", "request_timeout", "header_too_large", "internal", "overloaded", "not_ready",
 )  # fmt: skip
-"""Errors of every operation: the limit on connections applies to all, and a stop cancels requests that outlast it."""
+"""Errors of every operation: the limit on connections applies to all, and a shutdown cancels requests that outlast it.
+"""
 _HEADERS: Final[dict[int, Described]] = {
     401: {"WWW-Authenticate": {"description": "Bearer: a key is required.", "schema": {"type": "string"}}},
     503: {
@@ -87,7 +88,7 @@ _BEARER: Final = {
 
 
 def openapi_document() -> Described:
-    """The OpenAPI description of the whole service. Takes a large part of a second."""
+    """Return the OpenAPI description of the whole service. Takes most of a second."""
     app = FastAPI(**_ABOUT, separate_input_output_schemas=False)
     for method, route in OPERATIONS.values():
         _describe(app, method, route, route.operations[method])
@@ -101,8 +102,8 @@ def openapi_document() -> Described:
         code: {"summary": CATALOGUE[code].title, "value": example_answer(code)} for code in CODES
     }
     document["components"]["securitySchemes"] = {"bearer": _BEARER}
-    # Either: the operator decides whether keys are required. It is declared once for all operations, because generators
-    # take a requirement of an operation as unconditional and want a key for every call.
+    # The key is optional here, because the operator decides whether keys are required. It is declared once for all
+    # operations: code generators treat an operation's own requirement as unconditional and require a key for each call.
     document["security"] = [{}, {"bearer": []}]
     return document
 
@@ -133,7 +134,7 @@ def _describe(app: FastAPI, method: str, route: Route, row: Operation) -> None:
 
 
 def _endpoint(model: type[BaseModel] | None) -> Callable[..., None]:
-    """A function whose signature takes `model` as its body."""
+    """Return a function whose signature takes `model` as its body."""
 
     def without_body() -> None:
         raise AssertionError("FastAPI only describes it")
@@ -148,7 +149,7 @@ def _endpoint(model: type[BaseModel] | None) -> Callable[..., None]:
 
 
 def _refusals(route: Route, row: Operation) -> dict[int | str, Described]:
-    """The error answers of an operation by status, lowest first, each with an example of every code."""
+    """Return the error answers of an operation by status, lowest first, each with an example of every code."""
     is_protocol = row.tag == INFERENCE_PROTOCOL
     usual = [*_EVERYWHERE]
     if route.access is not Access.PUBLIC:
@@ -175,7 +176,7 @@ def _refusals(route: Route, row: Operation) -> dict[int | str, Described]:
 
 
 def _by_status(codes: Iterable[Code]) -> list[tuple[int, Code]]:
-    """Each of `codes` with its status, lowest first; codes with the same status in the catalogue's order."""
+    """Sort `codes` by status, lowest first, then in the catalogue's order. Returns (status, code) pairs."""
     wanted = set(codes)
     rows = ((row.status, code) for code, row in CATALOGUE.items() if code in wanted)
     return sorted(rows, key=lambda row: row[0])

@@ -12,7 +12,7 @@ PAGE_FIELDS: Final = (
     ),
     (b"referrer-policy", b"no-referrer"),
 )
-"""A page may only load and call this service, and runs no inline scripts."""
+"""Restrict a page to resources and calls of this service, without inline scripts."""
 
 
 def page(title: str, body: str, root: str) -> str:
@@ -26,7 +26,7 @@ def page(title: str, body: str, root: str) -> str:
 
 
 def not_found_page(path: str, detail: str, hint: str) -> bytes:
-    """The page for a browser that asks for `path`, which is unknown."""
+    """Return the page that a browser gets for the unknown path `path`."""
     root = "../" * (path.count("/") - 1) or "./"
     links = f'<a href="{root}">the front page</a>, <a href="{root}docs">the documentation</a>'
     text = f"<h1>Not found</h1><p>{escape(detail)}.</p><p>{escape(hint)}</p><p>There are {links}.</p>"

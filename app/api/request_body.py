@@ -1,6 +1,6 @@
-"""The body of a request: read within its limit, charged to the memory budget, decompressed; and JSON's media type.
+"""Reads the body of a request within its limit, charges the memory budget, decompresses; checks JSON's media type.
 
-The length of a compressed or chunked body is known only at its end: `UnknownLengthBody` grows with it.
+The length of a compressed or chunked body is known only at its end, so `UnknownLengthBody` grows with it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _LIMITED: Final = {
     "small_body_bytes": "body",
     "upload_bytes": "upload",
 }
-"""Descriptions of the limits on bytes, by name."""
+"""What each size limit applies to, by the name of the limit."""
 _DOUBLED: Final = 1 << 20
 _MOST: Final = 1 << 22
 _MOST_JSON: Final = 1 << 14
-"""Most bytes of a JSON body without arrays."""
+"""Maximum size in bytes of a JSON body without arrays."""
 _FORM: Final = b"application/x-www-form-urlencoded"
 _MEND: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H."
 
 
 def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> Buffer | None:
-    """The body, if it arrived in one piece with its header, as most do; charged to the budget.
+    """Return the body if it arrived in one piece with its header, as most do, and charge it to the budget; else None.
 
-    Raises what `read_body` raises.
+    May raise any error of `read_body`.
     """
     body = context.exchange.whole_body()
     if body is not None:
@@ -56,11 +56,11 @@ def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> B
 
 
 async def read_body(context: RequestContext, limit: int, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
-    """The body as sent, charged to the budget as it arrives; in one block of memory unless it came in one piece.
+    """Read the body as sent, into one block of memory, and charge it to the budget as it arrives.
 
-    A body in several pieces starts `lead` bytes, modulo 16, after an aligned address, so that arrays at known positions
-    are aligned and need no copy. Raises payload_too_large above `limit` bytes, the limit of this `name` (before
-    reading, if the length is declared), overloaded, and ClientGone.
+    A body that arrives in several pieces starts `lead` bytes (modulo 16) after an aligned address, so that arrays at
+    known offsets are aligned and need no copy. Raises payload_too_large above `limit` bytes, the value of the limit
+    `name` (before reading, if the length is declared), overloaded, and ClientGone.
     """
     body = whole_body(context, limit, name)
     if body is not None:
@@ -81,8 +81,8 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
             body_reads.expect_answer(context.memory, len(found))
         finally:
             body_reads.release(context.exchange)
-    # A large request that has arrived is no longer refused when threads are busy. The service's own deadline counts
-    # only its own time, the caller's counts all of it.
+    # Once a large request has arrived, it is not refused because threads are busy. The service's own deadline excludes
+    # the time of the transfer; the caller's deadline includes it.
     if len(found) > SMALL_BODY_BYTES:
         context.admitted = True
     if TIMEOUT not in context.headers:
@@ -91,7 +91,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
 
 
 async def _receive(context: RequestContext, declared: int | None, limit: int, lead: int, name: str) -> Buffer:
-    """The body as it arrives, in memory of the declared size or in a growing block."""
+    """Receive the body into memory of the declared size, or into a growing block."""
     if TIMEOUT in context.headers:
         context.exchange.deadline = monotonic() + context.deadline - perf_counter()
     message = await _next_piece(context)
@@ -103,7 +103,7 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
         return first
     if declared is not None:
         context.memory.charge(len(first))
-        # Untouched pages take no memory: an announced body that never comes costs nothing.
+        # Untouched pages take no memory, so a declared body that never arrives costs nothing.
         view: memoryview = np.empty(lead + declared, np.uint8).data[lead:]
         view[: len(first)] = first
         if not await context.exchange.read_into(view[len(first) :], context.memory.charge):
@@ -118,7 +118,7 @@ async def _receive(context: RequestContext, declared: int | None, limit: int, le
 
 
 async def _next_piece(context: RequestContext) -> Mapping[str, Any]:
-    """ASGI's next message with a piece of the body. Raises ClientGone."""
+    """Return the next ASGI message with a piece of the body. Raises ClientGone."""
     message = await context.receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
@@ -126,9 +126,9 @@ async def _next_piece(context: RequestContext) -> Mapping[str, Any]:
 
 
 class UnknownLengthBody:
-    """Collects bytes in one block of memory; `memory` is charged before it grows.
+    """Collects bytes in one growing block of memory; charges `memory` before the block grows.
 
-    It holds at most `limit` bytes, the limit of this `name`, after `lead` bytes that are not part of the body.
+    Holds at most `limit` bytes, the value of the limit `name`, after `lead` bytes that are not part of the body.
     """
 
     def __init__(self, memory: Memory, limit: int, lead: int = 0, name: str = BODY_BYTES) -> None:
@@ -140,14 +140,14 @@ class UnknownLengthBody:
         self._size = lead
 
     def add(self, piece: bytes | bytearray) -> None:
-        """The next bytes. Raises payload_too_large above the limit, and what charging raises."""
+        """Append bytes. Raises payload_too_large above the limit, and any error of charging."""
         end = self._size + len(piece)
         room = self._block.size
         if end > room:
             most = self._limit + self._lead
             if end > most:
                 raise too_large(self._limit, self._name)
-            # Double, later add an eighth, so that the total copying is linear in the size.
+            # Double a small block, add an eighth to a larger one, so that the total copying stays linear in the size.
             ahead = room if room < _DOUBLED else min(max(_DOUBLED, room // 8), _MOST)
             grown = min(max(end, room + ahead), most)
             self._memory.charge(grown - room)
@@ -156,19 +156,19 @@ class UnknownLengthBody:
         self._size = end
 
     def finish(self) -> memoryview:
-        """The complete body; the unused rest of the charge is returned."""
+        """Return the complete body, and give back the unused part of the charge."""
         room = self._block.size
         self._resize(self._size)
         self._memory.adjust(room, self._size)
         return self._block.data[self._lead :]
 
-    def _resize(self, size: int) -> None:  # a separate name, because tests do not trace its memory with NumPy 2.5
-        # Only `finish` hands out views of the block, so none refer to memory that has moved.
+    def _resize(self, size: int) -> None:  # a separate function that tests exclude from memory traces (NumPy 2.5)
+        # Only `finish` returns a view of the block, so no view refers to memory that has moved.
         self._block.resize(size, refcheck=False)
 
 
 def too_large(maximum: int, name: str = BODY_BYTES) -> GatherError:
-    """The refusal of a body of more than `maximum` bytes, by the limit of this name."""
+    """Return the error for a body larger than `maximum` bytes, the value of the limit `name`."""
     return GatherError(
         "payload_too_large",
         f"the {_LIMITED[name]} is larger than the limit of {maximum} bytes",
@@ -179,7 +179,7 @@ def too_large(maximum: int, name: str = BODY_BYTES) -> GatherError:
 async def inflate_in(
     pool: RequestThreadPool, context: RequestContext, body: Buffer, limit: int, lead: int = 0
 ) -> Buffer:
-    """Decompress the body, in a thread of `pool`; see `inflate`."""
+    """Decompress the body in a thread of `pool`; see `inflate`."""
     encoding = context.headers[b"content-encoding"]
     return await pool.run(lambda: inflate(body, encoding, limit, context.memory, lead), context)
 
@@ -187,9 +187,9 @@ async def inflate_in(
 def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int = 0, name: str = BODY_BYTES) -> Buffer:
     """Decompress the body (gzip or deflate, with or without the zlib header).
 
-    The result never exceeds `limit` bytes; `memory` is charged before they are allocated; `lead` and `name` as in
-    `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, and malformed_request for a stream that
-    is damaged, truncated or followed by other bytes; limit_exceeded, see `Inflater`.
+    The result never exceeds `limit` bytes, and `memory` is charged before they are allocated. `lead` and `name` are as
+    in `read_body`. Raises payload_too_large, unsupported_media_type, overloaded, limit_exceeded (see `Inflater`), and
+    malformed_request for a stream that is damaged, truncated or followed by other bytes.
     """
     stream = inflater(encoding)
     if stream is None:
@@ -202,9 +202,9 @@ def inflate(body: Buffer, encoding: bytes, limit: int, memory: Memory, lead: int
 
 
 async def read_json(context: RequestContext, most: int = _MOST_JSON) -> Any:
-    """The document of a JSON body of at most `most` bytes, without arrays.
+    """Read and parse a JSON body of at most `most` bytes, without arrays.
 
-    Raises what `read_body` and `inflate` raise.
+    May raise any error of `read_body` and `inflate`, and malformed_request.
     """
     body = await read_body(context, most, name="small_body_bytes")
     encoding = context.headers.get(b"content-encoding")
@@ -215,9 +215,9 @@ async def read_json(context: RequestContext, most: int = _MOST_JSON) -> Any:
 
 
 def check_json_type(content_type: bytes, also_read: Iterable[bytes] = ()) -> None:
-    """Raise unsupported_media_type unless `content_type` is JSON in UTF-8; an empty one counts as none.
+    """Raise unsupported_media_type unless `content_type` is JSON in UTF-8 or empty.
 
-    `also_read` are the media types that the route reads, with or without JSON.
+    `also_read` are the media types that the route accepts; it may include JSON.
     """
     kind, _, parameters = content_type.partition(b";")
     kind = kind.strip().lower()

@@ -1,8 +1,7 @@
 """The table of routes: the paths, the operation of each method, and the access that callers need.
 
-The rows are in `app.api.route_rows`. Everything that needs a path reads it here: the ASGI application, the rules of API
-keys, OpenAPI, the labels of metrics, logs and traces, and the server's health checks. No other module of `app/`
-contains a path.
+The rows are in `app.api.route_rows`. This is the only source of paths in `app/`: the ASGI application, the rules of API
+keys, OpenAPI, the labels of metrics, logs and traces, and the server's health checks all use it.
 
 Paths are decoded and compared segment by segment: an encoded slash is part of its segment (see
 `asgi_request.decoded_path`). A trailing slash and the case of letters matter.
@@ -36,7 +35,7 @@ ROUTES: Final = (
 )
 
 _OTHER: Final = Route("other", CONTROL, Access.GATHER, {})
-"""The route of every unknown path; its template is the label of all of these."""
+"""The route of every unknown path; its template is their common label."""
 _OTHER_BELOW: Final = {
     "/tensors/": _OTHER._replace(access=Access.TENSORS),
     "/aliases/": _OTHER._replace(access=Access.TENSORS),
@@ -46,7 +45,7 @@ _OTHER_BELOW: Final = {
     "/errors/": _OTHER._replace(access=Access.PUBLIC),
     "/v2/health/": _OTHER._replace(access=Access.PUBLIC),
 }
-"""The same for unknown paths with this prefix: they need the same access as the routes next to them."""
+"""The routes of unknown paths by prefix; they require the same access as the known routes with that prefix."""
 
 
 class RouteTable:
@@ -67,9 +66,9 @@ class RouteTable:
             self._by_path[route.template] = route, ()
 
     def find(self, path: str) -> tuple[Route, tuple[str, ...]]:
-        """The route of a decoded path, and the segments in place of its braces.
+        """Return the route of a decoded path, and the segments that match its braces.
 
-        An unknown path gets a route without operations, whose template is "other".
+        An unknown path returns a route without operations, whose template is "other".
         """
         found = self._by_path.get(path)
         if found is not None:
@@ -82,17 +81,14 @@ class RouteTable:
         return next((route for start, route in _OTHER_BELOW.items() if path.startswith(start)), _OTHER), ()
 
     def near(self, path: str) -> str | None:
-        """The known path that an unknown `path` probably means, with the segments of `path` in the braces."""
+        """Return the known path that an unknown `path` probably means, or None. Fills the braces from `path`."""
         given = path.strip("/").split("/")
         filled = (_filled(segments, given) for _, segments in self._by_size.get(len(given) + 1, ()))
         return near_name(path, [*self._by_path, *filter(None, filled)])
 
 
 def _filled(segments: list[str], given: list[str]) -> str | None:
-    """The path of a template with the segments of `given` in place of its braces.
-
-    None if another segment differs.
-    """
+    """Fill a template's braces with the segments of `given`. Returns None if any other segment differs."""
     found = [""]
     for segment, sent in zip(segments[1:], given, strict=True):
         if segment[:1] != "{" and near_name(sent, [segment]) is None:
@@ -102,7 +98,7 @@ def _filled(segments: list[str], given: list[str]) -> str | None:
 
 
 def _parameters(route: Route, segments: list[str], given: list[str]) -> tuple[str, ...] | None:
-    """The segments of `given` in place of the braces, None if it is not a path of `route`."""
+    """Return the segments of `given` that match the braces, or None if it is not a path of `route`."""
     found = []
     for segment, sent in zip(segments, given, strict=True):
         if segment[:1] == "{":
@@ -131,15 +127,15 @@ _TEMPLATES: Final = {
 
 
 def path_of(operation: str, **segments: str) -> str:
-    """The path of an operation, its braces filled from `segments`, which need no encoding."""
+    """Return the path of an operation, with its braces filled from `segments`, which must need no encoding."""
     return _TEMPLATES[operation].format(**segments)
 
 
 def template(path: str, routes: RouteTable = TABLE) -> str:
-    """The template of a path, "other" for an unknown one."""
+    """Return the template of a path; "other" for an unknown path."""
     return routes.find(path)[0].template
 
 
 def is_protocol(path: str) -> bool:
-    """Whether a path is below the inference protocol's root, known or not: errors have another form there."""
+    """Return True if a path, known or not, is below the inference protocol's root. Errors have another form there."""
     return path.startswith("/v2") and path[3:4] in ("", "/")

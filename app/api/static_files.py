@@ -29,13 +29,13 @@ class StaticFile(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes, name: str) -> Self:
-        """A file with this content; its name's ending gives its type."""
+        """Return a file with this content; the suffix of `name` determines its media type."""
         return cls(body, _TYPES[PurePath(name).suffix], f'"{sha256(body).hexdigest()[:32]}"')
 
     async def send(self, context: RequestContext) -> None:
         """Answer with the file, or 304 if the request's If-None-Match has its ETag. Raises invalid_field.
 
-        A browser caches the file and revalidates it each time, so that an upgrade shows at once.
+        Browsers cache the file and revalidate it each time, so that an upgrade takes effect at once.
         """
         fields = (etag_field(self.etag), (b"cache-control", b"no-cache"), *PAGE_FIELDS)
         none_match = read_conditions(context.headers).none_match

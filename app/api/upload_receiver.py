@@ -1,6 +1,7 @@
-"""Carries the body of an upload from the socket to the store: the event loop reads it, a thread processes it.
+"""Receives the body of an upload: the event loop reads it from the socket, a thread writes it to the store.
 
-While the thread checks, hashes and writes one piece, the next one arrives; at most two pieces are in memory.
+While the thread checks, hashes and writes one piece, the event loop receives the next. At most two pieces are in
+memory.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from app.store.files.write_uploaded_tensor import Upload
 from app.tensors.buffer_type import Buffer
 
 PIECE_BYTES: Final = 1 << 20
-"""Bytes of the body that are processed at once."""
+"""Bytes of the body that are processed at a time."""
 MEMORY_BYTES: Final = 4 * PIECE_BYTES
-"""Memory charged for an upload from its first whole piece on, in bytes, however large it is."""
+"""Bytes of memory charged for an upload of any size, once its first whole piece has arrived."""
 _DIGEST: Final = re.compile(r"\s*([a-z0-9*-]+)\s*=\s*:([A-Za-z0-9+/=]*):\s*")
 Starter = Callable[[bytearray, bool], Start | None]
 Opener = Callable[[Start], Upload]
 
 
 class UploadReceiver:
-    """Turns the bytes of a body into an `Upload`. `take` and `end` block, and are called one at a time, in threads.
+    """Converts the bytes of a body to an `Upload`. `take` and `end` block; call them in threads, one at a time.
 
     `starter` parses the first bytes, and returns None if it needs more; `opener` begins the upload in the store.
     """
@@ -55,7 +56,7 @@ class UploadReceiver:
         self._digest = hashlib.sha256() if self._wanted_digest is not None else None
 
     def take(self, piece: Buffer) -> None:
-        """The next bytes of the body. Raises GatherError and OSError."""
+        """Process the next bytes of the body. Raises GatherError and OSError."""
         if self._digest is not None:
             self._digest.update(piece)
         for part in (piece,) if self._inflater is None else self._inflater.pieces(piece):
@@ -76,7 +77,7 @@ class UploadReceiver:
             self._head.clear()
 
     def end(self) -> Upload:
-        """The body has ended; the upload, finished. Raises GatherError and OSError."""
+        """Finish the upload after the last bytes, and return it. Raises GatherError and OSError."""
         if self._inflater is not None:
             self._inflater.finish()
         if self._digest is not None and self._digest.digest() != self._wanted_digest:
@@ -93,15 +94,16 @@ class UploadReceiver:
         return self.upload
 
     def abandon(self) -> None:
-        """Remove the upload."""
+        """Discard the upload."""
         if self.upload is not None:
             with suppress(OSError):
                 self.upload.abandon()
 
 
 async def receive(context: RequestContext, receiver: UploadReceiver, threads: Executor) -> Upload:
-    """Read the body of `context` into `receiver`. If it raises GatherError, OSError or ClientGone, it removes the
-    upload.
+    """Read the body of `context` into `receiver`. Discards the upload on any error.
+
+    Raises GatherError, OSError and ClientGone.
     """
     loop = asyncio.get_running_loop()
     working: asyncio.Future[Any] | None = None
@@ -117,8 +119,8 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
         upload: Upload = await asyncio.shield(working)
         return upload
     except BaseException:
-        # Shielded, so that this waits for the thread if the request is cancelled: after the files are closed, other
-        # files may reuse the numbers of their descriptors.
+        # Wait for the thread even if the request is cancelled: once the files are closed, other files may reuse their
+        # descriptors.
         if working is not None:
             await asyncio.wait([working])
         await asyncio.shield(loop.run_in_executor(threads, receiver.abandon))
@@ -126,20 +128,20 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
 
 
 class _Pieces:
-    """The body of an upload in pieces of PIECE_BYTES.
+    """Reads the body of an upload in pieces of PIECE_BYTES.
 
-    The first piece is charged as it arrives, so that an upload that only announces its body holds nothing.
+    The first piece is charged as it arrives, so that an upload that only declares its body holds no memory.
     """
 
     def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._left = context.content_length()
-        """Bytes still to come; None if the header does not say."""
+        """Bytes not yet received; None if the length is unknown."""
         self._charged = 0
         self._ended = False
 
     async def read(self) -> Buffer | None:
-        """The next piece; None after the last one. Raises ClientGone, and what charging raises."""
+        """Return the next piece, or None after the last one. Raises ClientGone, and any error of charging."""
         if self._ended:
             return None
         piece = await (self._read_sent() if self._left is None else self._read_declared(self._left))
@@ -147,7 +149,7 @@ class _Pieces:
         return piece
 
     async def _read_declared(self, left: int) -> Buffer:
-        """A piece of a body of known length, read straight into its place."""
+        """Read a piece of a body of known length, directly into its buffer."""
         piece = np.empty(min(left, PIECE_BYTES), np.uint8).data
         if not await self._context.exchange.read_into(piece, self._charge):
             raise ClientGone
@@ -156,7 +158,7 @@ class _Pieces:
         return piece
 
     async def _read_sent(self) -> Buffer:
-        """A piece of a chunked body."""
+        """Read a piece of a chunked body."""
         piece = bytearray()
         while len(piece) < PIECE_BYTES and not self._ended:
             message = await self._context.receive()
@@ -175,7 +177,7 @@ class _Pieces:
 
 
 def read_digest(field: bytes | None) -> bytes | None:
-    """The SHA-256 of a Content-Digest field (RFC 9530), None if there is none. Raises invalid_field.
+    """Return the SHA-256 in a Content-Digest field (RFC 9530), or None if it has none. Raises invalid_field.
 
     Digests of other algorithms are not checked. Two different SHA-256 digests are invalid.
     """

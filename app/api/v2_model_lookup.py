@@ -1,7 +1,7 @@
 """The models of the inference protocol: the operators, and every resident tensor and alias under its own name.
 
-The versions of a tensor's model are the tensor's kept versions; an alias has the version that it points to. An operator
-has only version 1.
+The model of a tensor has the tensor's retained versions, the model of an alias the version that it points to, and the
+model of an operator only version 1.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MODELS: Final[Mapping[str, Model]] = {name: Model(name, row.signature) for name
     LOOKUP: LOOKUP_MODEL
 }
 _RESIDENT: Final = OPERATORS["gathernd"].signature
-"""A resident tensor as a model."""
+"""Signature of the model of a resident tensor."""
 _KEYED: Final = OPERATORS["gather"].signature
-"""The model of a resident tensor for requests with keys."""
+"""Signature of the model of a resident tensor for requests with keys."""
 
 
 class Models:
@@ -43,9 +43,9 @@ class Models:
         self._known: BoundedCache[str, Model] = BoundedCache(_REMEMBERED)  # by reference
 
     def find(self, name: str, version: str | None = None) -> tuple[Model, Resident | None]:
-        """The model, and its resident tensor; without a version, the current one.
+        """Return the model, and its resident tensor if it has one. Without `version`, the current version.
 
-        Raises model_not_found, tensor_damaged, and unsupported_dtype for a tensor that the protocol cannot carry.
+        Raises model_not_found, tensor_damaged, and unsupported_dtype if the protocol lacks the tensor's type.
         """
         model = _MODELS.get(name)
         if model is not None:
@@ -66,19 +66,19 @@ class Models:
         return model, resident
 
     def _reference(self, name: str, version: str) -> str | None:
-        """`NAME@7` for a version of the model of a tensor or an alias; None if there is no such version."""
+        """Return `NAME@7` for a version of the model of a tensor or an alias; None if it has no such version."""
         resolved = self.service.store.resolve(name)
         if resolved is None:
             return None
         own, _ = split_reference(resolved)
-        # A tensor has all its versions; an alias, or one version, has only one.
+        # A tensor's model has all its versions. The model of an alias, or of one version, has only that one.
         reference = f"{own}@{version}"
         if own != name and reference != resolved:
             return None
         return None if split_reference(reference)[1] is None else reference
 
     def check_older(self, name: str, version: str) -> None:
-        """Whether an older version of a tensor's model is callable, judged by the catalogue without its file.
+        """Check that an older version of a tensor's model is callable, in the catalogue only, without reading its file.
 
         Raises model_not_found and unsupported_dtype.
         """
@@ -88,7 +88,7 @@ class Models:
         check_writable(DTYPES[dtype])
 
     def versions(self, name: str) -> list[str]:
-        """The versions of a model, oldest first; none if there is no such model."""
+        """Return the versions of a model, oldest first; empty if there is no such model."""
         if name in _MODELS:
             return [VERSION]
         store = self.service.store
@@ -98,7 +98,7 @@ class Models:
         return [str(number) for number in store.version_numbers(own)]
 
     def not_found(self, name: str, version: str | None = None) -> GatherError:
-        """The error for an unknown model name, or an unknown version of a model."""
+        """Return the error for an unknown model name, or an unknown version of a model."""
         versions = [] if version is None else self.versions(name)
         if versions:
             listed = ", ".join(versions[-_LISTED:])
@@ -112,25 +112,25 @@ class Models:
         return GatherError("model_not_found", f"no model is named {name!r}", hint=hint)
 
     def find_quickly(self, name: str, version: str | None = None) -> Model:
-        """Like `find`, but does not ask the store for a known tensor; if it was removed, the gather fails."""
+        """Like `find`, but skips the store for a known tensor. If it was removed, the gather fails later."""
         return (self._known.get(name) if version is None else None) or self.find(name, version)[0]
 
     def forget(self, name: str) -> None:
-        """The tensor of this name was removed."""
+        """Drop the cached model of a tensor that was removed."""
         self._known.pop(name, None)
 
     def names(self) -> list[str]:
-        """The names of all models."""
+        """Return the names of all models."""
         store = self.service.store
         return [*_MODELS, *(name for name in (*store.names(), *store.alias_names()) if name not in _MODELS)]
 
     def counted(self, names: list[str], newest: int | None = None) -> list[str]:
-        """The labels in the statistics of these models' versions, or of the `newest` of each."""
+        """Return the labels in the statistics of these models' versions, or of the `newest` versions of each."""
         first = None if newest is None else -newest
         return [counted_as(name, version) for name in names for version in self.versions(name)[first:]]
 
     def counted_now(self, model: Model) -> str:
-        """The label in the statistics of a model's current version."""
+        """Return the label in the statistics of a model's current version."""
         resolved = self.service.store.resolve(model.reference) if model.resident else None
         return counted_as(model.name, VERSION if resolved is None else str(split_reference(resolved)[1]))
 
@@ -141,5 +141,5 @@ def _resident_model(name: str, reference: str) -> Model:
 
 
 def counted_as(name: str, version: int | str) -> str:
-    """The label in the statistics of a model's version."""
+    """Return the label in the statistics of a model's version."""
     return f"{name}@{version}"

@@ -13,7 +13,7 @@ _LIVE: Final = path_of("livez")
 _READY: Final = path_of("readyz")
 _OPERATORS: Final = "|".join((*OPERATORS, LOOKUPS.name))
 _FIRST: Final = r"\1"
-"""Placeholder in a hint for the first group of its pattern."""
+"""Reference in a hint to the first group of its pattern."""
 _USUAL: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), hint)
     for pattern, hint in (
@@ -45,17 +45,17 @@ _USUAL: Final = tuple(
         ),
     )
 )
-"""What to send in place of paths that other services have, without the first slash; the first match counts."""
+"""Hints for paths that other services have, without the first slash; the first match applies."""
 _LISTS: Final = {
     "listTensors": f"PUT at '{path_of('putTensor', name='NAME')}' to upload one",
     "listAliases": f"PUT at '{path_of('putAlias', alias='NAME')}' to make one",
     "listImports": f"POST at '{path_of('importTensor', name='NAME')}' to start one",
 }
-"""How to make the items of a list, by the operation that lists them."""
+"""How to create the items of a list, by the operation that lists them."""
 
 
 def hint_for_path(path: str) -> str:
-    """Say what to send in place of an unknown path."""
+    """Return a hint for an unknown path."""
     for pattern, hint in _USUAL:
         match = pattern.fullmatch(path[1:])
         if match is not None:
@@ -65,7 +65,7 @@ def hint_for_path(path: str) -> str:
 
 
 def hint_for_method(route: Route, method: str) -> str:
-    """Say what to send in place of `method`, which `route` does not take."""
+    """Return a hint for `method`, which `route` does not accept."""
     operations = {method: operation.name for method, operation in route.operations.items()}
     if method in ("POST", "PUT", "PATCH"):
         if operations.get("PUT") == "putTensor":

@@ -21,7 +21,7 @@ def _health(path: str, name: str, summary: str, **described: Any) -> Route:
 
 
 def _page(path: str, name: str, summary: str, *media_types: str, segment: str | None = None) -> Route:
-    """A file of one of the types, or 304 if the caller has it; `segment` describes the path's last segment."""
+    """Return the route of a page with one of the media types, or 304; `segment` describes the path's last segment."""
     named = () if segment is None else (in_path(path.rpartition("{")[2].rstrip("}"), segment),)
     found = Operation(
         name,

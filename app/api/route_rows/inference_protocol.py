@@ -60,7 +60,7 @@ def _route(path: str, method: str, name: str, summary: str, *codes: Code, **desc
 
 
 def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
-    """The routes of one model; `suffix` is part of the operations' names."""
+    """Yield the routes of one model; `suffix` is part of the operations' names."""
     for below, name, summary, answer in (
         ("", "Metadata", "What a model takes and gives", ModelMetadata),
         ("/ready", "Ready", "Whether a model may be called", ModelReady),
@@ -84,7 +84,7 @@ def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
 
 
 def _settings(path: str, name: str, *codes: Code, parameters: tuple[Described, ...] = ()) -> Route:
-    """Settings that can be read; changes are not supported."""
+    """Return the route of settings that can be read but not changed."""
     described: dict[str, Any] = {"parameters": parameters, "answer": dict[str, Any], "tag": TAG}
     text = "Not supported: an operator sets them when the service starts"
     operations = {
@@ -95,7 +95,7 @@ def _settings(path: str, name: str, *codes: Code, parameters: tuple[Described, .
 
 
 def _shared_memory(kind: str) -> Iterator[Route]:
-    """The routes of one kind of shared memory, which is not supported."""
+    """Yield the routes of one kind of shared memory, which is not supported."""
     region = in_path("region", "Name of the region.")
     for method, path, name in (
         ("GET", "status", "Status"),
@@ -126,7 +126,7 @@ INFERENCE_PROTOCOL: Final = (
     _health("/v2/health/ready", "serverReady", "Whether requests should be sent here", ServerReady)._replace(
         health="ready"
     ),
-    # Before the routes of one model, whose name "stats" would be.
+    # Before the routes of one model, which would match "stats" as a model name.
     _route("/v2/models/stats", "GET", "statistics", "Counts and times of every model", answer=StatisticsBody),
     *_model(_MODEL, "", _NAME),
     *_model(f"{_MODEL}/versions/{{version}}", "Version", _NAME, _VERSION),

@@ -1,4 +1,4 @@
-"""A route and its operations, from which routing, keys, metrics and OpenAPI are made; and parts that rows share.
+"""A route and its operations, the source of routing, access rules, metrics and OpenAPI; and parts that rows share.
 
 JSON is first wherever several media types are listed, because generated clients take the first one.
 """
@@ -26,7 +26,7 @@ SAFETENSORS: Final = body_formats.SAFETENSORS.decode()
 
 
 class Plane(Enum):
-    """Which limits apply to requests of a route: the limit on running requests, and whether the kernels are ready."""
+    """Selects the checks for requests of a route: the limit on running requests, and the readiness of the kernels."""
 
     GATHER = "data plane; needs the kernels, and is found again by the bytes of its header"
     TENSORS = "data plane; uploads and downloads of resident tensors"
@@ -38,11 +38,11 @@ GATHER, TENSORS, CONTROL = Plane.GATHER, Plane.TENSORS, Plane.CONTROL
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The operation of a method of a route. `name` is OpenAPI's `operationId`, and the handler's in
-    `app.route_handlers`.
+    """The operation of one method of a route.
 
-    `codes` are the errors besides those of every operation. `body` and `answer` are the models of JSON, `request`
-    describes other forms of the body; `answers` are the successful answers, by status.
+    `name` is OpenAPI's `operationId`, and the name of the handler in `app.route_handlers`. `codes` are the errors in
+    addition to those of every operation. `body` and `answer` are the models of JSON bodies, `request` describes other
+    forms of the request body, and `answers` are the successful answers by status.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Operation:
 
     @property
     def query(self) -> list[str]:
-        """The fields that its query may have."""
+        """The names of the allowed query fields."""
         return [each["name"] for each in self.parameters if each["in"] == "query"]
 
 

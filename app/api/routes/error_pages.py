@@ -1,4 +1,4 @@
-"""The pages that explain errors: one for each code, and their list."""
+"""The pages that explain errors: one for each code, and a list of all codes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from app.near_name import instead_of, near_name
 from app.security.host_header_check import split_host
 
 ADDRESS: Final = "http://127.0.0.1:8080"
-"""Address of the service in the examples' commands."""
+"""Default address of the service in the examples' commands."""
 _CODE: Final = re.compile("`([^`]+)`")
 _WIDTH: Final = 100
 
 
 def _text(text: str) -> str:
-    """A text of the catalogue as HTML: text between backticks becomes code."""
+    """Convert a text of the catalogue to HTML; text between backticks becomes code."""
     return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
 
 
 def _printed(value: Any, indent: str = "") -> str:
-    """JSON for a page: values that fit are on one line, others have one member per line."""
+    """Format JSON for a page: values that fit are on one line, others have one member per line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) <= _WIDTH or not value or not isinstance(value, dict | list):
         return line
@@ -41,7 +41,7 @@ def _printed(value: Any, indent: str = "") -> str:
 
 
 def catalogue_page() -> str:
-    """The page at /errors: every code with its status."""
+    """Return the page at /errors: every code with its status."""
     rows = "".join(
         f'<tr><td><a href="errors/{code}"><code>{code.replace("_", "_<wbr>")}</code></a></td><td>{entry.status}</td>'
         f"<td>{escape(entry.title)}</td></tr>"
@@ -57,7 +57,7 @@ def catalogue_page() -> str:
 
 
 def error_page(code: Code, address: str = ADDRESS) -> str:
-    """The page at /errors/{code}: what it means, how to mend it, and a request to `address` with its whole answer."""
+    """Return the page at /errors/{code}: meaning, fix, and an example request to `address` with its full answer."""
     entry, example = CATALOGUE[code], CATALOGUE[code].example
     command = example.command.replace(ADDRESS, address)
     about = f"<p>{_text(example.about)}</p>" if example.about else ""
@@ -73,7 +73,7 @@ def error_page(code: Code, address: str = ADDRESS) -> str:
 
 
 def _address(context: RequestContext) -> str:
-    """The address by which the reader reached the service; an unusual Host is not safe for a shell."""
+    """Return the address that the reader used, or the default if Host is unusual and may be unsafe in a shell."""
     host = context.headers.get(b"host", b"").decode("latin-1")
     return ADDRESS if split_host(host) is None else f"{context.scope['scheme']}://{host}"
 

@@ -15,7 +15,7 @@ _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 def answer_with(body: dict[str, Any], readiness: Readiness | None = None) -> Handler:
-    """A handler that always answers `body`; with `readiness`, it raises not_ready until the service is ready."""
+    """Return a handler that always answers `body`; with `readiness`, it raises not_ready until the service is ready."""
     text = orjson.dumps(body)
 
     async def answer(context: RequestContext) -> None:

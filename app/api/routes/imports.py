@@ -1,4 +1,4 @@
-"""The routes of imports: begin, list, read progress, cancel or forget."""
+"""The routes of imports: start, list, read progress, cancel or delete the record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from app.tensors.tensor_name import check_new_name
 
 
 class ImportsRoute:
-    """`/tensors/{name}/import`, `/imports` and `/imports/{id}`: into `tensors`, with the records of `store`."""
+    """`/tensors/{name}/import`, `/imports` and `/imports/{id}`: imports into `tensors`, with records in `store`."""
 
     def __init__(self, tensors: TensorStore, store: LocalStore, threads: DiskThreads, jobs: ImportJobs) -> None:
         self.tensors = tensors
@@ -44,7 +44,7 @@ class ImportsRoute:
         url = self.jobs.allowed.check(asked.url)
         etag = await self.threads.look_up(name, lambda: self.tensors.etag_to_replace(name))
         if conditions != Conditions():
-            conditions.check(etag)  # and again when it is committed
+            conditions.check(etag)  # checked again at the commit
         request = ImportSpec(name, url, asked.tensor, conditions, keep, prefault, lock, note, replicas, asked.keys)
         record = await self.jobs.begin(request, context.metrics.caller(context))
         where = (b"location", path_of("getImport", id=record.id).encode())

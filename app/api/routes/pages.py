@@ -46,7 +46,7 @@ def _dialect(dialect: Dialect) -> dict[str, Any]:
 
 
 def _element_type(dtype: DType) -> dict[str, Any]:
-    """A readable name of a type: Python's if NumPy lacks it, and for narrow floats a description of their bits."""
+    """Describe a type: its name, Python's name if NumPy lacks the type, and the bit layout of narrow floats."""
     python = f"ml_dtypes.{dtype.name}" if dtype.kind == "float" and dtype.npy is None else None
     found: dict[str, Any] = {"name": dtype.name, "python": python, "bits": None}
     if dtype.kind == "float" and dtype.item_size <= 2:
@@ -63,12 +63,12 @@ def _element_type(dtype: DType) -> dict[str, Any]:
 
 
 def _parameter(signature: Signature) -> str | None:
-    """The name of the parameter that the page offers."""
+    """Return the name of the parameter that the page offers, if any."""
     return signature.parameters[0].name if signature.parameters else None
 
 
 def service_description() -> dict[str, Any]:
-    """The page's data: operators, their dialects and the element types."""
+    """Return the page's data: operators, their dialects and the element types."""
     return {
         "operators": [
             {
@@ -98,8 +98,8 @@ def service_description() -> dict[str, Any]:
 
 
 def front_page() -> str:
-    """The HTML of the page."""
-    # In a script element only "<" could be taken for markup; JSON can escape it.
+    """Return the HTML of the page."""
+    # In a script element, only "<" can start markup; JSON can escape it.
     description = json.dumps(service_description(), separators=(",", ":")).replace("<", "\\u003c")
     return (
         (WEB / "index.html")

@@ -40,14 +40,14 @@ from app.tensors.tensor_name import check_new_name, check_reference, split_refer
 _AT_CAPACITY: Final = "/query/capacity"
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _FORM: Final = "application/x-www-form-urlencoded"
-"""Curl's default content type: it says nothing about the format."""
+"""Curl's default content type, which does not identify the format."""
 
 CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], Awaitable[list[Metadata]]]"
-"""Adds the current ETags to metadata; without a request, the known ones if they cannot be read soon."""
+"""Adds the current ETags to metadata; without a request, the last known ETags if the current ones take long."""
 
 
 async def as_stored(found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-    """The metadata of a store that knows the ETags itself."""
+    """Return metadata unchanged, for a store that knows the current ETags itself."""
     del request
     return list(found)
 
@@ -101,7 +101,7 @@ class TensorsRoute:
         codec = _codec_of(context.headers.get(b"content-type"))
         declared = self._declared(context)
         if conditions != Conditions():
-            # Checked again when the upload is committed; here it avoids the transfer.
+            # Checked again at the commit; this early check avoids a useless transfer.
             conditions.check(await self.threads.look_up(name, lambda: self.store.etag_to_replace(name)))
 
         def begin(start: Start) -> Upload:
@@ -159,11 +159,11 @@ class TensorsRoute:
             return self.store.upload_keys(name, keys_of(start), keep=keep, note=note)
 
         upload = await self._receive(context, codec, fields, begin)
-        # The rows are those of this ETag if the tensor still has it.
+        # The commit requires the same ETag, so that the keys belong to the rows that the caller named.
         await self._commit(context, upload, Conditions(match=(etag,)))
 
     def _declared(self, context: RequestContext) -> int | None:
-        """The length of the body, None if unknown. Raises payload_too_large."""
+        """Return the declared length of the body, or None if it is unknown. Raises payload_too_large."""
         declared = context.content_length()
         if declared is not None and declared > self.max_upload_bytes:
             raise too_large(self.max_upload_bytes, "upload_bytes")
@@ -253,7 +253,7 @@ def check_count(start: Start, declared: int) -> None:
 
 
 def keys_of(start: Start) -> KeysSpec:
-    """The keys of a body that has only keys. Raises invalid_field and unsupported_dtype."""
+    """Return the spec of the keys in a body with only keys. Raises invalid_field and unsupported_dtype."""
     if start.keys is not None:
         if not start.only_keys:
             raise invalid_field("/body", "the body has keys and data", "Send the keys alone, or PUT both as a version.")
@@ -271,26 +271,29 @@ def keys_of(start: Start) -> KeysSpec:
 
 
 def read_page(context: RequestContext) -> tuple[int, str | None]:
-    """The number of list entries to return, and the name after which they begin. Raises invalid_field."""
+    """Read the paging fields. Returns the number of entries, and the name after which they begin (None for the start).
+
+    Raises invalid_field.
+    """
     fields = context.query_fields()
     limit = _read_number(fields, "limit", MAX_LIST)
     return USUAL_LIST if limit is None else limit, fields.get("after")
 
 
 def read_keep(fields: Mapping[str, str]) -> int | None:
-    """How many versions an upload keeps, None for the setting. Raises invalid_field."""
+    """Read the number of versions to keep; None means the service's setting. Raises invalid_field."""
     return _read_number(fields, "keep", MAX_KEEP, ", the new version among them")
 
 
 def read_replicas(fields: Mapping[str, str], store: TensorStore) -> int | None:
-    """On how many shards to keep an upload, None if not given. Raises invalid_field."""
+    """Read the number of replicas of an upload; None if not given. Raises invalid_field."""
     if "replicas" in fields:
         check_has_replicas(store, "/query/replicas")
     return _read_number(fields, "replicas", MOST_REPLICAS)
 
 
 def _read_number(fields: Mapping[str, str], name: str, most: int, note: str = "") -> int | None:
-    """The field `name` of a query, from 1 to `most`; None if it is left out. Raises invalid_field."""
+    """Read the query field `name`, an integer from 1 to `most`; None if not given. Raises invalid_field."""
     text = fields.get(name)
     if text is None:
         return None
@@ -304,7 +307,7 @@ def _read_number(fields: Mapping[str, str], name: str, most: int, note: str = ""
 
 
 def read_capacity(text: str | None) -> int | None:
-    """The number of rows that an upload reserves, None if not given. Raises invalid_field."""
+    """Read the number of rows that an upload reserves; None if not given. Raises invalid_field."""
     if text is None:
         return None
     if not _NUMBER.fullmatch(text):
@@ -324,7 +327,7 @@ def check_has_replicas(store: TensorStore, pointer: str) -> None:
 
 
 def read_note(text: str | None, pointer: str) -> str:
-    """The caller's note on a version, "" if there is none. Raises invalid_field."""
+    """Read the caller's note on a version; "" if not given. Raises invalid_field."""
     note = text or ""
     wrong = next((sign for sign in note if category(sign) in ("Cc", "Cs")), None)
     if wrong is not None:
@@ -344,7 +347,7 @@ def read_note(text: str | None, pointer: str) -> str:
 
 
 def read_flag(fields: dict[str, str], name: str) -> bool:
-    """Whether a query field is true; false if it is left out. Raises invalid_field."""
+    """Read a boolean query field; False if not given. Raises invalid_field."""
     value = fields.get(name, "false")
     if value not in ("true", "false"):
         hint = f"{instead_of(value, near_name(value, ('true', 'false')) or 'true')} at /query/{name}."
@@ -353,7 +356,7 @@ def read_flag(fields: dict[str, str], name: str) -> bool:
 
 
 def _codec_of(field: bytes | None) -> TensorCodec | None:
-    """The format of an upload's media type, None if it names none. Raises unsupported_media_type."""
+    """Return the format for an upload's media type, or None if it names no format. Raises unsupported_media_type."""
     kind = (field or b"").partition(b";")[0].strip().lower().decode("latin-1")
     if kind and kind != _FORM and kind not in TENSORS:
         near = near_name(kind, TENSORS) or NPY.media_type
@@ -363,7 +366,7 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
 
 
 def described(metadata: Metadata) -> dict[str, Any]:
-    """The metadata of a tensor in an answer."""
+    """Return the JSON form of a tensor's metadata."""
     return {
         "name": metadata.name,
         "version": metadata.version,
@@ -392,6 +395,6 @@ def _described_range(one: RangeMetadata) -> dict[str, Any]:
 
 
 def time_text(nanoseconds: int) -> str:
-    """A time in RFC 3339."""
+    """Format a time, in nanoseconds since the epoch, in RFC 3339."""
     moment = datetime.fromtimestamp(nanoseconds // 1000 / 1e6, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,7 +1,7 @@
-"""`GET /tensors/{name}/content` and `/keys`: each download is of one version, even if it changes meanwhile.
+"""`GET /tensors/{name}/content` and `/keys`: each download is consistent, even if the tensor changes concurrently.
 
-A small content is copied before it is sent. For a large one, and for a table with keys, a snapshot is kept until it has
-been sent.
+A small content is copied before it is sent. For a large content, and for a table with keys, a snapshot is kept until
+everything has been sent.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _ROWS: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
 _CHUNK: Final = 1 << 20
 """Bytes of one piece of a download."""
 _WHOLE: Final = 8 * _CHUNK
-"""Contents of up to this many bytes are copied before they are sent, so that later scatters do not matter."""
+"""Contents of up to this many bytes are copied before they are sent, so that later scatters do not affect them."""
 _COPIES: Final = 20
-"""How often a small content is copied again if scatters change it meanwhile; after that, scatters wait."""
+"""Number of attempts to copy a small content while scatters change it; after that, the copy locks out writers."""
 
 
 class _Body(NamedTuple):
@@ -120,9 +120,10 @@ class Downloads:
         body_of: Callable[[Snapshot], Awaitable[_Body]],
         charged: int = _CHUNK,
     ) -> None:
-        """Answer with what `body_of` reads of a snapshot; 304 if the caller knows it and not the older `etag`.
+        """Answer with the body that `body_of` reads from a snapshot.
 
-        At most `charged` bytes of the body are charged to the request's memory.
+        Answers 304 if the snapshot's ETag differs from `etag` and the caller already has it. Charges at most `charged`
+        bytes of the body to the request's memory.
         """
         snapshot = await self.threads.change(content.description.name, lambda: self.store.snapshot(content))
         try:
@@ -139,7 +140,7 @@ class Downloads:
     async def _table(
         self, snapshot: Snapshot, name: str, content: MappedContent, codec: TensorCodec, text: str | None
     ) -> _Body:
-        """The rows of a table with keys, after the keys if the format carries both."""
+        """Return the rows of a table with keys, preceded by the keys if the format carries both."""
         dtype = DTYPES[content.description.dtype]
         shape, begin, end = _rows(content, snapshot.shape, text)
         rows = _row_pieces(snapshot, begin, end)
@@ -155,14 +156,14 @@ class Downloads:
         return _Body(codec, dtype.name, shape, head, spec.size + end - begin, pieces)
 
     async def _spec(self, name: str, snapshot: Snapshot, dtype: KeyType, first: int, last: int) -> KeysSpec:
-        """The keys of rows `first` to `last` - 1 of tensor `name`. Raises tensor_damaged."""
+        """Return the spec of the keys of rows `first` to `last` - 1 of tensor `name`. Raises tensor_damaged."""
         try:
             return await self.threads.read(name, lambda: keys_spec(snapshot.keys, dtype, first, last))
         except BadFile as problem:
             raise damaged(name, str(problem)) from None
 
     async def _read_in_threads(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """The non-empty pieces of tensor `name`, each read by a thread."""
+        """Yield the non-empty pieces of tensor `name`; a thread reads each of them."""
         while piece := await self.threads.read(name, partial(next, pieces, b"")):
             yield piece
 
@@ -172,7 +173,7 @@ def _row_pieces(snapshot: Snapshot, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[bytes, int, Iterator[bytes]]:
-    """The head, and the size and pieces of the rest. Raises unsupported_dtype for strings in npy."""
+    """Return the head, and the size and pieces of the rest. Raises unsupported_dtype for strings in npy."""
     pieces = key_pieces(read, spec.dtype, 0, spec.count)
     if codec is SAFETENSORS_FILE:
         return keys_head(spec), spec.size, pieces
@@ -184,7 +185,7 @@ def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[byte
 
 
 def _rows(content: MappedContent, shape: tuple[int, ...], text: str | None) -> tuple[tuple[int, ...], int, int]:
-    """The shape of the requested rows, and the begin and end of their bytes, for a tensor of this shape.
+    """Return the shape of the requested rows, and the start and end offset of their bytes, for a tensor of `shape`.
 
     Raises range_not_satisfiable.
     """
@@ -196,7 +197,7 @@ def _rows(content: MappedContent, shape: tuple[int, ...], text: str | None) -> t
 
 
 def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
-    """The first row and the one after the last that the query asks for; all rows if the text is missing.
+    """Parse the requested rows. Returns the first row and the last row + 1; all rows if `text` is None.
 
     Raises invalid_field and range_not_satisfiable.
     """
@@ -219,7 +220,7 @@ def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _rows_like(text: str) -> str:
-    """A valid rows text from the first numbers of an invalid one."""
+    """Make valid rows text from the first numbers of an invalid one."""
     numbers = [int(number) for number in re.findall(r"[0-9]{1,15}", text)[:2]]
     first, last = (*numbers, 0, 100)[:2] if numbers else (0, 100)
     return f"{first}:{last}" if len(numbers) > 1 else f"{first}:{first + 1}"
@@ -235,7 +236,7 @@ def _hint_for_rows(first: int, last: int, shape: tuple[int, ...]) -> str:
 
 
 def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | None]:
-    """The bytes and their ETag; the bytes are None if scatters kept changing them."""
+    """Copy the bytes. Returns their ETag and the bytes, or None for the bytes if scatters kept changing them."""
     for _ in range(_COPIES):
         resident = content.resident()
         piece = content.read(begin, end)
@@ -245,6 +246,6 @@ def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | No
 
 
 def _copy_held(content: MappedContent, begin: int, end: int) -> tuple[str, bytes]:
-    """The bytes and their ETag, with writers locked out; blocks."""
+    """Copy the bytes with writers locked out. Returns their ETag and the bytes. Blocks."""
     with content.exclude_writers():
         return content.resident().etag, content.read(begin, end)

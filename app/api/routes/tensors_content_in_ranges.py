@@ -1,7 +1,7 @@
-"""`GET /tensors/{name}/content` and `/keys` of a table in row ranges: one range after another, in one answer.
+"""`GET /tensors/{name}/content` and `/keys` of a table in row ranges: one answer with the ranges in order.
 
-All of it is of one version, the one in the first map that is read. Rows are read by gathers or, if the table changes,
-from snapshots.
+The answer is from one version, the version in the first map that is read. Rows are read by gathers or, if the table
+changes, from snapshots.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ ScalarReader: TypeAlias = Callable[[str, ServedRequest], Awaitable[Tensor]]
 class ContentSnapshot:
     """A read of the content with the ETag `etag`, unaffected by later changes.
 
-    `size` is the bytes of `pieces`, and `rows` the number of rows, or of keys, in them. `keys` come before the rows.
-    `close` ends it, once.
+    `size` is the number of bytes in `pieces`, and `rows` the number of rows, or of keys, in them. `keys`, if set,
+    describes the keys that precede the rows. Call `close` exactly once.
     """
 
     etag: str
@@ -58,38 +58,41 @@ class ContentSnapshot:
 
 
 class ChangingTables(Protocol):
-    """Tables that scatters change, or that have keys."""
+    """Tables that accept scatters or have keys."""
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-        """Metadata with current ETags and numbers of rows.
+        """Return metadata with current ETags and numbers of rows.
 
-        Without a request, the known ones if they cannot be read soon.
+        Without a request, returns the last known values if the current ones cannot be read soon.
         """
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Rows `first` to `last` - 1 of a version; None if it was never scattered to and has no keys.
+        """Return a snapshot of rows `first` to `last` - 1 of a version.
 
-        For a table with keys it returns all rows, whatever `first` and `last` are. Raises shard_unavailable and
-        overloaded.
+        Returns None if the version has no keys and no scatter has changed it. For a table with keys, returns all rows
+        regardless of `first` and `last`. Raises shard_unavailable and overloaded.
         """
 
     async def keyed_snapshot(self, found: Metadata, request: ServedRequest, *, with_rows: bool) -> ContentSnapshot:
-        """All keys of a version in the form of an upload, followed by the rows if `with_rows`.
+        """Return a snapshot of all keys of a version in upload form, followed by the rows if `with_rows`.
 
         Raises shard_unavailable and overloaded.
         """
 
     async def keys_snapshot(self, found: Metadata, request: ServedRequest) -> ContentSnapshot:
-        """All keys of a version: integers, or strings in BYTES framing. Raises shard_unavailable and overloaded."""
+        """Return a snapshot of all keys of a version: integers, or strings in BYTES framing.
+
+        Raises shard_unavailable and overloaded.
+        """
 
 
 class ShardedDownloads:
-    """Answers with contents and keys of the tensors of `store`: by gathers of `service`; scalars by `scalar`."""
+    """Answers with contents and keys of tensors of `store`, read by gathers of `service`, or `scalar` for rank 0."""
 
     def __init__(
         self, store: TensorStore, service: Service, scalar: ScalarReader, changing: ChangingTables | None
     ) -> None:
-        """`changing` is given if the tables may be scattered to or have keys."""
+        """`changing` is required if tables can accept scatters or have keys."""
         self.store = store
         self.changing = changing
         self.service = service
@@ -128,7 +131,7 @@ class ShardedDownloads:
         head = codec.write_head(dtype, shape, size)
 
         async def is_sent() -> bool:
-            """Whether it was sent from snapshots, because scatters change the table."""
+            """Send the content from snapshots if scatters change the table. Returns False if they do not."""
             if self.changing is None or context.method == "HEAD":
                 return False
             snapshot = await self.changing.snapshot(metadata, first, last, context)
@@ -145,10 +148,10 @@ class ShardedDownloads:
             return
         step = max(1, _CHUNK // max(row_bytes, 1))
         starts = range(first, last, step) if row_bytes and context.method != "HEAD" else range(0)
-        # Before the answer begins, so that lost rows become an error.
+        # Read the first rows before the answer begins, so that unavailable rows become an error answer.
         piece, held = await self._rows(context, metadata, first, min(first + step, last)) if starts else (b"", None)
         try:
-            # The first scatter may have arrived meanwhile.
+            # The table's first scatter may have arrived while the rows were read.
             if held is not None and await is_sent():
                 return
             known = len(head) + size if dtype.item_size else None
@@ -190,7 +193,7 @@ class ShardedDownloads:
     async def _rows(
         self, context: RequestContext, metadata: Metadata, start: int, stop: int
     ) -> tuple[bytes | memoryview, MemoryReservation]:
-        """The bytes of rows, and the memory charged for them until they are sent; each has a request's deadline."""
+        """Read rows, with a new deadline. Returns their bytes, and the memory to release once they are sent."""
         now, memory = perf_counter(), MemoryReservation(context.admission.budget)
         own = ServedRequest(now, now + context.deadline - context.start, memory, context.caller)
         reference = f"{metadata.name}@{metadata.version}"
@@ -202,7 +205,7 @@ class ShardedDownloads:
                 answer = await self.service.run(call, own)
                 rows = answer.output
                 if context.started and answer.data_etag != metadata.etag:
-                    # The bytes already sent are of another content: the caller must not take them for complete.
+                    # The bytes already sent are from another content, so the answer must not look complete.
                     raise GatherError("shard_unavailable", "a scatter changed the table while it was read")
             else:
                 rows = await self.scalar(reference, own)

@@ -1,6 +1,6 @@
 """`GET /tensors/{name}/rows?key=a&key=b`: rows by key, for curl and browsers.
 
-It is a gather by key whose keys are texts in the query.
+The request is a gather by key, with the keys as text in the query.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RowsRoute:
         self.service = service
 
     async def __call__(self, context: RequestContext, name: str) -> None:
-        """Read, run, answer. Raises what a gather by key raises."""
+        """Read the request, run the gather, and answer. May raise any error of a gather by key."""
         service, codec = self.service, FORMATS[JSON]
         texts = keys_of_query(context.query)
         keys = service.resolve(name, "/name").keys
@@ -52,7 +52,7 @@ class RowsRoute:
 
 
 def keys_of_query(query: bytes) -> list[str]:
-    """The texts of the fields `key`. Raises invalid_field if there are none, and for another field."""
+    """Return the texts of the `key` fields. Raises invalid_field if there are none, or for any other field."""
     texts: list[str] = []
     for name, value in query_fields(query):
         if name != _FIELD:
@@ -66,7 +66,7 @@ def keys_of_query(query: bytes) -> list[str]:
 
 
 def typed(dtype: str, texts: list[str]) -> Tensor:
-    """Parse the texts into keys, of one dimension. Raises invalid_field and value_not_representable."""
+    """Parse the texts into a tensor of keys, of rank 1. Raises invalid_field and value_not_representable."""
     kind = DTYPES[dtype]
     if dtype == "string":
         return packed_texts(texts, _AT)

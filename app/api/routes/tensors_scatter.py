@@ -43,18 +43,19 @@ from app.tensors.tensor import Tensor
 from app.tensors.tensor_name import split_reference
 
 _ATTEMPTS: Final = 8
-"""How often a scatter begins anew if its tensor is replaced meanwhile."""
+"""Maximum number of attempts of a scatter whose tensor is concurrently replaced."""
 _ROW_BYTES: Final = 64
-"""Memory per row of a scatter while rows are computed and sorted."""
+"""Bytes of memory per row of a scatter while row numbers are computed and sorted."""
 _COPIES_OF_STRINGS: Final = 5
-"""Copies of string keys in a router: all keys, by range, framed, joined, and being sent."""
+"""Number of copies of string keys in a router: all keys, split by range, framed, joined, and being sent."""
 
 
 class ScatterOutcome(NamedTuple):
-    """What a scatter is answered: the tensor's ETag after it, and the number of the version that it changed.
+    """The response to a change: the tensor's ETag after it, and the number of the version that it changed.
 
-    `repeated` says that it was carried out before, for a request with the same Idempotency-Key, and not again. `ranges`
-    is how many row ranges it changed, None of a tensor that has none. `counts` is for changes by key.
+    `repeated` is True if an earlier request with the same Idempotency-Key made the change, and it was not made again.
+    `ranges` is the number of row ranges that it changed, or None if the tensor has no ranges. `counts` is set for
+    changes by key.
     """
 
     etag: str
@@ -66,8 +67,10 @@ class ScatterOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SentScatter:
-    """A change of the tensor that `name` stands for. `read` parses the body: what it asks for, and the digest that
-    tells it from other requests with the same key. It belongs on a thread, and raises every error of the formats.
+    """A requested change of the tensor or alias `name`.
+
+    `read` parses the body. It returns the call, and the digest that distinguishes it from other requests with the same
+    Idempotency-Key `key`. Call it from a worker thread; it may raise any error of the formats.
     """
 
     name: str
@@ -77,14 +80,14 @@ class SentScatter:
 
 
 class ScatterTarget(Protocol):
-    """Who judges scatters and carries them out: the store of this machine, or the shards of a cluster."""
+    """Validates and executes changes: the store of this machine, or the shards of a cluster."""
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
-        """Read, judge and make a scatter, durably. Raises every error of the route."""
+        """Read, validate and durably make a change. May raise any error of the route."""
 
 
 class ScatterRoute:
-    """Changes of the tensors of `target`, of one kind: `row` is the signature of its requests."""
+    """The handler for one kind of change of the tensors of `target`; `row` is the signature of its requests."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class ScatterRoute:
         self.body_limits = body_limits
 
     async def __call__(self, context: RequestContext, name: str) -> None:
-        """Read, change, answer. Raises GatherError for everything it refuses."""
+        """Read the request, make the change, and answer. Raises GatherError for every refusal."""
         codec = format_of(context.headers.get(b"content-type"), FORMATS)
         if not codec.binary:
             refuse_query(context.query, self.row)
@@ -137,7 +140,7 @@ class ScatterRoute:
 
 
 def _counted(row: Signature, outcome: ScatterOutcome) -> dict[str, int]:
-    """What the answer counts."""
+    """Return the counts in the answer."""
     _, counted = _KINDS[row]
     counts = {} if outcome.counts is None else outcome.counts._asdict()
     ranges = {} if outcome.ranges is None else {"ranges": outcome.ranges}
@@ -149,11 +152,11 @@ _KINDS: Final[Mapping[Signature, tuple[str, tuple[str, ...]]]] = {
     UPSERT: (UPSERTED, ("rows", "inserted")),
     REMOVE: (ROWS_REMOVED, ("rows", "removed", "missing")),
 }
-"""By the signature of its requests, what the log calls a change, and what of its `RowCounts` is answered."""
+"""For each request signature, the name of the change in the log, and the `RowCounts` fields in the answer."""
 
 
 class StoreScatters:
-    """Changes of the tensors of a store on this machine."""
+    """Executes changes of tensors in the store of this machine."""
 
     def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
         self._store = store
@@ -161,7 +164,7 @@ class StoreScatters:
         self._tasks: set[asyncio.Task[Scattered]] = set()
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
-        """Read, check and make a scatter; while it waits for other scatters to the tensor it takes no thread."""
+        """Read, check and make a change. Occupies no thread while it waits for other changes of the tensor."""
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
         lock = self._store.lock_name(sent.name)
@@ -186,7 +189,7 @@ class StoreScatters:
 
         attempt, scattered = await self._threads.change(lock, begin)
         if scattered is None:
-            # A task of its own: others wait for this one to carry them out, also when its own request is cancelled.
+            # A separate task, because it may execute other requests' changes, even if its own request is cancelled.
             task = loop.create_task(finish(attempt))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -195,10 +198,10 @@ class StoreScatters:
 
 
 class ScatterAttempt:
-    """The scatter of one request, which is carried out together with others that wait for the same tensor.
+    """The change of one request, executed in a batch with others that wait for the same tensor.
 
-    A request that was answered before, by its key, is answered again and not carried out again, whatever has become of
-    the tensor since.
+    If a request with the same Idempotency-Key was already answered, returns that answer and changes nothing, even if
+    the tensor has been replaced since.
     """
 
     def __init__(
@@ -212,9 +215,9 @@ class ScatterAttempt:
         wake: Callable[[], None],
         memory: Memory = UNCOUNTED,
     ) -> None:
-        """`digest` tells the request from others with the same key; `wake` may be called from any thread.
+        """`digest` distinguishes the request from others with the same key; `wake` may be called from any thread.
 
-        `memory` is charged with the rows that a removal moves.
+        `memory` is charged for the rows that a removal moves.
         """
         self._store, self._name, self._call, self._conditions = store, name, call, conditions
         self._key, self._digest, self._wake = key, digest, wake
@@ -223,9 +226,9 @@ class ScatterAttempt:
         self._queued: PendingScatter | None = None
 
     def advance(self) -> Scattered | None:
-        """The answer; None where others are carried out first: call again once `wake` was called. Blocks on the disk.
+        """Return the answer, or None if other changes must run first; then call again after `wake` was called.
 
-        Raises every error of the routes.
+        Blocks on disk I/O. May raise any error of the routes.
         """
         try:
             while self._queued is not None or self._attempts:
@@ -240,7 +243,8 @@ class ScatterAttempt:
                 except ContentReplaced:
                     self._queued = None
         except GatherError:
-            # The tensor may be another one by now, which the request does not fit: a key that is known still counts.
+            # The tensor may have been replaced by one that the request does not fit. A known Idempotency-Key still
+            # returns its answer.
             answered = None
             if self._key is not None:
                 answered = self._store.find_answer(self._name, self._key, self._digest)
@@ -250,7 +254,7 @@ class ScatterAttempt:
         raise GatherError("overloaded", f"{self._name!r} is replaced repeatedly", retry_after=1)
 
     def outcome(self) -> Scattered | None:
-        """The answer if others have carried this one out; None where `advance` is needed."""
+        """Return the answer if another request's batch included this change; None if `advance` must be called."""
         return None if self._queued is None else self._queued.scattered
 
     def _change(self) -> ScatterChange | KeyedChange:
@@ -262,7 +266,7 @@ class ScatterAttempt:
             width = row_items(dtype, shape, call)
             keys = _widened(call.keys)
             change = KeyedChange(about.id, keys, call.updates, width, call.reduction, self._key, self._digest)
-            if self._memory is not None:  # once: a later attempt may outlive the request
+            if self._memory is not None:  # charge only once, since a later attempt may outlive the request
                 self._memory.charge(bytes_moved(content, change))
                 self._memory = None
             return change
@@ -276,7 +280,7 @@ class ScatterAttempt:
 
 
 def _widened(keys: Tensor) -> Tensor:
-    """Keys of type int32 as int64."""
+    """Convert int32 keys to int64; other keys are returned unchanged."""
     if keys.dtype.name != "int32":
         return keys
     return replace(keys, dtype=DTYPES["int64"], array=keys.array.astype(np.int64))
@@ -285,10 +289,10 @@ def _widened(keys: Tensor) -> Tensor:
 def read_request(
     body: Buffer, query: bytes, row: Signature, *, codec: Codec, key: str | None, limits: Limits, memory: Memory
 ) -> tuple[ScatterCall | KeyedCall, str]:
-    """What a body asks for, and the digest that tells it from other requests with the same key.
+    """Parse a body. Returns the call, and the digest that distinguishes it from other requests with the same key.
 
-    `memory` is charged with what the request takes beside `body`; what that raises is raised, as
-    is every error of the two formats.
+    Charges `memory` for what the request needs in addition to `body`. May raise any error of charging and of the two
+    formats.
     """
     digest = ""
     if key is not None:
@@ -301,8 +305,10 @@ def read_request(
 
 
 def working_bytes(call: ScatterCall | KeyedCall) -> int:
-    """About what a scatter takes beside its call: its rows while they are worked out and put in order, the values that
-    it writes, and the record of both in the log. What a removal moves is charged once it is known.
+    """Estimate the bytes that a change needs in addition to its call.
+
+    These are its row numbers while they are computed and sorted, the values that it writes, and the log record of both.
+    The rows that a removal moves are charged later, when they are known.
     """
     if isinstance(call, KeyedCall):
         keys, values = _nbytes(call.keys), 0 if call.updates is None else _nbytes(call.updates)

@@ -35,7 +35,7 @@ class InferRoute:
         self.limits = limits
 
     async def __call__(self, context: RequestContext) -> None:
-        """Read, run, answer. Raises GatherError for every refusal."""
+        """Read the request, run it, and answer. Raises GatherError for every refusal."""
         inference = self.inference
         name, *version = context.parameters
         model = inference.models.find_quickly(name, *version)
@@ -74,7 +74,7 @@ class InferRoute:
 
 
 def read_json_size(headers: dict[bytes, bytes]) -> int | None:
-    """The bytes of JSON at the start of the body, None if all of it is JSON. Raises malformed_request."""
+    """Return the size of the JSON at the start of the body, or None if all of it is JSON. Raises malformed_request."""
     text = headers.get(b"inference-header-content-length")
     if text is None:
         return None

@@ -23,15 +23,15 @@ from app.server.readiness import Readiness
 
 T = TypeVar("T")
 STATISTICS_BYTES: Final = 1 << 11
-"""Memory for the statistics of a version in an answer: their text twice, or a message and its JSON."""
+"""Bytes of memory for the statistics of a version in an answer: their text twice, or a message and its JSON."""
 ENTRY_BYTES: Final = 1 << 10
-"""Memory for the entry of a version in the index: its text twice, or a message and its JSON."""
+"""Bytes of memory for the entry of a version in the index: its text twice, or a message and its JSON."""
 _INDEX_BYTES: Final = 1 << 16
-"""Most bytes of the body of a repository index request, which has one member."""
+"""Maximum size of the body of a repository index request, which has one member."""
 
 
 class ModelRoutes:
-    """Below `/v2/models` and `/v2/repository`."""
+    """The handlers below `/v2/models` and `/v2/repository`."""
 
     def __init__(self, models: Models, readiness: Readiness) -> None:
         self.models = models
@@ -87,7 +87,7 @@ class ModelRoutes:
 
 
 def _asked(context: RequestContext) -> tuple[str, str | None]:
-    """Name and version of the model in the path; None without a version."""
+    """Return the name and the version of the model in the path; the version may be None."""
     name, *version = context.parameters
     return name, version[0] if version else None
 
@@ -101,7 +101,7 @@ async def _send_statistics(context: RequestContext, models: list[bytes]) -> None
 
 
 def charging(memory: Memory, size: int, write: Callable[[dict[str, Any]], T]) -> Callable[[dict[str, Any]], T]:
-    """`write`, with `memory` charged `size` bytes before each call."""
+    """Wrap `write` so that each call first charges `size` bytes to `memory`."""
 
     def charged(body: dict[str, Any]) -> T:
         memory.charge(size)
@@ -145,9 +145,9 @@ async def repository_index(
     only_ready: bool,
     write: Callable[[dict[str, Any]], T],
 ) -> list[T]:
-    """Apply `write` to the entry of every version of every model; with `only_ready`, of callable ones.
+    """Apply `write` to the index entry of every version of every model, or only the callable ones if `only_ready`.
 
-    In a thread: there may be very many.
+    Runs in a thread, because there may be very many versions.
     """
 
     def written() -> list[T]:
@@ -158,7 +158,7 @@ async def repository_index(
 
 
 def _index_entries(name: str, models: Models, readiness: Readiness) -> Iterator[IndexEntry]:
-    """Every version of a model. The files of older versions, of which there may be very many, are not checked."""
+    """Yield an entry for each version of a model. Files of older versions are not checked, since there may be many."""
     versions = models.versions(name)
     for version in versions:
         yield _index_entry(name, version, version == versions[-1], models, readiness)
@@ -177,7 +177,7 @@ def _index_entry(name: str, version: str, is_newest: bool, models: Models, readi
 
 
 async def _wants_ready(context: RequestContext) -> bool:
-    """Whether the body of a repository index request asks for ready models only; the body may be empty."""
+    """Return True if a repository index request asks for ready models only. Its body may be empty."""
     body = await read_body(context, _INDEX_BYTES, name="small_body_bytes")
     if not body:
         return False

@@ -33,7 +33,7 @@ TRACE_SETTINGS: Final = {
 
 
 def log_settings(log_level: str) -> dict[str, Any]:
-    """The settings of a log of this level, in Triton's words."""
+    """Return the settings of a log with this level, under Triton's names."""
     return {
         "log_file": "",
         "log_info": log_level in ("debug", "info"),
