@@ -88,10 +88,10 @@ def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArr
 def make_frames(
     offsets: NDArray[np.int64], octets: NDArray[np.uint8], frames: NDArray[np.uint8], starts: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """(strings, first that is not UTF-8 or -1): write the frames of the strings that `offsets` cuts out of `octets`.
+    """Write the frames of the strings that `offsets` delimits in `octets` to `frames`, and their offsets to `starts`.
 
-    Where each begins goes to `starts`. Stops before a string whose offsets fall or lie outside `octets`, or for whose
-    frame `frames` or `starts` has no room.
+    Returns (number of strings, number of the first string that is not UTF-8 or -1). Stops at the first string whose
+    offsets decrease or are outside `octets`, or for which `frames` or `starts` has no room.
     """
     place, wrong = 0, -1
     bounds = offsets.tolist()
@@ -110,9 +110,9 @@ def make_frames(
 
 @UntilCompiled
 def text_bounds(octets: NDArray[np.uint8], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> None:
-    """Write to `bounds` (int64[2 n]) where the text of each of the n frames at `starts` starts and stops.
+    """Write the start and end of the text of each of the n frames at `starts` to `bounds` (int64[2 n]).
 
-    A frame that is not within `octets` has -1 twice.
+    A frame that is not within `octets` gets -1 for both.
     """
     for number, start in enumerate(starts.tolist()):
         text = frame_text(octets, start)
@@ -120,7 +120,7 @@ def text_bounds(octets: NDArray[np.uint8], starts: NDArray[np.int64], bounds: ND
 
 
 class Framed(NamedTuple):
-    """Strings in frames, where each begins, how many were made, and the first that is not UTF-8 or -1."""
+    """Strings in frames: the offset of each frame, the number of frames made, and the first that is not UTF-8 or -1."""
 
     frames: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -129,9 +129,9 @@ class Framed(NamedTuple):
 
 
 def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> Framed:
-    """Frame the strings that `offsets` (int64[n + 1], from 0 to the size of `octets`) cuts out of `octets`.
+    """Frame the strings that `offsets` (int64[n + 1], from 0 to the size of `octets`) delimits in `octets`.
 
-    `made` is less than n if offsets fall on the way.
+    `made` is less than n if the offsets decrease somewhere.
     """
     starts = np.empty(len(offsets) - 1, np.int64)
     frames = np.empty(octets.size + HEAD * len(starts), np.uint8)

@@ -174,7 +174,7 @@ def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]
     if not plan.index_items or not plan.axis_size:
         return ROWS, plan.data_items, 1
     sizes, strides = plan.sizes, plan.strides
-    # Number of items that the entries at one position of the first axis of indices can reach.
+    # The span, in items, of what the entries at one position of the first axis of indices can reach.
     reach = 1 + (plan.axis_size - 1) * plan.axis_stride
     reach += sum((size - 1) * stride for size, stride in zip(sizes[1:], strides[1:], strict=True))
     if reach <= strides[0] and plan.data_items % strides[0] == 0:
