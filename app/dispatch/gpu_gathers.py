@@ -172,5 +172,5 @@ class Gpu:
 
 
 def name_of(call: Call) -> str:
-    """Name of the resident tensor that a call reads, "" for data in the request."""
+    """Return the name of the resident tensor that a call reads, or "" for data in the request."""
     return call.data if isinstance(call.data, str) else ""

@@ -153,7 +153,7 @@ settings_of: Final = record_of(TeamSettings, offset=8 * _SETTINGS)
 
 @inner
 def is_worth_sharing(team: Address, long: bool) -> bool:
-    """Return whether helpers are available: one is awake, or the job is `long` or closely follows another one.
+    """Return whether sharing a job pays off: a helper is awake, or the job is `long` or closely follows another one.
 
     Waking a core may cost the owner as much time as a short job.
     """
@@ -172,7 +172,10 @@ def _in_series(team: Address) -> bool:
 
 @inner
 def acquire(team: Address) -> bool:
-    """Reserve the team. Returns False if it is busy or shut down; otherwise the caller must write and publish a job."""
+    """Reserve the team.
+
+    Returns False if it is busy or shut down; otherwise the caller owns it and must publish a job.
+    """
     if load_seq_cst(team, _EPOCH) < 0 or load_seq_cst(team, _OWNED) != 0:
         return False
     return compare_exchange_seq_cst(team, _OWNED, 0, 1)
@@ -212,7 +215,7 @@ def _wake(team: Address, most: int) -> None:
 
 @inner
 def _claim_sleeper(team: Address) -> bool:
-    """Take one helper off the count of sleepers. Returns False if none sleeps."""
+    """Decrement the count of sleeping helpers. Returns False if none sleeps."""
     asleep = load_seq_cst(team, _ASLEEP)
     while asleep > 0:
         if compare_exchange_seq_cst(team, _ASLEEP, asleep, asleep - 1):
@@ -233,7 +236,10 @@ def close(team: Address, timeout_ns: int) -> int:
 
 @inner
 def wait_for_helpers(team: Address, timeout_ns: int) -> int:
-    """Wait for the helpers inside a closed job, as `close` does. May be called again for an unfinished job."""
+    """Wait for the helpers inside a closed job and free the team. May be called again for an unfinished job.
+
+    Returns the same as `close`.
+    """
     reads = 0
     ends = 0
     while load_seq_cst(team, _INSIDE) != 0:
