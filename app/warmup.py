@@ -2,9 +2,9 @@
 
 With an empty cache, only an upload with many keys has to wait. Until the compiled functions are ready, NumPy's kernel
 runs all plans, plain Python functions read and write requests (`app.compilation.until_compiled`), and JSON of more than
-1 MiB is refused. Meanwhile two other processes compile: one the kernels, the other the functions for keys and then the
-readers and writers. Each part is loaded as soon as it is complete. A service with NumPy's
-kernel compiles nothing and never imports Numba.
+1 MiB is refused. Two other processes compile in the background: one the kernels, the other the functions for keys and
+then the readers and writers. Each part is loaded as soon as it is complete. A service with NumPy's kernel compiles
+nothing and never imports Numba.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _parts(cache_dir: Path, progress: Callable[[str], None]) -> Mapping[str, _Pa
 def _load_compiled(parts: Mapping[str, _Part], cache_dir: Path, lock: IO[bytes] | None) -> Iterable[_Part]:
     """Load each part once it is complete, until all are loaded or the compiling processes have ended.
 
-    Returns the parts that are still missing. Of a group of workers, the one that gets the lock starts the processes. If
-    the folder cannot be written, there is no cache, and each worker compiles for itself.
+    Returns the parts that are still missing. In a group of workers, only the one that gets the lock starts the
+    processes. If the folder cannot be written, there is no cache, and each worker compiles for itself.
     """
     missing = dict(parts)
     processes: list[subprocess.Popen[bytes]] | None = None

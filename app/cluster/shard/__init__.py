@@ -1,1 +1,1 @@
-"""A shard of a cluster: the service's part for the ranges that it holds."""
+"""The shard's side of a cluster: how a service holds and serves its ranges."""

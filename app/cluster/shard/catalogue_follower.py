@@ -1,7 +1,7 @@
-"""The catalogue as one process of a shard knows it, and how long ago etcd confirmed it.
+"""Follow the catalogue in one process of a shard, and record when etcd last confirmed it.
 
-Each process watches etcd. It also reads the catalogue every REFRESH_S seconds, and stores when the read began: the
-catalogue was the newest one at that moment.
+Each process watches etcd. In addition it reads the catalogue every REFRESH_S seconds and records when the read began:
+at that moment, the catalogue was the newest one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ logger = logging.getLogger("gathernd")
 
 
 class CatalogueFollower:
-    """Follows the catalogue. `changed` is called after each newer one, from any thread."""
+    """Follows the catalogue. `changed` is called after each newer catalogue, from any thread."""
 
     def __init__(self, database: Database, changed: Callable[[], None] = lambda: None) -> None:
         self._changed = changed
         self.client = CatalogueClient(database, self._take)
         self.confirmed_at = float("-inf")
-        """When the last successful read of the catalogue began, by `monotonic`."""
+        """When the last successful read of the catalogue began, in seconds of `monotonic`."""
         self._lock = Lock()
         self._ranges: tuple[Catalogue, Mapping[str, Listed]] = Catalogue(), {}
 
     def begin(self, stop: Event, each: Callable[[], None]) -> None:
-        """Follow it on threads, until `stop` is set; `each` is called after each read, before the read counts."""
+        """Follow the catalogue in threads until `stop` is set.
+
+        `each` is called after each read, before the read counts.
+        """
         Thread(target=self.client.watch, args=(stop,), name="catalogue", daemon=True).start()
         Thread(target=self._confirm, args=(stop, each), name="read-lease", daemon=True).start()
 
@@ -43,7 +46,7 @@ class CatalogueFollower:
         return self.client.catalogue
 
     def refresh(self) -> Catalogue:
-        """Read the newest catalogue, which is at least as new as this call. Blocks. Raises OSError."""
+        """Read a catalogue that is at least as new as this call. Blocks. Raises OSError."""
         begun = monotonic()
         found = self.client.refresh()
         with self._lock:
@@ -52,7 +55,7 @@ class CatalogueFollower:
         return found
 
     def open_ranges(self) -> Mapping[str, Listed]:
-        """All open ranges, by the names of their tensors."""
+        """Return all open ranges by tensor name."""
         catalogue = self.catalogue
         known, found = self._ranges
         if catalogue is not known:
@@ -83,7 +86,7 @@ class CatalogueFollower:
 
 
 def open_ranges(catalogue: Catalogue) -> dict[str, Listed]:
-    """The open ranges, by the names of their tensors."""
+    """Return a catalogue's open ranges by tensor name."""
     if not catalogue.ranges:
         return {}
     return {one.tensor: one for one in listed_segments(catalogue) if one.opened is not None}

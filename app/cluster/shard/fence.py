@@ -1,7 +1,7 @@
-"""The fence of a shard: it refuses orders of former leaders among the reconcilers.
+"""The fence of a shard: it refuses orders from reconcilers that are no longer the leader.
 
-A reconciler's fencing token is the revision at which it became the leader: a later leader has a higher token. The
-highest token that the shard has seen is in a file, which outlives the process and is shared by all workers.
+A reconciler's fencing token is the revision at which it became the leader, so a later leader has a higher token. The
+highest token that the shard has seen is kept in a file, which outlives the process and is shared by all workers.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from app.store.files.whole_file import write_whole_file
 
 
 class Fence:
-    """The highest fencing token that a shard has seen, in the file `path`. Methods block and belong on a thread."""
+    """The highest fencing token that a shard has seen, kept in the file `path`. Methods do blocking I/O."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock_path = path.with_suffix(".lock")
 
     def highest(self) -> int:
-        """The highest token seen, 0 before the first. Raises OSError."""
+        """Return the highest token seen, or 0 before the first. Raises OSError."""
         try:
             return int(self._path.read_bytes())
         except FileNotFoundError:
             return 0
 
     def raise_to(self, token: int) -> None:
-        """Refuse lower tokens from now on, durably. Waits until contexts of `held` have ended.
+        """Refuse lower tokens from now on, durably. Waits until all contexts of `held` have ended.
 
         Raises precondition_failed if a higher token was seen before, and OSError.
         """
@@ -42,7 +42,7 @@ class Fence:
 
     @contextmanager
     def held(self, token: int) -> Iterator[None]:
-        """A context during which no higher token is accepted. Raises what `raise_to` raises."""
+        """Accept no higher token within this context. Raises the errors of `raise_to`."""
         self.raise_to(token)
         with self._locked(fcntl.LOCK_SH):
             self._check(token)

@@ -1,4 +1,4 @@
-"""Elects the worker of a shard that acts for all: the one with the lock on a file."""
+"""Elect the worker of a shard that acts for all workers: the one that holds the lock on a file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LOOK_S: Final = 0.2
 
 @contextmanager
 def only_worker(lock: Path, is_ready: Callable[[], bool], stop: Event) -> Iterator[bool]:
-    """Wait until the service is ready and this process has the lock, which it keeps within the context.
+    """Wait until the service is ready and this process holds the lock, then keep the lock within the context.
 
-    Returns False if `stop` was set first.
+    Yields False if `stop` was set first, otherwise True.
     """
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -31,7 +31,7 @@ def only_worker(lock: Path, is_ready: Callable[[], bool], stop: Event) -> Iterat
 
 
 def _is_locked(fd: int) -> bool:
-    """Take the lock if it is free. Returns whether this process has it."""
+    """Acquire the lock if it is free. Returns whether this process holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

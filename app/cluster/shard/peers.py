@@ -1,6 +1,7 @@
-"""Calls to other shards: persistent connections to each, one request at a time on each of them.
+"""Call other shards over persistent connections, with one request at a time on each.
 
-Requests to several shards are sent before the first answer is read, so that they cost one round trip on one thread.
+Requests to several shards are all sent before the first response is read, so together they cost one round trip on one
+thread.
 """
 
 from __future__ import annotations
@@ -20,25 +21,24 @@ from app.tensors.buffer_type import Buffer
 
 CONNECT_S: Final = 1.0
 _KEPT: Final = 32
-"""Most idle connections to one shard."""
+"""Maximum number of idle connections to one shard."""
 
 
 class PeerFailed(Exception):
-    """A shard gave no usable answer."""
+    """A shard gave no usable response."""
 
 
 class PeerAnswer(NamedTuple):
-    """A complete answer of a shard."""
+    """A complete response of a shard."""
 
     status: int
     body: bytes
 
 
 class Peers:
-    """The other shards. `catalogue` has their addresses; they are called with `key`, over TLS if `tls` returns a
-    context.
+    """Calls the other shards. Methods block and are thread-safe.
 
-    Methods block, and may be called by several threads.
+    `catalogue` returns their addresses and `key` the API key. TLS is used if `tls` returns a context.
     """
 
     def __init__(
@@ -51,25 +51,25 @@ class Peers:
         self._idle: dict[str, list[HTTPConnection]] = {}
 
     def ask(self, node: str, method: str, path: str, body: Sequence[Buffer] = (), seconds: float = 5.0) -> PeerAnswer:
-        """Ask the shard `node` and return its answer. Raises PeerFailed."""
+        """Send a request to the shard `node` and return its response. Raises PeerFailed."""
         with PeerRequest(self, node, method, path, body, seconds) as request:
             return request.answer()
 
     def address_of(self, node: str) -> str:
-        """The address of a shard. Raises PeerFailed."""
+        """Return the address of a shard. Raises PeerFailed."""
         found = self._catalogue().nodes.get(node)
         if found is None:
             raise PeerFailed(f"the catalogue has no shard {node!r}")
         return found.address
 
     def headers_for(self, node: str) -> dict[str, str]:
-        """The fields of a request to a shard."""
+        """Return the header fields of a request to a shard."""
         key = self._key()
         fields = {NODE: node, "Content-Type": "application/octet-stream"}
         return fields if key is None else fields | {"Authorization": f"Bearer {key}"}
 
     def take(self, address: str) -> HTTPConnection:
-        """A connection to an address: an idle one, or a new one that is opened on first use."""
+        """Return an idle connection to an address, or a new one that is opened on first use."""
         with self._lock:
             idle = self._idle.get(address)
             if idle:
@@ -77,7 +77,7 @@ class Peers:
         return shard_connection(address, self._tls(), CONNECT_S)
 
     def give_back(self, address: str, connection: HTTPConnection) -> None:
-        """Keep a connection whose answer was read to its end."""
+        """Keep a connection for reuse, after its response was read completely."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
             if connection.sock is not None and len(idle) < _KEPT:
@@ -86,11 +86,11 @@ class Peers:
         connection.close()
 
     def forget(self) -> None:
-        """Close idle connections to addresses that the catalogue no longer has."""
+        """Close idle connections to addresses that are no longer in the catalogue."""
         self._keep_only({node.address for node in self._catalogue().nodes.values()})
 
     def close(self) -> None:
-        """Close the connections that are idle."""
+        """Close all idle connections."""
         self._keep_only(())
 
     def _keep_only(self, addresses: Collection[str]) -> None:
@@ -101,7 +101,7 @@ class Peers:
 
 
 class PeerRequest:
-    """A request that has been sent; `answer` waits for the answer, and reports failures."""
+    """A request that has been sent. `answer` waits for its response and reports failures."""
 
     def __init__(self, peers: Peers, node: str, method: str, path: str, body: Sequence[Buffer], seconds: float) -> None:
         self._peers = peers
@@ -123,7 +123,7 @@ class PeerRequest:
         self._drop()
 
     def answer(self) -> PeerAnswer:
-        """The whole answer. Raises PeerFailed."""
+        """Return the whole response. Raises PeerFailed."""
         while not self._failure:
             connection = self._connection
             assert connection is not None
@@ -158,7 +158,8 @@ class PeerRequest:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """The request failed. On an idle connection, which the shard may have closed, it is sent once more.
+        """Record the failure of the request. If it used a kept connection, which the shard may have closed, send it
+        once more.
 
         All requests between shards may be repeated.
         """

@@ -16,9 +16,9 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 @dataclass(frozen=True, slots=True)
 class PullSource:
-    """A shard that has the rows: its resident tensor `tensor`, whole or its rows `rows[0]` to `rows[1]` - 1.
+    """A shard that has the rows: its resident tensor `tensor`, whole or only the rows `rows[0]` to `rows[1]` - 1.
 
-    If `node` is not "", a shard with another name at `address` is not read from.
+    If `node` is set, rows are not read from a shard with another name at `address`.
     """
 
     address: str
@@ -29,12 +29,12 @@ class PullSource:
 
 @dataclass(frozen=True, slots=True)
 class PullOrder:
-    """A segment of `shape`, `size` bytes (0: unknown) with the digest `sha256` ("": any).
+    """An order to pull a segment of `shape`, with `size` bytes (0 if unknown) and the digest `sha256` ("" for any).
 
-    With `keys`, their type, each row has a key, which the sources send before the rows; `size` includes keys and their
-    index. The digest is that of `shard_map.digest_of`. The sources are tried in order; rows `origin_rows` of the file
-    at `origin`, URL or URL#TENSOR, come after them. `fence` is the reconciler's; None for a segment of a router's own
-    upload, whose record in the catalogue keeps reconcilers from dropping it.
+    If `keys` gives their type, each row has a key; sources send the keys before the rows, and `size` includes keys and
+    their index. The digest is computed by `shard_map.digest_of`. The sources are tried in order, and then the rows
+    `origin_rows` of the file at `origin`, a URL or URL#TENSOR. `fence` is the reconciler's token. It is None for a
+    segment of a router's own upload, which the upload's record in the catalogue protects from being dropped.
     """
 
     fence: Count | None
@@ -48,12 +48,12 @@ class PullOrder:
     keys: KeyType | None = None
 
     def to_json(self) -> bytes:
-        """The body of the request."""
+        """Return the request body."""
         return _ADAPTER.dump_json(self)
 
     @staticmethod
     def from_json(body: bytes) -> PullOrder:
-        """Parse a body; unknown members are ignored. Raises invalid_field."""
+        """Parse a request body. Unknown members are ignored. Raises invalid_field."""
         try:
             return _ADAPTER.validate_json(body, extra="ignore")
         except ValidationError as problem:

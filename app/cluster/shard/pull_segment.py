@@ -1,7 +1,7 @@
-"""Pulls a segment: reads its rows from another shard, or from the source of an import, into the store.
+"""Pull a segment: read its rows from another shard, or from the source of an import, into the store.
 
-Rows are hashed as they are written, and committed only if they have the ordered digest. Otherwise, and if the pull is
-cancelled, nothing stays.
+Rows are hashed as they are written, and committed only if they have the ordered digest. If they do not, or if the pull
+is cancelled, nothing remains.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from app.tensors.buffer_type import Buffer
 PIECE_BYTES: Final = 1 << 20
 CONNECT_S: Final = 5.0
 SILENT_S: Final = 30.0
-"""Seconds without a byte after which a source counts as lost."""
+"""A source counts as lost after this many seconds without a byte."""
 _OF_THE_STORE: Final = ("insufficient_storage", "limit_exceeded")
-"""Errors that another source would not avoid."""
+"""Errors of this shard's store, which another source would not avoid."""
 
 Sink: TypeAlias = Callable[[Buffer], None]
 Taken = TypeVar("Taken")
 
 
 class Pull:
-    """One pull, for a thread to `run`; `cancel` ends it from another one.
+    """One pull. A thread calls `run`; `cancel` ends it from another thread.
 
-    Shards are called with `key`, over TLS if `tls` is given. `allowed` says which origins may be read.
+    Shards are called with `key`, over TLS if `tls` is given. `allowed` has the origins that may be read.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Pull:
         self._cancelled = Event()
         self._connection: HTTPConnection | None = None
         self._conditions = ALWAYS
-        """The content that the store must still have under this name when the pull ends."""
+        """The conditions on the store's content under this name when the pull commits."""
 
     def run(self) -> tuple[Metadata, bool]:
-        """Return the segment, complete and durable, and whether it was pulled now. Blocks.
+        """Return the segment, complete and durable, and whether it was pulled by this call. Blocks.
 
-        Raises insufficient_storage, limit_exceeded, ClientGone once it is cancelled, and shard_unavailable if no source
+        Raises insufficient_storage, limit_exceeded, ClientGone if it is cancelled, and shard_unavailable if no source
         has the rows.
         """
         found, self._conditions = _present(self._store, self._tensor)
@@ -104,7 +104,7 @@ class Pull:
         )
 
     def cancel(self) -> None:
-        """End the pull. From any thread."""
+        """Cancel the pull. Thread-safe."""
         self._cancelled.set()
         connection = self._connection
         opened = None if connection is None else connection.sock
@@ -113,7 +113,7 @@ class Pull:
                 opened.shutdown(socket.SHUT_RDWR)
 
     def _take(self, read: Callable[[Sink], None]) -> Metadata:
-        """Commit what `read` writes. Raises SourceFailed, and what `run` raises."""
+        """Call `read` with a sink and commit what it writes. Raises SourceFailed and the errors of `run`."""
         order = self._order
         receiver = UploadReceiver(self._start_of, self._begin, sys.maxsize, encoding=None, digest=None)
         try:
@@ -130,7 +130,10 @@ class Pull:
         return self._store.put(upload, self._conditions)[0]
 
     def _start_of(self, head: bytearray, whole: bool) -> Start | None:
-        """A source's description of the rows; without keys, only the rows come."""
+        """Return the start of the data from a source.
+
+        Without keys, a source sends only the rows, so the order describes them.
+        """
         order = self._order
         start = Start(order.dtype, order.shape, 0) if order.keys is None else read_start(head, UNCOUNTED)
         if start is None and whole:
@@ -153,13 +156,13 @@ class Pull:
             raise ClientGone
 
     def _read_shard(self, source: PullSource, sink: Sink) -> None:
-        """Raise SourceFailed unless the source has the ordered rows."""
+        """Read the ordered rows from a shard into `sink`. Raises SourceFailed if it does not send them."""
         connection = shard_connection(source.address, self._tls, CONNECT_S)
         try:
             connection.connect()
             connection.sock.settimeout(SILENT_S)
             self._connection = connection
-            self._check_running()  # from now on `cancel` ends what it waits for
+            self._check_running()  # in case `cancel` was called before the connection was set
             answer = self._ask(connection, source)
             left = int(answer.headers["Content-Length"])
             piece = memoryview(bytearray(min(left, PIECE_BYTES)))
@@ -176,7 +179,7 @@ class Pull:
             connection.close()
 
     def _ask(self, connection: HTTPConnection, source: PullSource) -> HTTPResponse:
-        """The answer with the rows, which have the ordered type, shape and size."""
+        """Request the rows and return the response, after checking their type, shape and size."""
         order = self._order
         rows = "" if source.rows is None else f"?rows={source.rows[0]}:{source.rows[1]}"
         fields = {"Accept": (RAW if order.keys is None else SAFETENSORS_FILE).media_type}
@@ -197,7 +200,7 @@ class Pull:
 
 
 def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HTTPConnection:
-    """A connection to a shard, over TLS if `tls` is given; it is opened on first use."""
+    """Return a connection to a shard, over TLS if `tls` is given. It is opened on first use."""
     host, _, port = address.rpartition(":")
     if tls is not None:
         return HTTPSConnection(host.strip("[]"), int(port), timeout=timeout, context=tls)
@@ -205,16 +208,16 @@ def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HT
 
 
 def _present(store: LocalStore, tensor: str) -> tuple[Metadata | None, Conditions]:
-    """A segment as `stored`, and the conditions that hold until another content replaces it.
+    """Return a segment as `stored` does, and conditions that hold until another content replaces it.
 
-    Meanwhile its range may open, and its rows come from the primary: older rows must not replace them.
+    During the pull the range may be opened and its rows copied from the primary; older rows must not replace those.
     """
     etag = store.etag_to_replace(tensor)
     return stored(store, tensor), Conditions(none_match=("*",)) if etag is None else Conditions(match=(etag,))
 
 
 def stored(store: LocalStore, tensor: str) -> Metadata | None:
-    """A complete segment of this shard; None if it is missing or damaged."""
+    """Return a complete segment of this shard, or None if it is missing or damaged."""
     try:
         return store.metadata(tensor)
     except GatherError as problem:
@@ -224,12 +227,12 @@ def stored(store: LocalStore, tensor: str) -> Metadata | None:
 
 
 def segment_digest(segment: Metadata) -> str:
-    """The digest by which a segment is compared with those of other shards."""
+    """Return the digest by which a segment is compared with segments of other shards."""
     return digest_of(segment.sha256, None if segment.keys is None else segment.keys.sha256)
 
 
 def _taken(work: Callable[[], Taken]) -> Taken:
-    """Pass bytes of a source to the upload. Raises SourceFailed if they are not valid rows."""
+    """Call `work`, which passes bytes of a source to the upload. Raises SourceFailed if they are not valid rows."""
     try:
         with storage_errors():
             return work()

@@ -1,4 +1,4 @@
-"""Replicas that are assigned and not in sync: they ask their primary to join, and get records or a copy of the rows."""
+"""Let assigned replicas get in sync: they ask their primary to join, and receive records or a copy of the rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import storage_errors
 
 _JOIN_S: Final = 40.0
-"""Seconds that a primary has to answer: it may wait for scatters, and for etcd."""
+"""Seconds that a primary has to respond; it may have to wait for scatters and for etcd."""
 _KEYS_S: Final = 60.0
 _PIECE_BYTES: Final = 1 << 20
 logger = logging.getLogger("gathernd")
@@ -52,7 +52,7 @@ class Joins:
     is_stopping: Callable[[], bool]
 
     def join(self, one: Listed) -> JoinAnswer:
-        """Take one step towards being in sync with a range. Returns the primary's answer.
+        """Take one step towards getting in sync with a range. Returns the primary's answer.
 
         Raises PeerFailed, GatherError, OSError and ValueError.
         """
@@ -76,7 +76,7 @@ class Joins:
         return found.answer
 
     def _copy(self, one: Listed, node: str, order: CopyOrder) -> None:
-        """Copy the rows and the Idempotency-Keys of a range from a shard, and publish them here at their sequence."""
+        """Copy the rows and Idempotency-Keys of a range from a shard, and publish them here at their sequence."""
         tensor, segment = one.tensor, one.segment
         receiver = UploadReceiver(
             partial(_start_of, one), partial(self._begin, one, node), sys.maxsize, encoding=None, digest=None
@@ -99,7 +99,7 @@ class Joins:
             logger.info("%s: copied from %s at sequence %d", tensor, node, sequence)
 
     def _begin(self, one: Listed, node: str, start: Start) -> Upload:
-        """The upload of a copy, identified by the hashes of the original upload. Raises PeerFailed."""
+        """Begin the upload of a copy, with the identity and hashes of the original upload. Raises PeerFailed."""
         version = one.version
         found = start.dtype, start.shape[1:], None if start.keys is None else start.keys.dtype
         if version.keys is None:
@@ -115,7 +115,7 @@ class Joins:
         return upload
 
     def _hashes(self, tensor: str, node: str) -> tuple[str, str]:
-        """The hashes of rows and keys of a shard's copy. Raises PeerFailed."""
+        """Return the hashes of rows and keys of a shard's copy. Raises PeerFailed."""
         answer = self.peers.ask(node, "GET", path_of("getTensor", name=tensor), seconds=_KEYS_S)
         if answer.status != 200:
             raise PeerFailed(f"{node}: status {answer.status} for {tensor}")
@@ -135,7 +135,7 @@ class Joins:
         address = self.peers.address_of(node)
         connection = self.peers.take(address)
         try:
-            connection.close()  # an idle connection may be stale, and this is requested only once
+            connection.close()  # an idle connection may be stale, and this request is not repeated
             connection.connect()
             connection.sock.settimeout(SILENT_S)
             fields = self.peers.headers_for(node) | {"Accept": (SAFETENSORS_FILE if has_keys else RAW).media_type}
@@ -165,7 +165,7 @@ class Joins:
 
 
 def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
-    """The beginning of a copy; for a table without keys, only rows come."""
+    """Return the start of a copy. For a table without keys a shard sends only rows, so the catalogue describes them."""
     version, segment = one.version, one.segment
     if version.keys is None:
         return Start(version.dtype, (segment.stop - segment.start, *version.shape[1:]) if version.shape else (), 0)
@@ -176,6 +176,6 @@ def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
 
 
 def _write(receiver: UploadReceiver, piece: memoryview) -> None:
-    """Raise insufficient_storage: an error of this disk is not one of the shard that is read from."""
+    """Write a piece. Raises insufficient_storage for errors of this disk, which are not errors of the source shard."""
     with storage_errors():
         receiver.take(piece)

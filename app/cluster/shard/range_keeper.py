@@ -1,4 +1,4 @@
-"""The background work of one process of a shard for its ranges: takeovers, joins, commit notices, lost rows."""
+"""Background work of one process of a shard for its ranges: takeovers, joins, commit notices, lost rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from app.errors import GatherError
 
 LOOK_S: Final = 1.0
 _JOINS: Final = 4
-"""Replicas that join at the same time."""
+"""Maximum number of replicas that join concurrently."""
 _TAKEOVERS: Final = 16
 logger = logging.getLogger("gathernd")
 
 
 @dataclass
 class RangeKeeper:
-    """Maintains all ranges of the shard `node` in the process that has the lock `path`."""
+    """Maintains all ranges of the shard `node` in the process that holds the lock `path`."""
 
     node: str
     path: Path
@@ -48,18 +48,18 @@ class RangeKeeper:
         self._joining = ThreadPoolExecutor(_JOINS, "join")
         self._running: dict[tuple[str, str], Future[None]] = {}
         self._told: dict[tuple[str, str], tuple[int, int]] = {}
-        """Epoch and sequence of the last commit that a replica has acknowledged, by range and node."""
+        """Epoch and sequence of the last commit notice that a replica has acknowledged, by range and node."""
         self._waiting: dict[str, tuple[int, float]] = {}
-        """The sequence that a replica with a tail has applied, and since when."""
+        """For replicas with a tail, the applied sequence and the time since when it has not advanced, by range."""
         self._late: dict[tuple[str, str], float] = {}
-        """Since when a replica has not acknowledged a commit."""
+        """Since when a replica has not acknowledged a commit, by range and node."""
         self._lost: set[str] = set()
-        """Ranges whose rows are lost on this shard, as was logged."""
+        """Ranges whose rows are lost on this shard and for which that has been logged."""
         self._no_room: dict[tuple[str, str], str] = {}
-        """The last failures for lack of room, with their reasons."""
+        """The last failures for lack of space, with their reasons."""
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
-        """Maintain the ranges until `stop` is set, once the service is ready and this process has the lock."""
+        """Maintain the ranges until `stop` is set, once the service is ready and this process holds the lock."""
         with only_worker(self.path, is_ready, stop) as is_only:
             while is_only and not stop.is_set():
                 self.changed.clear()
@@ -70,7 +70,7 @@ class RangeKeeper:
                 self.changed.wait(LOOK_S)
 
     def lag(self) -> float:
-        """Longest time, in seconds, since a replica last reported all committed records as applied."""
+        """Return the longest time, in seconds, since a replica last reported all committed records as applied."""
         now = time.monotonic()
         return max((now - since for since in self._late.copy().values()), default=0.0)
 
@@ -92,7 +92,7 @@ class RangeKeeper:
                 self._begin(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
 
     def _forget(self) -> None:
-        """Forget replicas that need no notices from this shard: of closed ranges, or ranges with other replicas now."""
+        """Remove the records of replicas that this shard no longer notifies, and of closed ranges."""
         found = self.follower.open_ranges()
         for which in {*self._told.copy(), *self._late.copy()}:
             one = found.get(which[0])
@@ -107,8 +107,9 @@ class RangeKeeper:
                 self._lost.discard(tensor)
 
     def _is_waiting(self, tensor: str, words: Words) -> bool:
-        """Whether an in-sync replica must ask what is committed: after its start, or if it has waited since the last
-        round.
+        """Return whether an in-sync replica must ask what is committed.
+
+        It asks after its start, and when its tail has not advanced for LOOK_S seconds.
         """
         if not words.is_confirmed:
             return True
@@ -122,16 +123,19 @@ class RangeKeeper:
         return time.monotonic() - since >= LOOK_S
 
     def _ask(self, one: Listed) -> None:
-        """Ask the primary. Before a power failure here, it may have been told that everything is applied."""
+        """Ask the primary what is committed.
+
+        It may believe that everything is applied here, from before a power failure.
+        """
         self.joins.join(one)
 
     def _begin(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:
-        """Start work in the background unless it is already running for the range."""
+        """Start work in the background, unless it is already running for the range."""
         if (what, tensor) not in self._running:
             self._running[what, tensor] = pool.submit(self._do, what, tensor, work)
 
     def _do(self, what: str, tensor: str, work: Callable[[], None]) -> None:
-        """Do work that the next round repeats if it fails. Lack of room is logged once."""
+        """Do work that the next round repeats if it fails. A lack of space is logged once."""
         no_room = ""
         try:
             work()
@@ -149,7 +153,7 @@ class RangeKeeper:
             self._no_room.pop((what, tensor), None)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more work."""
         for pool in (self._pool, self._joining):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -162,7 +166,7 @@ class RangeKeeper:
                 self._begin(self._pool, f"notice to {node}", one.tensor, lambda node=node: self._notice(one, node))  # type: ignore[misc]
 
     def _notice(self, one: Listed, node: str) -> None:
-        """Tell a replica what is committed; one that does not apply it for long leaves the in-sync set."""
+        """Tell a replica what is committed. A replica that fails to apply it for NOTICE_S leaves the in-sync set."""
         record, state = one.opened, self.log.state(one.tensor)
         if record is None or state is None or state.epoch != record.epoch or state.tail:
             return
@@ -180,9 +184,9 @@ class RangeKeeper:
             self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}), "behind")
 
     def _join(self, one: Listed) -> None:
-        """Make an assigned replica join the in-sync set, until its primary tells it to wait.
+        """Make an assigned replica join the in-sync set, or wait if its primary says so.
 
-        If no primary has begun, a replica with its rows needs none.
+        If no primary has begun yet, a replica that has its rows joins without one.
         """
         assert one.opened is not None
         if one.opened.epoch == ranges.PROPOSED and self.log.words(one.tensor) is not None:
@@ -198,10 +202,10 @@ class RangeKeeper:
             now = self.follower.open_ranges().get(one.tensor)
 
     def _lose(self, one: Listed) -> None:
-        """Tell the catalogue that the rows are lost on this shard, although the newest one lists them as in sync."""
+        """Record in the catalogue that this shard has lost the rows, if the newest catalogue lists it as in sync."""
         is_known = one.tensor in self._lost
         if is_known and ranges.lose_rows(self.follower.catalogue, one.tensor, self.node) is None:
-            return  # no other replica is in sync: the range waits
+            return  # no other replica is in sync, so the range waits
         self.follower.refresh()
         if self.log.state(one.tensor) is None:
             if not is_known:

@@ -27,14 +27,14 @@ from app.store.scatters.log_frames import decode, frames_in
 from app.store.scatters.replicated_copy import CopyState, ReplicatedCopy
 
 GROWTHS: Final = 4
-"""Tables that grow at once for records that come, so that most threads for records serve other ranges."""
+"""Maximum number of tables that grow concurrently for incoming records, so that most threads can serve other ranges."""
 _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 
 
 class Words(NamedTuple):
     """The epoch that a log has seen, and its applied and durable sequences.
 
-    It may be read if it `is_settled`, and `is_confirmed` by the primary since the start.
+    Reads are allowed if it `is_settled`, and `is_confirmed` by the primary since the start.
     """
 
     epoch: int
@@ -45,7 +45,7 @@ class Words(NamedTuple):
 
 
 class RangeLog:
-    """The logs of the ranges in `store`, once it is open. Methods block, and raise insufficient_storage."""
+    """The logs of the ranges in `store`, which must be open. Methods block and may raise insufficient_storage."""
 
     def __init__(self, store: GatedStore) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class RangeLog:
         return self._store.replicated.exclusive(tensor)
 
     def state(self, tensor: str) -> ReplicaState | None:
-        """The state of a log; None if the rows are missing or damaged."""
+        """Return the state of a log, or None if the rows are missing or damaged."""
         try:
             with self._store.replicated.open(tensor) as content:
                 return _state(content)
@@ -66,7 +66,10 @@ class RangeLog:
             return None
 
     def words(self, tensor: str) -> Words | None:
-        """The state in the head of the file, without reading the log; None if the rows are missing."""
+        """Return the state from the file's header, without reading the log.
+
+        Returns None if the rows are missing or damaged.
+        """
         try:
             words = self._store.ungated_content(tensor).words
         except GatherError as problem:
@@ -78,9 +81,9 @@ class RangeLog:
         return Words(epoch, applied, words[HeaderWord.LOGGED], is_settled(words), is_confirmed)
 
     def quick_state(self, tensor: str) -> ReplicaState | None:
-        """Like `state`, without reading the log if the head of the file says that there is no tail.
+        """Return the same as `state`, without reading the log if the file's header says that there is no tail.
 
-        If a process died before it wrote a record to the head, the next one to open the log finds it.
+        If a process died before it recorded a log entry in the header, the next process that opens the log finds it.
         """
         words = self.words(tensor)
         if words is None or words.logged > words.applied:
@@ -88,24 +91,24 @@ class RangeLog:
         return ReplicaState(words.epoch, words.applied)
 
     def is_replicated(self, tensor: str) -> bool:
-        """Whether its scatters are replicated, which they are from its first epoch on."""
+        """Return whether a range's scatters are replicated, which is so from its first epoch on."""
         words = self.words(tensor)
         return words is not None and words.epoch > 0
 
     def content(self, tensor: str) -> MappedContent:
-        """The rows, even if others may not read them. Raises tensor_not_found and tensor_damaged."""
+        """Return the rows, even if they may not be served. Raises tensor_not_found and tensor_damaged."""
         return self._store.ungated_content(tensor)
 
     def raise_epoch(self, tensor: str, epoch: int) -> None:
-        """Make an epoch the log's own, durably, unless that is as high. Raises tensor_not_found and tensor_damaged."""
+        """Set the log's epoch to `epoch`, durably, if that is higher. Raises tensor_not_found and tensor_damaged."""
         with self._store.replicated.open(tensor) as content:
             if content.state().epoch < epoch:
                 content.set_epoch(epoch)
 
     def commit(self, tensor: str, epoch: int, end: int) -> ReplicaState | None:
-        """Apply the records up to `end`, and make `epoch` the log's own. Returns the log's state.
+        """Apply the records up to `end` and set the log's epoch to `epoch`. Returns the log's state.
 
-        None if it has seen a higher epoch. Raises tensor_not_found and tensor_damaged.
+        Returns None if the log has seen a higher epoch or lacks records. Raises tensor_not_found and tensor_damaged.
         """
         with self._store.replicated.open(tensor) as content:
             state = content.state()
@@ -120,9 +123,9 @@ class RangeLog:
             return found
 
     def records_after(self, tensor: str, sequence: int) -> tuple[bytes | None, tuple[int, ...]]:
-        """Frames with the records after a sequence, at most about MOST_BYTES, and their epochs.
+        """Return frames with the records after a sequence, at most about MOST_BYTES, and the records' epochs.
 
-        None if the log no longer has them. Raises tensor_not_found and tensor_damaged.
+        The frames are None if the log no longer has the records. Raises tensor_not_found and tensor_damaged.
         """
         with self._store.replicated.open(tensor) as content:
             frames = content.frames_after(sequence)
@@ -131,13 +134,13 @@ class RangeLog:
         return frames, tuple(record.entry.epoch for frame in frames_in(frames) for record in decode(frame))
 
     def keys(self, tensor: str) -> list[CarriedKey]:
-        """The Idempotency-Keys of all applied records. Raises tensor_not_found and tensor_damaged."""
+        """Return the Idempotency-Keys of all applied records. Raises tensor_not_found and tensor_damaged."""
         return self._store.replicated.keys(tensor)
 
     def append(self, tensor: str, message: Append, frames: bytes) -> AppendAnswer:
-        """Carry out a primary's message to a replica, durably. Returns the answer.
+        """Execute a primary's message to a replica, durably, and return the answer.
 
-        Raises overloaded if the table must grow first while GROWTHS others grow: the primary asks again.
+        Raises overloaded if the table has to grow while GROWTHS others are growing; the primary then retries.
         """
         words = self.words(tensor)
         if words is None:
@@ -152,7 +155,7 @@ class RangeLog:
             if plan.truncate_after is not None:
                 content.drop_tail(plan.truncate_after)
             if plan.commit_to is not None:
-                # First: after a power failure a table may be too inconsistent to grow until its tail is applied.
+                # Commit first: after a power failure a table may be too inconsistent to grow until its tail is applied.
                 content.commit_to(plan.commit_to)
             if plan.new:
                 content.append_frames(frames)
@@ -169,7 +172,7 @@ class RangeLog:
 
     @contextmanager
     def _growing(self) -> Iterator[None]:
-        """Be one of the GROWTHS that grow a table. Raises overloaded."""
+        """Occupy one of the GROWTHS places while a table grows. Raises overloaded if there is none."""
         if not self._growths.acquire(blocking=False):
             raise GatherError("overloaded", f"{GROWTHS} other ranges grow here now", retry_after=1)
         try:
@@ -180,8 +183,9 @@ class RangeLog:
     def adopt(
         self, tensor: str, upload: Upload, sequence: int, order: CopyOrder, keys: Sequence[CarriedKey], sha256: str
     ) -> bool:
-        """Publish a copy of the rows at a sequence, with the keys of the records up to it. Returns False if it is not
-        needed.
+        """Publish a copy of the rows at a sequence, with the keys of the records up to it.
+
+        Returns False if the copy is no longer needed.
         """
         copied = CopiedContent(sequence, order.epoch, keys=keys, sha256=sha256)
 
@@ -196,5 +200,5 @@ def _state(content: ReplicatedCopy) -> ReplicaState:
 
 
 def _in_rules(found: CopyState) -> ReplicaState:
-    """The state of the store, in the terms of the replication rules."""
+    """Convert the store's state of a copy to the terms of the replication rules."""
     return ReplicaState(found.epoch, found.applied, found.tail, found.applied_epoch)

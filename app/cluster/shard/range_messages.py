@@ -1,4 +1,4 @@
-"""The messages between shards about a range: a line of JSON, followed by frames of a log as they are in the file."""
+"""The messages between shards about a range: a line of JSON, followed by log frames exactly as in the file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from app.tensors.buffer_type import Buffer
 
 
 def append_pieces(message: Append, frames: bytes) -> list[Buffer]:
-    """The body of an Append with the records of `frames`."""
+    """Return the body of an Append with the records in `frames`."""
     return [orjson.dumps(asdict(message)) + b"\n", frames]
 
 
 def read_append(body: Buffer) -> tuple[Append, bytes]:
-    """Read an Append and its frames. Raises invalid_field."""
+    """Parse an Append and its frames. Raises invalid_field."""
     head, frames = _split(body)
     try:
         return Append(**{**head, "epochs": tuple(head["epochs"])}), frames
@@ -30,12 +30,12 @@ def read_append(body: Buffer) -> tuple[Append, bytes]:
 
 
 def append_answer_json(answer: AppendAnswer) -> bytes:
-    """The body of an answer to an Append."""
+    """Return the response body for an Append."""
     return orjson.dumps(asdict(answer))
 
 
 def read_append_answer(body: bytes) -> AppendAnswer:
-    """Read the answer to an Append. Raises ValueError."""
+    """Parse the response to an Append. Raises ValueError."""
     try:
         found = orjson.loads(body)
         if "why" in found:
@@ -46,12 +46,12 @@ def read_append_answer(body: bytes) -> AppendAnswer:
 
 
 def join_json(join: Join) -> bytes:
-    """The body of a request to join."""
+    """Return the body of a request to join."""
     return orjson.dumps(asdict(join))
 
 
 def read_join(body: Buffer) -> Join:
-    """Read a request to join. Raises invalid_field."""
+    """Parse a request to join. Raises invalid_field."""
     try:
         found = orjson.loads(body)
         state = found["state"]
@@ -63,7 +63,7 @@ def read_join(body: Buffer) -> Join:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A primary's answer to a request to join. Records come as an Append and its frames."""
+    """A primary's answer to a request to join. Records are sent as an Append with its frames."""
 
     answer: JoinAnswer
     copy: CopyOrder | None = None
@@ -71,7 +71,7 @@ class Admission:
     frames: bytes = b""
 
     def pieces(self) -> list[Buffer]:
-        """The body."""
+        """Return the response body."""
         head = {
             "answer": self.answer,
             "copy": self.copy and asdict(self.copy),
@@ -81,7 +81,7 @@ class Admission:
 
     @staticmethod
     def from_body(body: bytes) -> Admission:
-        """Read a body. Raises ValueError."""
+        """Parse a response body. Raises ValueError."""
         line, _, frames = body.partition(b"\n")
         try:
             head = orjson.loads(line)
@@ -106,13 +106,13 @@ def _split(body: Buffer) -> tuple[dict[str, Any], bytes]:
 
 
 def keys_json(keys: Sequence[CarriedKey]) -> bytes:
-    """The Idempotency-Keys of a range as JSON. Only those of changes by key have `counts`."""
+    """Return the Idempotency-Keys of a range as JSON. Only keys of changes by key have `counts`."""
     members = ({name: value for name, value in asdict(key).items() if value is not None} for key in keys)
     return orjson.dumps([*members])
 
 
 def read_keys(body: bytes) -> list[CarriedKey]:
-    """Read Idempotency-Keys; unknown members are ignored. Raises ValueError."""
+    """Parse Idempotency-Keys. Unknown members are ignored. Raises ValueError."""
     try:
         return [CarriedKey(**{name: one[name] for name in _OF_KEY & one.keys()}) for one in orjson.loads(body)]
     except (TypeError, AttributeError) as error:

@@ -12,7 +12,7 @@ from app.errors import CODES
 from app.telemetry.shared_counters import Counters, unshared_counters
 
 Left = Literal["silent", "behind", "lost"]
-"""Why a replica left the in-sync replicas: it did not answer, did not apply what is committed, or lost its rows."""
+"""Why a replica left the in-sync set: it did not respond, did not apply committed records, or lost its rows."""
 _SCATTERS: Final = "gathernd_range_scatters"
 _LEFT: Final = "gathernd_range_replicas_left"
 _JOINED: Final = "gathernd_range_replicas_joined"
@@ -21,10 +21,10 @@ _TAKEOVERS: Final = "gathernd_range_takeovers"
 
 
 class RangeCounts:
-    """Counts the work of this process for the ranges of its shard. Any thread may call its methods."""
+    """Counts the work of this process for its shard's ranges. Thread-safe."""
 
     def __init__(self, counters: Counters | None = None) -> None:
-        """Create all counter cells; only allowed on the event loop."""
+        """Create all counter cells. Call this only on the event loop."""
         counters = unshared_counters() if counters is None else counters
         labels = {
             _SCATTERS: ("ok", "repeated", "changed", *CODES),
@@ -37,7 +37,7 @@ class RangeCounts:
         self._lock = Lock()
 
     def scattered(self, outcome: str) -> None:
-        """Count a scatter to a range: ok, repeated, changed (the sequence is another one), or the code of its error."""
+        """Count a scatter to a range: ok, repeated, changed (the sequence differs), or the code of its error."""
         self._add(f"{_SCATTERS}|{outcome}")
 
     def left(self, why: Left) -> None:
@@ -62,7 +62,7 @@ class RangeCounts:
 
 
 def range_gauges(node: str, ranges: Iterable[Listed]) -> dict[str, float]:
-    """The gauges of the shard `node`, over all open ranges in the newest catalogue it knows."""
+    """Return the gauges of the shard `node` over all open ranges in the newest catalogue that it knows."""
     found = dict.fromkeys(("primary", "in_sync", "out_of_sync", "refusing_scatters"), 0.0)
     for one in ranges:
         record = one.opened

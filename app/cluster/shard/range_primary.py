@@ -1,7 +1,7 @@
-"""The primary of ranges: it ships each record to the in-sync replicas before the store applies it.
+"""The primary of ranges: ships each record to the in-sync replicas before the store applies it.
 
-`app.cluster.replication.primary` has the rules; this module carries them out. The store makes the records of the
-scatters that wait for a range, in one frame of its log, and calls `replicate` (see `replicated_contents.Replication`).
+This module executes the rules in `app.cluster.replication.primary`. The store turns the scatters that wait for a range
+into records, in one frame of its log, and calls `replicate` (see `replicated_contents.Replication`).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from app.store.scatters.replicated_contents import Batch, Replication
 
 logger = logging.getLogger("gathernd")
 _LOOKS: Final = 16
-"""How many steps a primary takes before it gives up; each step does one thing."""
+"""Maximum number of steps of a primary before it gives up; each step does one thing."""
 _PUSHED: Final = 1 << 20
-"""Bytes of records that a joining replica gets while scatters wait."""
+"""Maximum bytes of records that are sent to a joining replica while scatters wait."""
 _NOTICES: Final = 8
 
 
 class Primaries(Replication):
     """All ranges whose primary is the shard `node`. Methods block.
 
-    They raise precondition_failed if it is not the primary, shard_unavailable, tensor_not_found, tensor_damaged and
+    They may raise precondition_failed if it is not the primary, shard_unavailable, tensor_not_found, tensor_damaged and
     insufficient_storage.
     """
 
@@ -66,15 +66,15 @@ class Primaries(Replication):
         self._follower = follower
         self._peers = peers
         self._resolved: dict[str, int] = {}
-        """The epoch at which this process last committed each range's tail."""
+        """The epoch at which this process last committed the tail of each range."""
         self._shipped: dict[str, int] = {}
-        """The sequence of the last record of each range that this process has shipped."""
+        """The sequence of the last record that this process has shipped for each range."""
         self._notices = ThreadPoolExecutor(_NOTICES, "commit-notice")
 
-    # For the store, within the range's lock
+    # Called by the store, with the range's lock held
 
     def lead(self, tensor: str) -> int:
-        """See `Replication`. Raises also shard_unavailable if fewer replicas are in sync than a scatter needs."""
+        """See `Replication`. Also raises shard_unavailable if fewer replicas are in sync than a scatter needs."""
         one, state = self._ready(tensor)
         _check_acknowledges(one)
         return state.epoch
@@ -84,7 +84,7 @@ class Primaries(Replication):
         one = self._follower.open_ranges().get(tensor)
         if one is None or _record(one).primary != self._node:
             raise unavailable(f"{self._node} is no longer the primary of {tensor}", is_known=False)
-        if _record(one).epoch != batch.epoch:  # replicas would not count answers to records of an epoch before theirs
+        if _record(one).epoch != batch.epoch:  # replicas ignore records of an epoch lower than theirs
             raise unavailable(f"the replicas of {tensor} have just changed", is_known=False)
         state = ReplicaState(batch.epoch, batch.after, (batch.epoch,) * (batch.last - batch.after))
         going = self._round(one, state, batch.after, batch.frame)
@@ -96,10 +96,13 @@ class Primaries(Replication):
         one = self._follower.open_ranges().get(tensor)
         return one is not None and not set(one.segment.nodes) <= set(_record(one).in_sync)
 
-    # Its standing
+    # State of the primary
 
     def _ready(self, tensor: str) -> tuple[Listed, ReplicaState]:
-        """The range and its log, once records may be made. Within the range's lock."""
+        """Take the steps until records may be created. Returns the range and its log's state.
+
+        Call with the range's lock held.
+        """
         for _ in range(_LOOKS):
             one = self._follower.open_ranges().get(tensor)
             state = self._log.quick_state(tensor)
@@ -122,14 +125,14 @@ class Primaries(Replication):
         raise unavailable(f"the primary of {tensor} changes repeatedly")
 
     def _raise_record(self, tensor: str, epoch: int) -> None:
-        """Raise the record in the catalogue to the epoch that this shard has seen."""
+        """Raise the epoch in the range's catalogue record to the one that this shard has seen."""
         self._follower.client.transact(lambda at: ranges.raise_epoch(at, tensor, self._node, epoch))
 
     def _resolve(self, one: Listed, state: ReplicaState) -> None:
-        """Commit the tail and apply it. If there is none, tell the replicas of the epoch."""
+        """Commit the tail and apply it. If there is none, only tell the replicas the epoch."""
         frames, epochs = self._log.records_after(one.tensor, state.applied)
         if frames is None or len(epochs) != len(state.tail):
-            frames = None  # a long tail, which is sent in parts
+            frames = None  # a long tail, which is sent in several parts
         going = self._round(one, state, state.applied if frames is not None else state.last, frames or b"")
         found = self._log.commit(one.tensor, going.epoch, going.end)
         if found is None:
@@ -140,34 +143,37 @@ class Primaries(Replication):
         self._tell(one.tensor, going, found)
 
     def begin(self, tensor: str) -> None:
-        """Get ready for scatters: take over, and commit the tail, unless that is done."""
+        """Prepare for scatters: take over the range and commit its tail, unless that is already done."""
         with self._log.exclusive(tensor):
             self._ready(tensor)
 
     def confirm(self, tensor: str) -> None:
-        """Return if this shard is the primary and all replicas confirm it: then its applied state is the newest."""
+        """Return if this shard is the primary and all in-sync replicas confirm it.
+
+        Its applied state is then the newest.
+        """
         with self._log.exclusive(tensor):
             one, state = self._ready(tensor)
             self._round(one, state, state.last, b"")
 
     def forget(self) -> None:
-        """Forget ranges that are closed because their versions were removed."""
+        """Drop the records of ranges that are closed because their versions were removed."""
         found = self._follower.open_ranges()
         for tensor in {*self._resolved.copy(), *self._shipped.copy()} - found.keys():
             self._resolved.pop(tensor, None)
             self._shipped.pop(tensor, None)
 
     def is_resolved(self, tensor: str, epoch: int) -> bool:
-        """Whether this process has committed the tail of a range at this epoch."""
+        """Return whether this process has committed the tail of a range at this epoch."""
         return self._resolved.get(tensor) == epoch
 
     # Rounds
 
     def _round(self, one: Listed, state: ReplicaState, after: int, frames: bytes) -> Round:
-        """Ship the records after the sequence `after`, which are in `frames`. Returns the round once they are
-        committed.
+        """Ship the records after the sequence `after`, held in `frames`. Returns the round once they are committed.
 
-        `state` is that of this log, which has them. Raises shard_unavailable if the outcome is unknown.
+        `state` is the state of this shard's log, which has the records. Raises shard_unavailable if the outcome is
+        unknown.
         """
         tensor = one.tensor
         self._shipped[tensor] = state.last
@@ -188,9 +194,7 @@ class Primaries(Replication):
             going = self._leave(tensor, going, step.nodes) if isinstance(step, Leave) else shipping.ship(going)
 
     def _leave(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:
-        """Remove replicas that do not answer from the in-sync set, or find out that this shard is no longer the
-        primary.
-        """
+        """Remove unresponsive replicas from the in-sync set, or find that this shard is no longer the primary."""
         logger.warning("%s: the replicas on %s fell behind and leave the in-sync set", tensor, ", ".join(sorted(nodes)))
         try:
             self.dismiss(tensor, going.epoch, nodes, "silent")
@@ -207,18 +211,21 @@ class Primaries(Replication):
             self._counts.left(why)
 
     def _tell(self, tensor: str, going: Round, state: ReplicaState) -> None:
-        """Tell the replicas what is committed, without waiting for their answers."""
+        """Tell the replicas what is committed, without waiting for their responses."""
         for node in going.in_sync:
             if node != self._node:
                 self._notices.submit(self._notice_unless_shipped, tensor, node, state)
 
     def _notice_unless_shipped(self, tensor: str, node: str, state: ReplicaState) -> None:
-        """Tell a replica what is committed, unless later records that say so have been shipped."""
+        """Tell a replica what is committed, unless later records that include the notice have been shipped."""
         if self._shipped.get(tensor, 0) <= state.last:
             self.notice(tensor, node, state)
 
     def notice(self, tensor: str, node: str, state: ReplicaState) -> bool:
-        """Tell a replica that all of a log without a tail is committed. Returns whether it has applied it."""
+        """Tell a replica that everything in a log without a tail is committed.
+
+        Returns whether it has applied everything.
+        """
         answer = send(self._peers, tensor, node, append_of(state, state.last, ()))
         return isinstance(answer, Appended) and answer.applied >= state.applied
 
@@ -229,7 +236,7 @@ class Primaries(Replication):
     # Joins
 
     def join(self, tensor: str, join: Join) -> Admission:
-        """Decide on a replica's request to join, and let it join if it has everything."""
+        """Decide on a replica's request to join, and admit it if it has everything."""
         try:
             with self._log.exclusive(tensor):
                 return self._judge(tensor, join)
@@ -240,7 +247,7 @@ class Primaries(Replication):
     def _judge(self, tensor: str, join: Join) -> Admission:
         one, state = self._ready(tensor)
         if join.node in _record(one).in_sync:
-            # Its report may be outdated, and it asks because it waits to be told what is committed.
+            # Its state may be outdated, and it asks because it does not know what is committed, so tell it.
             told = send(self._peers, tensor, join.node, append_of(state, state.last, ()))
             if isinstance(told, Appended):
                 return Admission(JoinAnswer.JOINED if told.applied == state.applied else JoinAnswer.NOT_READY)
@@ -264,7 +271,7 @@ class Primaries(Replication):
         return Admission(verdict, copy)
 
     def _judged(self, one: Listed, state: ReplicaState, join: Join) -> tuple[JoinAnswer, tuple[Append, bytes] | None]:
-        """The answer to a request to join, and the log's frames after the replica's rows."""
+        """Return the answer to a request to join, and the log's frames after the replica's applied sequence."""
         applied = 0 if join.state is None else join.state.applied
         frames, epochs = self._log.records_after(one.tensor, applied)
         log_start = applied + 1 if frames is None else applied
@@ -272,7 +279,7 @@ class Primaries(Replication):
         return verdict, None if frames is None else (append_of(state, applied, epochs), frames)
 
     def _admit(self, tensor: str, state: ReplicaState, node: str) -> None:
-        """Let a replica join that has everything. Raises GatherError if that fails, or if the outcome is unknown."""
+        """Admit a replica that has everything. Raises GatherError if that fails or the outcome is unknown."""
         epoch = state.epoch + 1
         self._log.raise_epoch(tensor, epoch)
         self._follower.client.transact(lambda at: ranges.join_in_sync(at, tensor, state.epoch, node))

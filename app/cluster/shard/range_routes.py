@@ -1,7 +1,7 @@
-"""The internal routes of open ranges; `app.api.route_rows.shard_segments` has their rows.
+"""The internal routes of open ranges; their rows are in `app.api.route_rows.shard_segments`.
 
-Scatters and joins wait for other shards; records from a primary never do. So these have separate threads: shards that
-ship to each other do not block each other.
+Scatters and joins wait for other shards, but records from a primary never do. Each kind has its own threads, so shards
+that ship records to each other cannot block each other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_JSON: Final = 1 << 14
 
 
 class RangeRoutes:
-    """Scatters, records, joins, state and keys of ranges."""
+    """Routes for scatters, records, joins, state and keys of ranges."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RangeRoutes:
         most_bytes: int,
         counts: RangeCounts,
     ) -> None:
-        """`most_bytes` limits the body of a scatter."""
+        """`most_bytes` is the maximum size of a scatter's body."""
         self._store = store
         self._primaries = primaries
         self._log = log
@@ -72,7 +72,7 @@ class RangeRoutes:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """The handlers by the names of their operations."""
+        """The handlers, by operation name."""
         return {
             "scatterRange": self.scatter,
             "appendRecords": self.append,
@@ -91,7 +91,7 @@ class RangeRoutes:
         self._counts.scattered(outcome)
 
     async def _scatter(self, context: RequestContext, tensor: str) -> str:
-        """Carry out a scatter and answer it. Returns its outcome for `RangeCounts`."""
+        """Run a scatter and send the response. Returns its outcome for `RangeCounts`."""
         body = await read_body(context, self._most_bytes)
         scatter = RangeScatter.from_body(body)
         context.memory.charge(64 * scatter.order.changed + 3 * (scatter.updates.nbytes + scatter.order.key_bytes))
@@ -112,7 +112,7 @@ class RangeRoutes:
         return outcome
 
     async def _know(self, epoch: int, tensor: str) -> None:
-        """Read the newest catalogue if the router knows a newer one of the range."""
+        """Read the newest catalogue if the router knows a newer epoch of the range."""
         one = self._follower.open_ranges().get(tensor)
         if one is None or one.opened is None or one.opened.epoch < epoch:
             try:
@@ -121,9 +121,9 @@ class RangeRoutes:
                 raise unavailable(f"etcd does not answer: {error}") from None
 
     async def _carry_out(self, tensor: str, scatter: RangeScatter, memory: Memory) -> Scattered:
-        """The answer to a scatter; while it waits for others to the range it takes no thread.
+        """Run a scatter and return its result. It occupies no thread while it waits for other scatters to the range.
 
-        `memory` is charged with the rows that a removal moves.
+        The rows that a removal moves are charged to `memory`.
         """
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
@@ -146,7 +146,7 @@ class RangeRoutes:
                 return self._store.complete_scatter(tensor, pending)
             return await _run(self._scatters, lambda: self._store.complete_scatter(tensor, pending))
 
-        # A separate task: others wait for this one to carry them out, even if its own request is cancelled.
+        # A task of its own: other scatters may rely on this one to execute them, even if its own request is cancelled.
         task = loop.create_task(finish())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -155,13 +155,15 @@ class RangeRoutes:
         except ContentReplaced:
             raise unavailable(f"the rows of {tensor} have just been copied anew") from None
         except SequenceDiffers:
-            await _run(self._scatters, lambda: self._primaries.confirm(tensor))  # a deposed primary has old rows
+            # a deposed primary would judge by old rows
+            await _run(self._scatters, lambda: self._primaries.confirm(tensor))
             raise
 
     async def append(self, context: RequestContext) -> None:
         """`POST /shard/ranges/{tensor}/records`, from the primary to a replica.
 
-        Only memory limits the records: the primary has accepted the scatters, by its own limit.
+        The size of the records is limited by memory only, because the primary has already accepted the scatters under
+        its own limit.
         """
         tensor = segment_of(context)
         message, frames = read_append(await read_body(context, sys.maxsize))
@@ -178,9 +180,10 @@ class RangeRoutes:
         await context.send(200, RAW.media_type.encode(), found.pieces())
 
     async def state(self, context: RequestContext) -> None:
-        """`GET /shard/ranges/{tensor}`: epoch, applied and last; `confirmed`: with everything acknowledged before.
+        """`GET /shard/ranges/{tensor}`: the epoch and the applied and last sequences.
 
-        With `rows`, the row count that a reader may see, and its sequence.
+        With `confirmed`, everything acknowledged before the request is included. With `rows`, returns instead the
+        number of rows that a reader may see and their sequence.
         """
         tensor = segment_of(context)
         fields = context.query_fields()
@@ -188,7 +191,7 @@ class RangeRoutes:
             resident = self._store.get(tensor)
             if resident is None:
                 raise GatherError("tensor_not_found", f"this shard has no range {tensor}")
-            if resident.version & 1:  # it is being changed
+            if resident.version & 1:  # a change is in progress
                 resident = await _run(self._others, partial(_settled, resident))
             extent = {"applied": resident.version >> 1, "rows": resident.tensor.shape[0]}
             await context.send(200, JSON, orjson.dumps(extent))
@@ -209,13 +212,13 @@ class RangeRoutes:
         await context.send(200, JSON, found)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more work."""
         for pool in (self._scatters, self._records, self._joins, self._others):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _settled(resident: Resident) -> Resident:
-    """The same content between two changes."""
+    """Return the content as it is between two changes."""
     with resident.exclude_writers():
         return resident.refreshed()
 

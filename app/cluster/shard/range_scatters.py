@@ -1,4 +1,4 @@
-"""A router's scatter to a range, checked against this shard's rows, as a change for the store."""
+"""Check a router's scatter against this shard's rows, and convert it to a change for the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.tensors.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AtSequence(Conditions):
-    """The condition that a range is at a sequence."""
+    """The condition that a range is at a given sequence."""
 
     content: str = ""
     sequence: int = 0
@@ -30,7 +30,7 @@ class AtSequence(Conditions):
 
 
 def change_of(content: MappedContent, scatter: RangeScatter) -> tuple[ScatterChange | KeyedChange, Conditions]:
-    """The change that a router asks for, and its condition. Raises invalid_field if it does not fit the rows."""
+    """Return the change that a router requests, and its condition. Raises invalid_field if it does not fit the rows."""
     about, order = content.description, scatter.order
     if order.dtype is not DTYPES[about.dtype]:
         raise invalid_field("/dtype", f"the rows are of type {about.dtype}")

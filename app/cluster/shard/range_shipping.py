@@ -1,4 +1,4 @@
-"""Ships records of a range from its primary to all in-sync replicas at the same time."""
+"""Ship records of a range from its primary to all in-sync replicas concurrently."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.cluster.shard.range_log import RangeLog
 from app.cluster.shard.range_messages import append_pieces, read_append_answer
 
 SLOWEST: Final = 1 << 25
-"""Bytes per second that a replica accepts at least."""
+"""Lowest rate at which a replica is assumed to accept records, in bytes per second."""
 _LEAST_S: Final = 0.05
 _PAUSE_S: Final = 0.05
 
 
 class Shipping:
-    """Records of the range `tensor` to ship. `state` is that of the primary's log, which has them all.
+    """Records of the range `tensor` to ship. `state` is the state of the primary's log, which has them all.
 
     `frames` has the records after the sequence `after`.
     """
@@ -35,10 +35,10 @@ class Shipping:
         self._records = {after: (append_of(state, after, state.tail[after - state.applied :]), frames)}
         self._first = after
         self._after: dict[str, int] = {}
-        """The sequence after which a replica has reported missing records."""
+        """For each replica that has answered, the sequence after which it needs records."""
 
     def ship(self, going: Round) -> Round:
-        """Send each replica the records that it lacks, wait for all answers, and return the round with them."""
+        """Send each replica the records that it lacks, wait for all responses, and return the updated round."""
         missing = [
             node
             for node in going.in_sync
@@ -68,7 +68,7 @@ class Shipping:
         return going
 
     def _records_after(self, sequence: int) -> tuple[Append, bytes] | None:
-        """A message with the records after a sequence; None if the log no longer has them."""
+        """Return a message with the records after a sequence, or None if the log no longer has them."""
         if sequence not in self._records:
             frames, epochs = self._log.records_after(self._tensor, sequence)
             if frames is None:
@@ -78,7 +78,7 @@ class Shipping:
 
 
 def send(peers: Peers, tensor: str, node: str, message: Append, frames: bytes = b"") -> AppendAnswer | None:
-    """Send records, or only the commit, to one replica. Returns None if it does not answer."""
+    """Send records, or only a commit notice, to one replica. Returns None if it does not respond."""
     with _request(peers, tensor, node, message, frames, SHIP_S + len(frames) / SLOWEST) as request:
         answer = _answer(request)
     return None if isinstance(answer, Busy) else answer
@@ -90,7 +90,7 @@ def _request(peers: Peers, tensor: str, node: str, message: Append, frames: byte
 
 
 class Busy:
-    """The answer of a shard that has no memory for a request now."""
+    """The response of a shard that currently has no memory for a request."""
 
 
 def _answer(request: PeerRequest) -> AppendAnswer | Busy | None:

@@ -1,11 +1,11 @@
-"""The ranges of a shard that take scatters: the parts of `app.cluster.shard` for them, put together.
+"""The open ranges of a shard: wires the parts of `app.cluster.shard` together.
 
 catalogue_follower    the catalogue as this process knows it, and the read lease
-read_gate             which reads are served
-range_routes          what routers and other shards ask for
+read_gate             decides which reads are served
+range_routes          requests of routers and other shards
 range_primary         scatters, shipped to the replicas by `range_shipping`
-range_log             the logs and rows in the store, on a primary and on a replica
-range_keeper          what one process does by itself: takeovers, `range_joins`, commit notices
+range_log             the logs and rows in the store, on primaries and replicas
+range_keeper          background work of one process: takeovers, `range_joins`, commit notices
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from app.cluster.shard_tls import trusting
 
 
 class Ranges:
-    """The open ranges of the shard `node` in one process; `begin` starts their maintenance."""
+    """The open ranges of the shard `node` in one process. `begin` starts their maintenance."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Ranges:
         is_stopping: Callable[[], bool],
         counts: RangeCounts,
     ) -> None:
-        """`most_bytes` limits the body of a scatter."""
+        """`most_bytes` is the maximum size of a scatter's body."""
         self._node = node
         self._changed = Event()
         self._follower = follower = CatalogueFollower(database, self._changed.set)
@@ -62,12 +62,12 @@ class Ranges:
 
     @property
     def client(self) -> CatalogueClient:
-        """The client of the catalogue that is followed here."""
+        """The client that follows the catalogue."""
         return self._follower.client
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """The handlers of its routes by the names of their operations."""
+        """The handlers of its routes, by operation name."""
         return self._routes.handlers
 
     def gauges(self) -> dict[str, float]:
@@ -75,27 +75,27 @@ class Ranges:
         return range_gauges(self._node, self._follower.open_ranges().values())
 
     def lag(self) -> float:
-        """See `RangeKeeper.lag`; 0 in the processes that do not maintain the ranges."""
+        """See `RangeKeeper.lag`. Returns 0 in processes that do not maintain the ranges."""
         return self._keeper.lag()
 
     def catalogue_age(self) -> float:
-        """Seconds since etcd last confirmed the catalogue to this process."""
+        """Return the seconds since etcd last confirmed the catalogue to this process."""
         return monotonic() - self._follower.confirmed_at
 
     def begin(self, is_ready: Callable[[], bool], stop: Event) -> None:
-        """Follow the catalogue, and maintain the ranges once the service is ready, on threads until `stop` is set."""
+        """Follow the catalogue, and maintain the ranges once the service is ready, in threads until `stop` is set."""
         self._store.replicated.replication = self._primaries
         self._follower.begin(stop, self._look)
         Thread(target=self._keeper.run, args=(is_ready, stop), name="ranges", daemon=True).start()
 
     def _look(self) -> None:
-        """Work of each process after it has read the catalogue."""
+        """Update everything that depends on the catalogue, after each read of it."""
         self._gate.note_tails(self._store)
         self._primaries.forget()
         self._peers.forget()
 
     def close(self) -> None:
-        """End, once `stop` is set and no request is being answered."""
+        """Close everything, after `stop` was set and no request is in flight."""
         self._keeper.close()
         self._primaries.close()
         self._routes.close()

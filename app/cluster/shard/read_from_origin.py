@@ -1,6 +1,6 @@
-"""Reads rows of a table again from the URL of its import, if no other shard has them any more.
+"""Read rows of a table again from the URL of its import, if no other shard has them any longer.
 
-It reads the current file. The caller compares the digest.
+It reads the current file; the caller must compare the digest.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def read_origin(
     allowed: AllowedSources,
     sink: Callable[[Buffer], None],
 ) -> None:
-    """Pass the rows `rows[0]` to `rows[1]` - 1 of `origin` (URL or URL#TENSOR) to `sink`, little endian. Blocks.
+    """Pass the rows `rows[0]` to `rows[1]` - 1 of `origin` (URL or URL#TENSOR) to `sink`, little-endian. Blocks.
 
-    `dtype` and `shape` are those of the rows. Raises SourceFailed, also if no prefix in `allowed` covers the URL, and
-    what `sink` raises.
+    `dtype` and `shape` describe the rows. Raises the errors of `sink` and SourceFailed, including if no prefix in
+    `allowed` covers the URL.
     """
     asyncio.run(_read(origin, rows, dtype, shape, allowed, sink))
 

@@ -1,6 +1,6 @@
-"""Decides who may read an open range, by the rules of `app.cluster.replication.reads`.
+"""Decide who may read an open range, by the rules in `app.cluster.replication.reads`.
 
-Closed ranges are served whether or not etcd answers; a read of one costs only two comparisons.
+Closed ranges are served whether or not etcd responds, and the check costs them only two comparisons.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ class ReadGate:
         self._node = node
         self._follower = follower
         self._tails: dict[str, tuple[int, float]] = {}
-        """The applied sequence of ranges with a tail, and the earliest time at which the tail may have arrived."""
+        """For ranges with a tail, the applied sequence and the earliest time at which the tail may have arrived."""
         self._looked = _BEFORE
 
     def is_open(self, tensor: str) -> bool:
-        """Whether a range is open, by the known catalogue."""
+        """Return whether a range is open, according to the known catalogue."""
         return tensor in self._follower.catalogue.ranges
 
     def check(self, tensor: str, words: Sequence[int], *, is_confirmed: bool) -> None:
-        """Raise precondition_failed, which sends the reader to another replica, unless this shard may serve the range.
+        """Raise precondition_failed unless this shard may serve the range; the reader then asks another replica.
 
-        `words` are those at the head of its content; `is_confirmed` says whether its primary has been heard of since
-        the start.
+        `words` is the header of the range's content. `is_confirmed` tells whether the primary has reported what is
+        committed since the start.
         """
         record = self._follower.catalogue.ranges.get(tensor)
         applied = words[HeaderWord.VERSION] >> 1
         known = self._tails.get(tensor)
         since = known[1] if known is not None and known[0] == applied and words[HeaderWord.LOGGED] > applied else None
-        # Before a primary has begun nothing is acknowledged, unless a restored catalogue has forgotten that one had.
+        # Nothing is acknowledged before a primary has begun, unless the catalogue was restored from before that.
         has_begun = words[HeaderWord.EPOCH] or (record is not None and record.epoch > PROPOSED)
         if not is_settled(words) or (has_begun and not is_confirmed):
             since = _BEFORE
@@ -68,7 +68,7 @@ class ReadGate:
             raise _refusal(f"this shard does not serve {tensor}: {_WHY[verdict]}")
 
     def note_tails(self, store: GatedStore) -> None:
-        """Record which ranges have a tail; to be called every few seconds. A tail counts from the call before."""
+        """Record which ranges have a tail. Call this every few seconds; a new tail is dated to the previous call."""
         now, before = monotonic(), self._looked
         for tensor in self._follower.open_ranges():
             try:
@@ -86,7 +86,7 @@ class ReadGate:
 
 
 class GatedStore(LocalStore):
-    """The store of a shard, whose replicated contents are read through a gate, once `gate` is set."""
+    """The store of a shard. Once `gate` is set, replicated contents are read through it."""
 
     gate: ReadGate | None = None
 
@@ -109,7 +109,7 @@ class GatedStore(LocalStore):
         return found
 
     def ungated_content(self, reference: str) -> MappedContent:
-        """Like `content`, even if others may not read it."""
+        """Return the content like `content`, even if it may not be served."""
         return super().content(reference)
 
     def _check(self, reference: str, words: Sequence[int]) -> None:
@@ -119,9 +119,9 @@ class GatedStore(LocalStore):
 
 
 def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:
-    """Wrap `handler` for requests that accept no content older than the sequence in `field`.
+    """Wrap `handler` so that it waits for content at least as new as the sequence in `field`.
 
-    The content is of the tensor in the path, or of the one that the query begins with. Raises invalid_field.
+    The content is that of the tensor in the path, or of the tensor that the query begins with. Raises invalid_field.
     """
     if not field.isdigit() or len(field) > _DIGITS:
         raise GatherError("invalid_field", "X-Gathernd-Sequence must be a number", pointer="/x-gathernd-sequence")
@@ -140,7 +140,7 @@ def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:
 
 
 def _named(query: bytes) -> str:
-    """The tensor in the first field of a query, as routers write it."""
+    """Return the tensor in the first field of a query, as routers write it."""
     return query.partition(b"&")[0].removeprefix(b"tensor=").decode("latin-1")
 
 

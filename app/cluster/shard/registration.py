@@ -1,7 +1,7 @@
-"""A shard's records in the catalogue: its address, its capacity, and, under a lease, that it is running.
+"""Register a shard in the catalogue: its address, its capacity and, under a lease, that it is running.
 
-Of several workers, the one with the lock in the shard's folder registers the shard. When a shard stops, its lease
-expires by itself, so that a restart within that time goes unnoticed.
+In a group of workers, the one that holds the lock in the shard's folder registers the shard. When a shard stops, its
+lease is left to expire, so that a restart within that time goes unnoticed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ logger = logging.getLogger("gathernd")
 class Registration:
     """Registers the shard `name` as described by `node`. Methods block.
 
-    The catalogue is that of `client`, which others keep up to date. `take` is called with it once a second. It raises
-    GatherError if the shard must not be registered there. `tell` is called with the reason when the shard cannot be
-    registered, and with "" once it is.
+    `client` provides the catalogue, which other code keeps up to date. `take` is called with it once a second, and
+    raises GatherError if the shard must not be registered there. `tell` is called with the reason when the shard cannot
+    be registered, and with "" once it is.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Registration:
         self._take = take
         self._tell = tell
         self._lease: str | None = None
-        """The lease of the last registration."""
+        """Number of the lease under which the shard was last registered."""
         self.problem = ""
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
-        """Once the service is ready and this worker has the lock, keep the shard registered until `stop` is set."""
+        """Keep the shard registered until `stop` is set, once the service is ready and this worker holds the lock."""
         with only_worker(self._lock, is_ready, stop) as is_only:
             if not is_only:
                 return
@@ -63,7 +63,7 @@ class Registration:
                 stop.wait(_LOOK_S)
 
     def _look(self, node: Node) -> None:
-        """Register the shard, unless it has a held lease."""
+        """Register the shard, unless it is already registered under a lease that it still holds."""
         catalogue, lease = self._client.catalogue, self._client.database.lease
         is_held = lease is not None and lease.is_held and lease.number == self._lease
         try:
@@ -95,5 +95,5 @@ class Registration:
 
 
 def capacity_of(max_bytes: int) -> int:
-    """Bytes of rows that fit in a store of `max_bytes`, besides a page and the checksums of each file."""
+    """Return the bytes of rows that fit in a store of `max_bytes`, after a page and the checksums of each file."""
     return max(0, max_bytes - max_bytes // 64 - (1 << 16))

@@ -1,6 +1,6 @@
-"""The internal routes of a shard: list, pull and drop segments. `app.api.route_rows.shard_segments` has their rows.
+"""The internal routes of a shard: list, pull and drop segments. Their rows are in `app.api.route_rows.shard_segments`.
 
-An order carries the fencing token of its reconciler, and is refused after the order of a later leader, see `fence`.
+An order carries the fencing token of its reconciler, and is refused after an order of a later leader; see `fence`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from app.store.store_errors import storage_errors
 from app.telemetry.tensor_change_log import Change
 
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9]{1,20}-[0-9]{1,20}")
-"""Names that `shard_map.shard_tensor` makes. These routes refuse other tensors of the store."""
+"""The names that `shard_map.shard_tensor` makes. These routes refuse all other tensors of the store."""
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _MOST_BODY: Final = 1 << 20
 _PULLS: Final = 8
-"""Pulls that a process runs at once; further ones wait."""
+"""Maximum number of concurrent pulls in a process; further ones wait."""
 _LOOK_S: Final = 1.0
-"""Seconds between a pull's checks whether the service is stopping."""
+"""Seconds between a pull's checks for a shutdown of the service."""
 _PAGE: Final = 1000
 
 
 class SegmentRoutes:
-    """List, pull and drop segments of `store`. `key` is the API key for other shards."""
+    """Routes that list, pull and drop segments of `store`. `key` returns the API key for other shards."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class SegmentRoutes:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """The handlers by the names of their operations."""
+        """The handlers, by operation name."""
         return {
             "checkRoom": self.check_room,
             "listSegments": self.list,
@@ -77,9 +77,10 @@ class SegmentRoutes:
         }
 
     async def check_room(self, context: RequestContext) -> None:
-        """`GET /shard/room`: 204 if there is room for a segment of this size now, otherwise insufficient_storage.
+        """`GET /shard/room`: 204 if a segment of this size fits now, otherwise insufficient_storage.
 
-        A router asks before it sends rows: segments that the catalogue no longer lists may be there for some seconds.
+        A router asks before it sends rows, because segments that the catalogue no longer lists may still take space for
+        some seconds.
         """
         size = _number(context.query_fields(), "bytes")
 
@@ -91,7 +92,7 @@ class SegmentRoutes:
         await context.send_empty(204)
 
     async def list(self, context: RequestContext) -> None:
-        """`GET /shard/segments`: the complete segments, and the fence, which a token in the query raises first."""
+        """`GET /shard/segments`: the complete segments, and the fence. A token in the query raises the fence first."""
         fields = context.query_fields()
         token = _token(fields) if "fence" in fields else None
 
@@ -106,9 +107,9 @@ class SegmentRoutes:
         await context.send(200, JSON, orjson.dumps(found))
 
     async def pull(self, context: RequestContext) -> None:
-        """`POST /shard/segments/{tensor}`: answers once the segment is complete and durable.
+        """`POST /shard/segments/{tensor}`: responds once the segment is complete and durable.
 
-        If the caller disconnects, or the service stops, the pull ends and leaves nothing.
+        If the caller disconnects or the service stops, the pull ends and leaves nothing behind.
         """
         tensor = segment_of(context)
         order = PullOrder.from_json(bytes(await read_body(context, _MOST_BODY, name="small_body_bytes")))
@@ -139,13 +140,13 @@ class SegmentRoutes:
             raise
         finally:
             context.exchange.on_disconnect = None
-            del working  # it keeps its error, whose traceback refers to this frame
+            del working  # it holds its error, whose traceback refers to this frame
         if is_new:
             context.changes = [Change("segment pulled", tensor, None, metadata.size)]
         await context.send(200, JSON, orjson.dumps(described(metadata)))
 
     async def drop(self, context: RequestContext) -> None:
-        """`DELETE /shard/segments/{tensor}`: 204 also if it does not exist."""
+        """`DELETE /shard/segments/{tensor}`: 204, even if the segment does not exist."""
         tensor = segment_of(context)
         token = _token(context.query_fields())
 
@@ -165,7 +166,7 @@ class SegmentRoutes:
 
 
 def segments_of(store: LocalStore) -> list[dict[str, Any]]:
-    """The complete segments, as the routes return them."""
+    """Return the complete segments in the form of the routes' responses."""
     store.sweep()
     found: list[dict[str, Any]] = []
     after = None
@@ -177,12 +178,12 @@ def segments_of(store: LocalStore) -> list[dict[str, Any]]:
 
 
 def described(segment: Metadata) -> dict[str, Any]:
-    """A segment, as the routes return it."""
+    """Return a segment in the form of the routes' responses."""
     return {"tensor": segment.name, "size": segment.size, "sha256": segment_digest(segment)}
 
 
 def segment_of(context: RequestContext) -> str:
-    """The segment in the path. Raises invalid_field for other tensors."""
+    """Return the segment named in the path. Raises invalid_field for other tensors."""
     (tensor,) = context.parameters
     if not _SEGMENT.fullmatch(tensor):
         raise invalid_field("/tensor", f"{tensor!r} is no segment: the name of one is CONTENT.START-STOP")
@@ -190,7 +191,7 @@ def segment_of(context: RequestContext) -> str:
 
 
 def _token(fields: Mapping[str, str]) -> int:
-    """A reconciler's fencing token."""
+    """Return a reconciler's fencing token."""
     return _number(fields, "fence")
 
 
