@@ -1,1 +1,1 @@
-"""Tables in row ranges on several machines: the map of rows to shards, and the router that reads them."""
+"""Tables whose row ranges are spread over several machines: the shard map, the router, and the shards."""

@@ -1,4 +1,4 @@
-"""A process that ends with its parent, and is restarted when it ends or hangs."""
+"""Run a process that ends with its parent and is restarted when it ends or hangs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from app.cluster.shard.pull_segment import shard_connection
 
 LOOK_S: Final = 0.5
 AGAIN_S: Final = 1.0
-"""Seconds after its start before a process is restarted."""
+"""Minimum seconds between two starts of a process."""
 STANDS_STILL_S: Final = 5.0
-"""A process that has answered, and then does not for this many seconds, is killed: early enough to keep its lease."""
+"""A process that has answered before is killed after this many seconds without an answer, so that it restarts before
+its lease expires.
+"""
 ANSWER_S: Final = 1.0
 STOP_S: Final = 40.0
 """Seconds that a process may take to end after SIGTERM."""
@@ -38,10 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 class ChildProcess:
-    """`command` returns the command line before each start; `answers` whether the process answers, None to skip the
-    check.
+    """A supervised process. `command` returns its command line before each start.
 
-    Its output is appended to the file `log`; without one, it goes to this process's output.
+    `answers` tells whether the process answers, or is None to skip that check. The process's output is appended to the
+    file `log`, or goes to this process's output if there is none.
     """
 
     def __init__(
@@ -54,12 +56,13 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process id, None before its first start."""
+        """The process id, or None before the first start."""
         return None if self._process is None else self._process.pid
 
     def run(self, stop: Event) -> None:
-        """Keep it running until `stop` is set, then end it. Blocks; the process also ends with the thread that calls
-        this.
+        """Keep the process running until `stop` is set, then end it. Blocks.
+
+        The process also ends with the thread that calls this method.
         """
         while not stop.is_set():
             begun = time.monotonic()
@@ -82,7 +85,7 @@ class ChildProcess:
             )
 
     def _watch(self, process: subprocess.Popen[bytes], stop: Event) -> None:
-        """Return when it has ended, or `stop` is set; kill it if it hangs."""
+        """Return when the process has ended or `stop` is set. Kills the process if it hangs."""
         answered: float | None = None
         while process.poll() is None and not stop.wait(LOOK_S):
             if self._answers is None:
@@ -106,7 +109,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def answers(address: str, tls: SSLContext | None = None) -> bool:
-    """Whether a service answers that it is alive."""
+    """Return whether the service at an address reports that it is alive."""
     connection = shard_connection(address, tls, ANSWER_S)
     try:
         connection.request("GET", path_of("livez"))
@@ -118,7 +121,7 @@ def answers(address: str, tls: SSLContext | None = None) -> bool:
 
 
 def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """An environment without settings of the service, and without what Ray sets for its workers."""
+    """Return an environment without settings of the service and without the variables that Ray sets for its workers."""
     return {
         name: value
         for name, value in variables.items()

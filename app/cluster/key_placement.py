@@ -1,4 +1,4 @@
-"""The placement of rows of a table with keys: each key has a hash, and each range an interval of hashes."""
+"""Place the rows of a table with keys: each key has a hash, and each range covers an interval of hashes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from app.keys.key_column import KeyColumn, KeyType
 from app.keys.key_index import hash_keys, new_seed
 
 HASHES: Final = 1 << 64
-"""Ranges cover the hashes from 0 to HASHES - 1."""
+"""The ranges of a table cover the hashes from 0 to HASHES - 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPlacement:
-    """The keys of a version: their type, the seed of their hashes in hex, and the digest of all, in the order sent.
+    """The keys of a version: their type, the seed of their hashes in hex, and the digest of all keys in the order sent.
 
-    The seed is drawn for each version. It is not secret from those who run the cluster.
+    The seed is drawn for each version. It is not secret from the operators of the cluster.
     """
 
     dtype: KeyType
@@ -38,12 +38,12 @@ class KeyPlacement:
 
 
 def hash_bounds(ranges: int) -> list[tuple[int, int]]:
-    """Cut all hashes into `ranges` intervals whose sizes differ by one at most."""
+    """Divide all hashes into `ranges` intervals whose sizes differ by at most one."""
     return [(number * HASHES // ranges, (number + 1) * HASHES // ranges) for number in range(ranges)]
 
 
 def first_hashes(bounds: Sequence[int]) -> NDArray[np.uint64]:
-    """Return the starts of ranges as `KeyPlacement.range_numbers` takes them; read-only."""
+    """Return the first hashes of ranges as the read-only array that `KeyPlacement.range_numbers` takes."""
     found = np.array(bounds, np.uint64)
     found.flags.writeable = False
     return found

@@ -1,9 +1,10 @@
-"""A scatter, upsert or removal to one range on its way from a router to the range's primary, and its answer.
+"""A scatter, upsert or removal sent by a router to the primary of one range, and the primary's answer.
 
-The body of `POST /shard/ranges/{tensor}/scatter` is a line of JSON, padded with spaces so that what follows is aligned
-to 8 bytes, then the row numbers (little-endian int64), then the updates (row-major, little endian). An upsert or a
-removal has keys in place of row numbers: integers, or strings in BYTES framing and zeros up to a multiple of 8 bytes.
-It has no row numbers, so that a shard which knows no `key_count` finds the body too long and refuses it.
+The body of `POST /shard/ranges/{tensor}/scatter` has three parts: a line of JSON, padded with spaces so that the rest
+is aligned to 8 bytes; the row numbers (little-endian int64); and the updates (row-major, little-endian).
+
+An upsert or removal has keys in place of row numbers: integers, or strings in BYTES framing, padded with zeros to a
+multiple of 8 bytes. A shard of a release that does not know `key_count` then finds the body too long and refuses it.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from app.tensors.tensor import Tensor
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 MOST_HEAD: Final = 1 << 12
-"""Most bytes of the line of JSON."""
+"""Maximum bytes of the line of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterOrder:
-    """What the line of JSON says: `count` updates of `width` items each, combined by `reduction`.
+    """The content of the line of JSON: `count` updates of `width` items each, combined by `reduction`.
 
-    Seen as [slices, width], the range takes update number i at the slice that row number i names. `epoch` is the one
-    that the router knows. `key` is always set: the router draws one if its caller gave none. `digest` tells the whole
-    request from others with this key. With `if_sequence` the scatter is made only if the range is at that sequence.
+    If the range is viewed as [slices, width], update number i is applied at the slice with row number i. `epoch` is the
+    epoch that the router knows. `key` is always set; the router draws one if its caller sent none. `digest`
+    distinguishes the whole request from others with the same key. With `if_sequence`, the scatter is applied only if
+    the range is at that sequence.
 
-    With `key_type` it is an upsert of `key_count` rows, or a removal that `removes` them and has no updates, by keys of
-    this type, which take `key_bytes`; `count` is 0 then.
+    With `key_type`, this is an upsert of `key_count` rows by keys of that type, or, with `removes`, a removal of those
+    rows without updates. The keys take `key_bytes`, and `count` is 0.
     """
 
     epoch: Count
@@ -59,15 +61,15 @@ class ScatterOrder:
 
     @property
     def changed(self) -> int:
-        """How many rows or keys it names."""
+        """Number of rows or keys in it."""
         return self.count if self.key_type is None else self.key_count
 
 
 @dataclass(frozen=True, slots=True)
 class RangeScatter:
-    """A scatter to one range: `rows` are int64 and within the range, `updates` flat items of the range's type.
+    """A scatter to one range. `rows` are int64 and within the range; `updates` are flat items of the range's type.
 
-    A change by key has `keys`, of one dimension, and no rows.
+    A change by key has one-dimensional `keys` and no rows.
     """
 
     order: ScatterOrder
@@ -76,7 +78,7 @@ class RangeScatter:
     keys: Tensor | None = None
 
     def pieces(self) -> list[Buffer]:
-        """The body, of which the arrays are not copied."""
+        """Return the pieces of the body. The arrays are not copied."""
         head = _ORDER.dump_json(self.order)
         head += b" " * (-(len(head) + 1) % 8) + b"\n"
         named: list[NDArray[Any]] = [np.ascontiguousarray(self.rows, "<i8")]
@@ -89,7 +91,7 @@ class RangeScatter:
 
     @staticmethod
     def from_body(body: Buffer) -> RangeScatter:
-        """Read a body; the arrays share its memory. Raises invalid_field."""
+        """Parse a body. The arrays share its memory. Raises invalid_field."""
         line = bytes(memoryview(body)[:MOST_HEAD])
         end = line.find(b"\n")
         if end < 0:
@@ -115,12 +117,11 @@ class RangeScatter:
 
 @dataclass(frozen=True, slots=True)
 class RangeScattered:
-    """A primary's answer: the range is at `sequence`, at `epoch`.
+    """A primary's answer: the range is at `sequence` and `epoch`.
 
-    `repeated` says that the scatter was made before, by a request with the same key, after which the range was at
-    `sequence`.
-    `refused` says that the range is not at `if_sequence`, and that nothing was done. `counts` are the `RowCounts` of an
-    upsert or a removal.
+    `repeated` means that an earlier request with the same key applied the scatter, and left the range at `sequence`.
+    `refused` means that the range is not at `if_sequence` and nothing was done. `counts` are the `RowCounts` of an
+    upsert or removal.
     """
 
     sequence: Count
@@ -130,12 +131,12 @@ class RangeScattered:
     counts: RowCounts | None = None
 
     def to_json(self) -> bytes:
-        """The body of the answer."""
+        """Return the response body."""
         return _ANSWER.dump_json(self)
 
     @staticmethod
     def from_json(body: Buffer) -> RangeScattered:
-        """Read a body. Raises ValueError."""
+        """Parse a response body. Raises ValueError."""
         return _ANSWER.validate_json(bytes(body), extra="ignore")
 
 
@@ -145,7 +146,7 @@ _ANSWER: Final = TypeAdapter(RangeScattered)
 
 
 def keys_of(column: KeyColumn) -> tuple[Tensor, int]:
-    """Keys as a RangeScatter has them, copied if they are strings, and the bytes that they take."""
+    """Return keys in the form that a RangeScatter needs, and their size in bytes. Strings are copied."""
     count = len(column)
     if column.dtype != "string":
         return Tensor(DTYPES[column.dtype], (count,), column.keys), 8 * count
@@ -157,12 +158,12 @@ def keys_of(column: KeyColumn) -> tuple[Tensor, int]:
 
 
 def _keys_in(order: ScatterOrder, key_type: KeyType, body: Buffer, start: int) -> Tensor:
-    """The keys of a body, of which there is enough. Raises invalid_field."""
+    """Return the keys of a body whose size has been checked. Raises invalid_field."""
     if key_type != "string":
         dtype = DTYPES[key_type]
         return Tensor(dtype, (order.key_count,), np.frombuffer(body, dtype.numpy, order.key_count, start))
     octets = np.frombuffer(body, np.uint8, order.key_bytes, start)
-    if order.key_count > order.key_bytes:  # each has a head
+    if order.key_count > order.key_bytes:  # each string has a frame header
         raise _wrong_size(len(body), order)
     starts = np.empty(order.key_count, np.int64)
     octets.flags.writeable = False

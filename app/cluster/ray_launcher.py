@@ -1,8 +1,8 @@
-"""A cluster's processes on Ray: detached actors that Ray restarts, one for each shard and one that supervises them.
+"""Run a cluster's processes on Ray, as detached actors that Ray restarts: one per shard, and one that supervises them.
 
-The only module that imports Ray, through its public interface; the extra `cluster` installs it. Ray knows the machines
-and starts processes on them. The processes coordinate through the catalogue. All functions except `connect` need a
-connection to Ray.
+This is the only module that imports Ray (extra `cluster`), and it uses only Ray's public interface. Ray knows the
+machines and starts processes on them. The processes coordinate through the catalogue. All functions except `connect`
+need a connection to Ray.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from app.store.files.whole_file import write_whole_file
 NAMESPACE: Final = "gathernd"
 LAUNCHER: Final = "gathernd-launcher"
 SHARD: Final = "gathernd-shard-"
-"""Prefix of the names of shards' actors; the shard's name, `@` and the id of its Ray node follow."""
+"""Prefix of the actors' names. It is followed by the shard's name, `@` and the id of its Ray node."""
 LOG: Final = "serve.log"
 TEND_S: Final = 1.0
 """Seconds between checks of the machines."""
@@ -48,10 +48,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The processes to run: `count` shards (None: one for each machine) of the cluster at `cluster`.
+    """The processes to run: `count` shards of the cluster at `cluster`, or one per machine if `count` is None.
 
-    A shard's store is in a folder named after it in `folder`, and holds `max_bytes`, or the disk's free space. `flags`
-    are further flags of its `gathernd serve`. With `tls`, shards serve and are called over TLS.
+    Each shard's store is in a subfolder of `folder` with the shard's name, and holds `max_bytes`, or the disk's free
+    space if that is None. `flags` are additional flags for its `gathernd serve`. With `tls`, shards serve and are
+    called over TLS.
     """
 
     cluster: str
@@ -61,7 +62,7 @@ class Launch:
     flags: tuple[str, ...] = ()
     tls: ShardTls | None = None
     metrics: str = ""
-    """HOST:PORT at which the reconciler serves its metrics, "" for none."""
+    """HOST:PORT at which the reconciler serves its metrics, or "" for no metrics."""
 
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> Launch:
@@ -72,7 +73,7 @@ class Launch:
 
 
 class ShardActor:
-    """Keeps the `gathernd serve --shard` of one shard running on its machine, until the actor ends."""
+    """Keeps the `gathernd serve --shard` process of one shard running on its machine until the actor ends."""
 
     def __init__(self, name: str, host: str, values: dict[str, Any]) -> None:
         run_at_rays_niceness()
@@ -89,17 +90,17 @@ class ShardActor:
         self._thread.start()
 
     def pid(self) -> int | None:
-        """The process id of its service, None before its start."""
+        """Return the process id of the shard's service, or None before its start."""
         return self._child.pid
 
     def problem(self) -> str:
-        """Why the shard does not serve, "" if unknown."""
+        """Return why the shard is not serving, or "" if unknown."""
         log = f"its log is {self._folder / LOG} on {self._host}"
         told = ShardFolder(self._folder / "store").read_problem()
         return f"{told}; {log}" if told else "" if self._answers() else f"it does not answer; {log}"
 
     def stop(self) -> None:
-        """End its service gracefully; then kill the actor itself."""
+        """End the service gracefully. The caller then kills the actor."""
         self._stop.set()
         self._thread.join(STOP_S)
 
@@ -126,7 +127,7 @@ class ShardActor:
 
 
 class LauncherActor:
-    """Keeps a reconciler running, starts shards on new machines, and gives up those of lost machines."""
+    """Keeps a reconciler running, starts shards on new machines, and gives up the shards of lost machines."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         run_at_rays_niceness()
@@ -134,7 +135,7 @@ class LauncherActor:
         authorities = None if launch.tls is None else Path(launch.tls.authorities)
         self._client = CatalogueClient(open_database(launch.cluster, authorities))
         self._places: dict[str, str] = {}
-        """The Ray node of each shard, until its machine is lost and the shard is given up."""
+        """The Ray node of each shard. A shard is removed when its machine is lost and the shard is given up."""
         self._stop = Event()
         reconcile = [sys.executable, "-m", "app.cli", "cluster", "reconcile", "--cluster", launch.cluster]
         if authorities is not None:
@@ -149,7 +150,7 @@ class LauncherActor:
             thread.start()
 
     def stop(self) -> None:
-        """End the reconciler gracefully; then kill the actor itself."""
+        """End the reconciler gracefully. The caller then kills the actor."""
         self._stop.set()
         for thread in self._threads:
             thread.join(STOP_S)
@@ -159,7 +160,7 @@ class LauncherActor:
         while not self._stop.wait(TEND_S):
             try:
                 self._look()
-            except (OSError, GatherError, RayError, ValueError) as error:  # an actor that just ended: a ValueError
+            except (OSError, GatherError, RayError, ValueError) as error:  # ValueError: an actor has just ended
                 logger.warning("the machines cannot be supervised now: %s", error)
             except Exception:
                 logger.exception("the machines cannot be supervised now")
@@ -167,7 +168,8 @@ class LauncherActor:
     def _look(self) -> None:
         nodes = ray.nodes()
         machines = {node["NodeID"]: node for node in nodes if node["Alive"]}
-        gone = {node["NodeID"] for node in nodes if not node["Alive"]}  # others Ray does not know at this moment
+        # Ray may temporarily not list a machine at all, so only machines listed as dead are gone
+        gone = {node["NodeID"] for node in nodes if not node["Alive"]}
         away = {name: place for name, place in self._places.items() if place not in machines}
         self._places = away | shard_places()
         for name, place in list(self._places.items()):
@@ -182,22 +184,22 @@ class LauncherActor:
 
 
 def run_at_rays_niceness() -> None:
-    """Set the niceness of Ray's own process, if this user may, for all threads of an actor and its children.
+    """Set all threads of an actor, and so its child processes, to the niceness of Ray's own process, if permitted.
 
-    Ray starts its workers at niceness 15 unless RAY_worker_niceness is set where Ray is started: on a busy machine a
-    shard would hardly answer.
+    Ray starts its workers at niceness 15 unless RAY_worker_niceness is set where Ray is started. On a busy machine such
+    a shard would hardly respond.
     """
     niceness = os.getpriority(os.PRIO_PROCESS, os.getppid())
     try:
         for thread in Path("/proc/self/task").glob("*"):
-            with suppress(ProcessLookupError):  # it has just ended
+            with suppress(ProcessLookupError):  # the thread has just ended
                 os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
     except PermissionError:
         logger.warning("an actor runs at niceness %d: start Ray with RAY_worker_niceness=%d", os.nice(0), niceness)
 
 
 def free_port(host: str, wanted: int) -> int:
-    """A free port of the machine: `wanted`, unless another program has that. Raises OSError."""
+    """Return a free port of the machine: `wanted`, or another if a program already uses that. Raises OSError."""
     for port in (wanted, 0):
         with suppress(OSError), socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -207,7 +209,7 @@ def free_port(host: str, wanted: int) -> int:
     raise OSError(f"no port is free at {host}")
 
 
-# From outside
+# Called from outside the actors
 
 
 def connect(address: str) -> None:
@@ -219,7 +221,7 @@ def connect(address: str) -> None:
 
 
 def launch_all(launch: Launch) -> None:
-    """Start a launcher in place of a running one. It outlives the caller."""
+    """Start a launcher, replacing a running one. It outlives the caller."""
     stop_launcher()
     made = ray.remote(LauncherActor).options(
         name=LAUNCHER, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=0
@@ -228,17 +230,17 @@ def launch_all(launch: Launch) -> None:
 
 
 def alive_machines() -> dict[str, Any]:
-    """The nodes of the Ray cluster that are alive, by their ids."""
+    """Return the live nodes of the Ray cluster by node id."""
     return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
 def shard_places() -> dict[str, str]:
-    """The Ray node of each shard that has an actor, by the shards' names."""
+    """Return the Ray node of each shard that has an actor, by shard name."""
     return {name: place for name, _, place in (actor.removeprefix(SHARD).partition("@") for actor in _actors())}
 
 
 def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count: int | None) -> list[tuple[str, str]]:
-    """Names and nodes of the shards to start: one on each machine without one, or `count` in all."""
+    """Return names and nodes of the shards to start: one on each machine without one, or enough to have `count`."""
     taken = [place for place in places.values() if place in machines]
     if count is None:
         wanted = [place for place in sorted(machines) if place not in taken]
@@ -251,7 +253,7 @@ def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count
             wanted.append(place)
     made: dict[str, str] = {}
     for place in wanted:
-        # Named after its machine, so that the next start on it finds the folder again.
+        # Named after the machine, so that a later start there finds the folder again.
         host = re.sub("[^A-Za-z0-9._-]", "-", machines[place]["NodeManagerHostname"])[:40]
         name = next(one for one in (f"{host}-{number}" for number in count_from()) if one not in {*places, *made})
         made[name] = place
@@ -268,23 +270,24 @@ def start_shard(name: str, place: str, host: str, launch: Launch) -> None:
         max_concurrency=4,
         num_cpus=0,
         get_if_exists=True,
-        # Pinned to its folder: if the machine is lost, so is the actor, and others get its segments.
+        # Pinned to the machine with its folder. If the machine is lost, so is the actor, and other shards get its
+        # segments.
         scheduling_strategy=NodeAffinitySchedulingStrategy(place, soft=False),
     ).remote(name, host, asdict(launch))
 
 
 def shard_pids() -> dict[str, int | None]:
-    """The process ids of the shards' services, without shards whose actors do not answer."""
+    """Return the process ids of the shards' services, except for actors that do not respond."""
     return _ask_shards("pid")
 
 
 def shard_problems() -> dict[str, str]:
-    """Why shards do not serve, by the shards' names, if their actors know it."""
+    """Return why shards are not serving, by shard name, for actors that know a reason."""
     return {name: problem for name, problem in _ask_shards("problem").items() if problem}
 
 
 def _ask_shards(method: str) -> dict[str, Any]:
-    """The results of a method of the shards' actors, without actors that do not answer."""
+    """Call a method of all shards' actors. Returns the results by shard name, without actors that do not respond."""
     found = {}
     for actor in _actors():
         with suppress(RayError, ValueError):
@@ -294,12 +297,12 @@ def _ask_shards(method: str) -> dict[str, Any]:
 
 
 def stop_launcher() -> None:
-    """End the launcher and its reconciler, if they run."""
+    """End the launcher and its reconciler, if they are running."""
     _stop_actor(LAUNCHER)
 
 
 def stop_shards() -> int:
-    """End all shards. Returns their number. Their stores stay on their disks."""
+    """End all shards and return their number. Their stores remain on disk."""
     actors = _actors()
     for actor in actors:
         _stop_actor(actor)

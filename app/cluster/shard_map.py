@@ -1,9 +1,9 @@
-"""The shard map: which tables there are, in which row ranges each is cut, and which shards have each range.
+"""The shard map: the tables, the row ranges of each, and the shards that hold each range.
 
-It is immutable. A change of anything makes a new map with a higher generation, which takes the place of the old one in
-one assignment; a request keeps the map with which it began, and so is of one version of each table.
+A map is immutable. Every change makes a new map with a higher generation, which replaces the old one in a single
+assignment. A request keeps the map with which it began, so it sees one version of each table.
 
-As JSON, which a static map file has:
+The JSON form, as in a static map file:
 
     {"generation": 1,
      "tables": {"items": {"live": 7, "versions": [
@@ -12,8 +12,9 @@ As JSON, which a static map file has:
                      "replicas": [{"address": "10.0.0.1:8080", "node": "a", "etag": "\\"9f31-0\\""}]}, ...]}]}},
      "aliases": {"items-prod": "items@7"}}
 
-`generation`, `aliases`, `live` (the highest number), `tensor` (`shard_tensor`), `node` and
-`etag` may be left out. The map of a catalogue also has times: `created` of tables and versions, and `alias_records`.
+Optional members are `generation`, `aliases`, `live` (default: the highest number), `tensor` (default: the name from
+`shard_tensor`), `node` and `etag`. A map built from a catalogue also has times: `created` of tables and versions, and
+`alias_records`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _CONTENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class BadShardMap(ValueError):
-    """An invalid shard map; the text says where and why."""
+    """A shard map is invalid. The text says where and why."""
 
 
 def _dtype(name: object) -> DType:
@@ -64,10 +65,10 @@ DTypeByName: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One copy of a range, on a service at `address` (host:port). If `node` is not "", a shard with another name
-    refuses.
+    """One copy of a range, served at `address` (host:port).
 
-    With `etag`, only answers from this content are accepted; a shard that is asked for another content counts as lost.
+    If `node` is set, a shard with another name at the address refuses requests. With `etag`, only responses with this
+    content are accepted; a shard that has another content counts as lost.
     """
 
     address: str
@@ -77,7 +78,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """The shard that orders the scatters of a range, at `epoch`; `address` is "" while unknown."""
+    """The shard that orders the scatters of a range, at `epoch`. `address` is "" while unknown."""
 
     node: str
     address: str
@@ -86,17 +87,17 @@ class Primary:
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, row `start` first.
+    """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, with row `start` first.
 
-    For a table with keys, the `row_count` rows whose keys have a hash from `start` to `stop` - 1. An open range, which
-    accepts scatters, has a `primary`, and its replicas are those in sync; the shards `behind` are assigned and out of
-    sync. The rows of other ranges never change.
+    For a table with keys, these are the `row_count` rows whose keys have hashes from `start` to `stop` - 1. An open
+    range, which accepts scatters, has a `primary`. Its `replicas` are then those in sync, and the shards `behind` are
+    assigned but out of sync. The rows of other ranges never change.
     """
 
     start: int
     stop: int
     tensor: str = ""
-    """`ShardedVersion` derives `shard_tensor` if it is ""."""
+    """If "", `ShardedVersion` sets it to the name from `shard_tensor`."""
     replicas: tuple[Replica, ...] = ()
     primary: Primary | None = None
     behind: tuple[str, ...] = ()
@@ -104,18 +105,18 @@ class RowRange:
 
     @property
     def rows(self) -> int:
-        """Number of its rows."""
+        """Number of rows in the range."""
         return self.stop - self.start if self.row_count is None else self.row_count
 
 
 @dataclass(frozen=True)
 class ShardedVersion:
-    """One version of a table: its ranges cover the rows in order, without gap or overlap.
+    """One version of a table. Its ranges cover the rows in order, without gaps or overlaps.
 
-    `content_id` is new for each published version and never reused. `created` is nanoseconds since 1970; `sha256` the
-    digest of the items, "" if unknown; `size` their bytes, which the map must give for strings. `note` is the
-    publisher's note. A scalar, of shape (), is one row, which shards hold as a tensor of shape (1,). The ranges of a
-    table with `keys` cover the hashes of keys instead of the rows.
+    `content_id` is new for each published version and never reused. `created` is in nanoseconds since 1970. `sha256` is
+    the digest of the items, or "" if unknown. `size` is their size in bytes; the map must give it for strings. `note`
+    is the publisher's note. A scalar, of shape (), is one row, which shards hold as a tensor of shape (1,). If the
+    table has `keys`, its ranges cover the hashes of keys instead of rows.
     """
 
     number: int
@@ -138,56 +139,56 @@ class ShardedVersion:
 
     @property
     def rows(self) -> int:
-        """The size of axis 0; 1 for a scalar."""
+        """The size of axis 0, or 1 for a scalar."""
         return rows_of(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all items; for strings without a size in the map, the bytes of their lengths."""
+        """Bytes of all items. For strings without a size in the map, the bytes of their lengths."""
         return nbytes(self.dtype, self.shape) if self.dtype.item_size else self.size or nbytes(self.dtype, self.shape)
 
     @property
     def etag(self) -> str:
-        """The ETag of the table as uploaded, which differs from those of the shards' tensors."""
+        """The ETag of the table as uploaded. It differs from the ETags of the shards' tensors."""
         return self.etag_at(0)
 
     def etag_at(self, sequence: int) -> str:
-        """Its ETag when the sequences of its ranges add up to `sequence`."""
+        """Return the version's ETag when the sequences of its ranges sum to `sequence`."""
         return f'"{self.content_id}-{sequence}"'
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether one of its ranges is open."""
+        """Whether any of its ranges is open."""
         return any(one.primary is not None for one in self.ranges)
 
     @cached_property
     def stops(self) -> NDArray[np.int64]:
-        """The stop of each range; read-only."""
+        """The stops of the ranges, as a read-only array."""
         found = np.array([one.stop for one in self.ranges], np.int64)
         found.flags.writeable = False
         return found
 
     def range_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
-        """The range of each of `rows`, all of them in [0, shape[0])."""
+        """Return the range number of each of `rows`. All rows must be in [0, shape[0])."""
         return np.searchsorted(self.stops, rows, "right")
 
     @cached_property
     def first_hashes(self) -> NDArray[np.uint64]:
-        """The first hash of each range of a table with keys; read-only."""
+        """The first hash of each range of a table with keys, as a read-only array."""
         return first_hashes([one.start for one in self.ranges])
 
     @cached_property
     def row_bounds(self) -> Sequence[tuple[int, int]]:
-        """The first row of each range and the one after its last, as in a download: range after range."""
+        """The first row of each range and the row after its last one, in the order of a download."""
         return bounds_of(one.rows for one in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedTable:
-    """The kept versions of a table, oldest first; `live` is the number of the current one, 0: the highest.
+    """The kept versions of a table, oldest first. `live` is the number of the current version; 0 means the highest.
 
-    `created` is when its name was created, in nanoseconds since 1970, 0 if unknown. `replicas` is the wanted number of
-    shards for each range, None if unknown.
+    `created` is when the name was created, in nanoseconds since 1970, or 0 if unknown. `replicas` is the desired number
+    of shards for each range, or None if unknown.
     """
 
     versions: tuple[ShardedVersion, ...]
@@ -200,7 +201,7 @@ class ShardedTable:
             object.__setattr__(self, "live", max((one.number for one in self.versions), default=0))
 
     def version(self, number: int) -> ShardedVersion | None:
-        """The version with this number, None if it is not kept."""
+        """Return the version with this number, or None if it is not kept."""
         return next((one for one in self.versions if one.number == number), None)
 
     @property
@@ -213,9 +214,9 @@ class ShardedTable:
 
 @dataclass(frozen=True)
 class ShardMap:
-    """All tables by name, and aliases, each of one version, written `NAME@7`.
+    """All tables by name, and aliases. Each alias names one version, written `NAME@7`.
 
-    `alias_records` has the times and ETags of aliases by name, if they are known.
+    `alias_records` has the times and ETags of aliases by name, if known.
     """
 
     generation: int = 0
@@ -224,11 +225,13 @@ class ShardMap:
     alias_records: Mapping[str, Alias] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise BadShardMap if it is invalid; maps made from the catalogue are valid."""
+        """Raise BadShardMap if the map is invalid. Maps built from the catalogue are always valid."""
         _check(self)
 
     def find(self, reference: str) -> tuple[str, ShardedVersion] | None:
-        """The table's name and the version that a reference names (a name, `NAME@7` or an alias), or None."""
+        """Return table name and version for a reference (a name, `NAME@7` or an alias), or None if there is no such
+        version.
+        """
         name, number = split_reference(self.aliases.get(reference, reference))
         table = self.tables.get(name)
         if table is None:
@@ -238,19 +241,19 @@ class ShardMap:
 
     @cached_property
     def aliases_by_table(self) -> Mapping[str, Sequence[str]]:
-        """The aliases of the versions of each table, sorted."""
+        """The aliases that point to versions of each table, sorted."""
         found: dict[str, list[str]] = {}
         for alias, target in sorted(self.aliases.items()):
             found.setdefault(split_reference(target)[0], []).append(alias)
         return found
 
     def find_content(self, content_id: str) -> ShardedVersion | None:
-        """The version of this content, None where the map has none."""
+        """Return the version with this content, or None."""
         found = self.locate_content(content_id)
         return None if found is None else found[1]
 
     def locate_content(self, content_id: str) -> tuple[str, ShardedVersion] | None:
-        """The name of the table and the version of this content, None where the map has none."""
+        """Return table name and version for this content, or None."""
         for name, table in self.tables.items():
             for version in table.versions:
                 if version.content_id == content_id:
@@ -270,7 +273,7 @@ class ShardMap:
 
     @staticmethod
     def from_json(text: bytes | str) -> ShardMap:
-        """The map that JSON text says. Raises BadShardMap, which names the place."""
+        """Parse a map from JSON. Raises BadShardMap, whose text gives the location of the error."""
         try:
             found = _JSON.validate_json(text, strict=True, extra="forbid")
         except ValidationError as problem:
@@ -282,28 +285,31 @@ class ShardMap:
 
 
 def rows_of(shape: Sequence[int]) -> int:
-    """How many rows a tensor has: the size of axis 0, and 1 where it is a scalar."""
+    """Return the number of rows of a tensor: the size of axis 0, or 1 for a scalar."""
     return shape[0] if shape else 1
 
 
 def bounds_of(rows: Iterable[int]) -> list[tuple[int, int]]:
-    """The first row of each range and the one behind its last, of ranges that have so many rows each."""
+    """Return the first row of each range and the row after its last one, from the ranges' row counts."""
     stops = list(accumulate(rows))
     return list(zip([0, *stops], stops, strict=False))
 
 
 def shard_tensor(content_id: str, start: int, stop: int) -> str:
-    """The name under which shards hold a range, where the map says no other: it is of one content alone."""
+    """Return the default name under which shards hold a range. It is unique to the content."""
     return f"{content_id}.{start}-{stop}"
 
 
 def content_of(tensor: str) -> str:
-    """The content id in the name that `shard_tensor` has made."""
+    """Return the content id in a name made by `shard_tensor`."""
     return tensor.rpartition(".")[0]
 
 
 def digest_of(rows: str, keys: str | None) -> str:
-    """The digest of a segment by those of its rows and its keys: shards that have the same segment say the same."""
+    """Return the digest of a segment from those of its rows and keys.
+
+    Shards with the same segment have the same digest.
+    """
     return rows if keys is None else sha256(f"{rows} {keys}".encode()).hexdigest()
 
 
@@ -398,11 +404,11 @@ _WANTED: Final = {
     "dict_type": "an object",
     "dataclass_type": "an object",
 }
-"""What pydantic has asked for in place of what there is, by the types of its errors."""
+"""Expected JSON types, by the types of pydantic's errors."""
 
 
 def _problem(found: ValidationError) -> BadShardMap:
-    """The first error of pydantic in our words."""
+    """Convert pydantic's first error to an error with our wording."""
     error = found.errors(include_url=False)[0]
     *way, last = error["loc"] or ("",)
     problem = error.get("ctx", {}).get("error")

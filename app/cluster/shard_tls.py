@@ -1,4 +1,4 @@
-"""TLS to the shards: which certificates are taken of them, and the files that shards are started with."""
+"""TLS between the parts of a cluster: which certificates are trusted, and the files that shards are started with."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from app.security.pem_files import openssl_reason, trust
 
 @dataclass(frozen=True, slots=True)
 class ShardTls:
-    """PEM files at the same paths on each machine: its own certificate and key, and the authorities of all of them.
+    """PEM files at the same paths on each machine: the machine's certificate and key, and the authorities of all
+    machines.
 
-    A certificate names the address at which its machine is known to the others. `key` is "" where it stands in the
+    A certificate names the address by which other machines know its machine. `key` is "" if the key is in the
     certificate's file.
     """
 
@@ -23,9 +24,9 @@ class ShardTls:
 
 
 def trusting(authorities: Path, content: bytes | None = None) -> ssl.SSLContext:
-    """A client's context that takes certificates of these authorities alone, for the host that is asked.
+    """Return a client's context that trusts only certificates of these authorities for the requested host.
 
-    `content` is that of the file, where it has been read. Raises OSError, which names the file.
+    `content` is the file's content, if it has already been read. Raises OSError, whose text names the file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,8 +1,8 @@
 """Keep the newest catalogue that a process knows, and change it.
 
 A change is a transition: a function from a catalogue to the records to write. It is committed only if the records it
-depends on are unchanged; otherwise it runs again on the newer catalogue. If the outcome of a commit is unknown, it runs
-on the next catalogue, which shows the outcome.
+depends on are unchanged; otherwise it is retried with the newer catalogue. If the outcome of a commit is unknown, the
+transition runs on the next catalogue, which shows the outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.cluster.catalogue.transitions import unavailable
 from app.errors import GatherError
 
 ANSWER_S: Final = 15.0
-"""Seconds that a change may take."""
+"""Seconds after which a change gives up."""
 _PAUSE_S: Final = 0.2
 Transition: TypeAlias = Callable[[Catalogue], Change | None]
 logger = logging.getLogger("gathernd")
@@ -28,23 +28,24 @@ logger = logging.getLogger("gathernd")
 class CatalogueClient:
     """The catalogue as one process knows it. Methods block.
 
-    `take` is called with each newer catalogue, one after the other, in any thread.
+    `take` is called with each newer catalogue, one call at a time, from any thread.
     """
 
     def __init__(self, database: Database, take: Callable[[Catalogue], object] = lambda _: None) -> None:
         self.database = database
         self.catalogue = Catalogue()
-        """The newest known catalogue; its revision only rises."""
+        """The newest known catalogue. Its revision never decreases."""
         self._take = take
         self._lock = Lock()
         self._answers = True
         self._lost = ""
-        """Set when etcd has gone back to an older revision: nothing known of it is valid any more."""
+        """Set when etcd has gone back to an older revision; nothing known about it is then valid."""
 
     def refresh(self) -> Catalogue:
-        """Read the newest catalogue, which is at least as new as this call.
+        """Read a catalogue that is at least as new as this call.
 
-        Raises OSError. It keeps raising it once etcd has gone back, because it was restored or replaced.
+        Raises OSError. Once etcd has gone back to an older revision, because it was restored or replaced, every call
+        raises it.
         """
         known = self.catalogue
         revision, written = self.database.read(known)
@@ -55,10 +56,11 @@ class CatalogueClient:
         return self._offer(updated(known, revision, written))
 
     def transact(self, transition: Transition) -> Catalogue:
-        """Make the change of `transition`, and return a catalogue that has it.
+        """Commit the change that `transition` computes. Returns a catalogue that includes it.
 
-        If it returns None or an empty change, there is nothing to do. It may be called several times. Raises what it
-        raises, and GatherError shard_unavailable if etcd does not answer: the change may have been made.
+        Nothing is written if `transition` returns None or an empty change. It may be called several times. Raises the
+        errors of `transition`, and GatherError shard_unavailable if etcd does not respond; the change may then have
+        been made.
         """
         end = time.monotonic() + ANSWER_S
         while time.monotonic() < end:
@@ -81,7 +83,10 @@ class CatalogueClient:
         raise unavailable("etcd does not answer: the outcome of the change is unknown")
 
     def transact_all(self, transition: Transition) -> Catalogue:
-        """Make the changes of `transition`, one after the other, until it returns None. Raises as `transact`."""
+        """Commit the changes of `transition` one after the other, until it returns None.
+
+        Raises the errors of `transact`.
+        """
         has_more = True
 
         def judged(catalogue: Catalogue) -> Change | None:
@@ -95,14 +100,14 @@ class CatalogueClient:
         return catalogue
 
     def _made(self, change: Change, judged: Catalogue, revision: int) -> Catalogue:
-        """A catalogue with a change that was made at `revision`. Raises OSError."""
-        if revision > judged.revision + 1:  # others have changed something in between
+        """Return a catalogue with a change that was committed at `revision`. Raises OSError."""
+        if revision > judged.revision + 1:  # there were other changes in between
             return self.refresh()
         written = {key: None if one is None else (to_json(one), revision) for key, one in change.puts.items()}
         return self._offer(updated(judged, revision, written))
 
     def watch(self, stop: Event) -> None:
-        """Take each newer catalogue until `stop` is set. Blocks, and is for a thread of its own."""
+        """Follow the catalogue until `stop` is set. Blocks; run it in a thread of its own."""
         while not stop.is_set():
             try:
                 self.refresh()
@@ -117,7 +122,7 @@ class CatalogueClient:
             except Compacted:
                 continue
             except OSError:
-                stop.wait(_PAUSE_S)  # the next read shows whether etcd answers
+                stop.wait(_PAUSE_S)  # the next read shows whether etcd responds
 
     def _merge(self, revision: int, written: Written) -> None:
         known = self.catalogue
@@ -125,7 +130,7 @@ class CatalogueClient:
             self._offer(updated(known, revision, written))
 
     def _offer(self, found: Catalogue) -> Catalogue:
-        """Take a catalogue unless a newer one is known. Returns the newest of both."""
+        """Take a catalogue unless a newer one is known. Returns the newer of both."""
         with self._lock:
             if found.revision > self.catalogue.revision:
                 self.catalogue = found

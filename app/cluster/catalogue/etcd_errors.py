@@ -1,4 +1,4 @@
-"""The error of a request to etcd without a usable answer; callers ask again."""
+"""The error for a request to etcd without a usable response; callers retry."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 
 class EtcdFailed(OSError):
-    """etcd does not answer or refuses, or something other than etcd answers at its address."""
+    """etcd does not respond or refuses the request, or something else responds at its address."""
 
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """A context that parses an answer. Raises EtcdFailed if the answer lacks the members of etcd's answers."""
+    """Parse a response in this context. Raises EtcdFailed if the response is not in etcd's form."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""etcd's JSON gateway over HTTP: one request to whichever member answers, and streams of messages."""
+"""etcd's JSON gateway over HTTP: requests to whichever member responds, and streams of messages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from app.cluster.catalogue.records import TooLarge
 
 _PATIENCE: Final = httpx.Timeout(5.0, connect=2.0)
 _STREAM_PATIENCE: Final = httpx.Timeout(10.0, connect=2.0)
-"""Seconds of silence after which a stream ends, because its member of etcd may be lost."""
+"""A stream ends after this many seconds of silence, because its member of etcd may be lost."""
 _MOST_SHOWN: Final = 200
-"""Most characters of an answer in messages."""
+"""Maximum characters of a response quoted in messages."""
 _TOO_LARGE: Final = ("request is too large", "too many operations")
-"""etcd's words for a transaction over --max-request-bytes or --max-txn-ops."""
+"""etcd's messages for a transaction that exceeds --max-request-bytes or --max-txn-ops."""
 
 
 class Gateway:
-    """The members of one etcd, at `endpoints`. Methods block, raise EtcdFailed, and may be called by any thread."""
+    """The members of one etcd, at `endpoints`. Methods block, may raise EtcdFailed, and are thread-safe."""
 
     def __init__(self, endpoints: Sequence[str], tls: ssl.SSLContext | None) -> None:
-        """`tls` has the authorities for https, by default those of the machine."""
+        """`tls` has the authorities for https; by default the machine's are used."""
         is_plain = endpoints[0].startswith("http:")
         self._http = httpx.Client(
             timeout=_PATIENCE,
@@ -34,12 +34,12 @@ class Gateway:
         )
         self._endpoints = endpoints
         self._first = 0
-        """The number of the endpoint that answered last."""
+        """A counter that selects the first endpoint to try: the one that last responded."""
 
     def ask(self, path: str, body: Mapping[str, Any], *, may_repeat: bool = True) -> Any:
-        """Ask the endpoints in turn until one answers. After an unknown outcome, continue only if `may_repeat`.
+        """Send a request to the endpoints in turn until one responds.
 
-        Raises EtcdFailed and TooLarge.
+        After an unknown outcome, the next endpoint is tried only if `may_repeat`. Raises EtcdFailed and TooLarge.
         """
         why = ""
         for turn in range(len(self._endpoints)):
@@ -49,7 +49,7 @@ class Gateway:
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 why = f"{endpoint}: {error}"
                 continue
-            except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: closed meanwhile
+            except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: the client was closed
                 why = f"{endpoint}: {str(error) or type(error).__name__}"
                 if may_repeat:
                     continue
@@ -68,9 +68,10 @@ class Gateway:
         raise EtcdFailed(f"etcd does not answer: {why}")
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Any]:
-        """Yield the messages of one endpoint, until it has been silent for some time."""
+        """Yield the messages from one endpoint until it has been silent for too long."""
         endpoint = self._endpoints[self._first % len(self._endpoints)]
-        # With this field a member that has lost the others ends a stream; without it, it would be silent.
+        # With this field, a member that has lost contact with the others ends the stream; otherwise it would stay
+        # silent.
         fields = {"Grpc-Metadata-hasleader": "true"}
         try:
             with self._http.stream(
@@ -89,12 +90,12 @@ class Gateway:
             raise EtcdFailed(f"{endpoint}: {error}") from None
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._http.close()
 
 
 def _document(text: str | bytes) -> dict[str, Any]:
-    """The object of a JSON text, or an empty one."""
+    """Parse a JSON object. Returns an empty object for anything else."""
     try:
         found = orjson.loads(text)
     except ValueError:
@@ -103,6 +104,6 @@ def _document(text: str | bytes) -> dict[str, Any]:
 
 
 def _is_of_etcd(found: Mapping[str, Any]) -> bool:
-    """Whether an object is an answer of etcd: each has a header; in a stream, in its `result`."""
+    """Return whether an object is a response of etcd. Each has a header, which in a stream is inside `result`."""
     result = found.get("result", found)
     return isinstance(result, dict) and isinstance(result.get("header"), dict)

@@ -1,10 +1,11 @@
-"""The content that each Idempotency-Key of a cluster is bound to: one etcd key for each, outside the catalogue.
+"""Bind each Idempotency-Key of a cluster to a content, as one etcd key outside the catalogue.
 
 A router binds the key of a scatter before it contacts a range. Any later bind of the same key, by any router, returns
-the first binding: a retry goes to that content, whatever the name stands for by then.
+the first binding, so a retry goes to the same content, whatever the name refers to by then.
 
 Concurrent bindings share a transaction. They live for 24 hours: all bindings that a process makes within an hour are
-under one lease, which etcd ends. A transaction with an unknown outcome is repeated, because it finds its own bindings.
+under one lease, which etcd lets expire. A transaction with an unknown outcome is repeated, because it finds its own
+bindings.
 """
 
 from __future__ import annotations
@@ -30,22 +31,20 @@ from app.errors import GatherError
 
 LIFETIME_S: Final = 24 * 3600
 MAXIMUM: Final = 1_000_000
-"""Most live bindings of a cluster."""
+"""Maximum number of live bindings in a cluster."""
 AT_ONCE: Final = 60
-"""Bindings per transaction: etcd takes 128 operations by default, and limits the operations of all
-branches together.
-"""
+"""Bindings per transaction. etcd's default limit is 128 operations, counting all branches together."""
 _USE_S: Final = 3600
-"""Seconds during which bindings share one lease."""
+"""Seconds during which new bindings use the same lease."""
 _SPARE_S: Final = 300
 _SHARE: Final = 64
-"""A process counts the bindings again after it has made this part of the remaining ones."""
+"""A process counts all bindings again after it has made this fraction (1/64) of those still possible."""
 _PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The content that a key is bound to, and the digest of the request that came with it."""
+    """The content that a key is bound to, and the digest of the request that bound it."""
 
     content_id: str
     digest: str
@@ -59,7 +58,7 @@ class _Asked:
 
 
 class KeyBindings:
-    """The bindings of one cluster, made by its own thread. Any thread may call the methods."""
+    """The bindings of one cluster, made in a thread of their own. Thread-safe."""
 
     def __init__(self, database: Database, maximum: int = MAXIMUM, lifetime: int = LIFETIME_S) -> None:
         """`lifetime` is in seconds."""
@@ -72,21 +71,21 @@ class KeyBindings:
         self._lock = Lock()
         self._lease = ""
         self._lease_until = 0.0
-        """When bindings need a new lease, by `monotonic`."""
+        """When bindings need a new lease, in seconds of `monotonic`."""
         self._left = 0
-        """Known room for further bindings."""
+        """Number of further bindings possible, as last known."""
         self._until_count = 0
         """Number of bindings to make before the next count."""
 
     def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind a key of requests to the name `scope`, unless it is bound. Returns its binding. Blocks.
+        """Bind a key of requests to the name `scope`, unless it is bound already. Returns the key's binding. Blocks.
 
-        Raises insufficient_storage, and shard_unavailable if etcd does not answer: the key may then be bound.
+        Raises insufficient_storage, and shard_unavailable if etcd does not respond; the key may then have been bound.
         """
         return self.submit(scope, key, content_id, digest).result()
 
     def find(self, scope: str, key: str) -> Binding | None:
-        """The binding of a key, None if it is not bound. Blocks. Raises shard_unavailable if etcd does not answer."""
+        """Return the binding of a key, or None. Blocks. Raises shard_unavailable if etcd does not respond."""
         try:
             found = self._gateway.ask("/v3/kv/range", {"key": _base64(self._key(scope, key))})
             with understood():
@@ -95,7 +94,7 @@ class KeyBindings:
             raise unavailable("etcd does not answer") from None
 
     def submit(self, scope: str, key: str, content_id: str, digest: str) -> Future[Binding]:
-        """Like `bind`, without waiting."""
+        """Do the same as `bind` without waiting. Returns a future of the binding."""
         asked = _Asked(self._key(scope, key), Binding(content_id, digest))
         with self._lock:
             if self._thread is None:
@@ -105,7 +104,7 @@ class KeyBindings:
         return asked.answer
 
     def close(self) -> None:
-        """End the thread after it has answered all requests. Nothing may be requested afterwards."""
+        """End the thread after it has answered all requests. No requests may follow."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -129,7 +128,7 @@ class KeyBindings:
             self._answer(group)
 
     def _answer(self, group: Mapping[str, list[_Asked]]) -> None:
-        """Answer a group of requests; of those with one key, the first one is bound."""
+        """Answer a group of requests. If several have the same key, the first one is bound."""
         found: Mapping[str, Binding] = {}
         problem: BaseException = self._is_full()
         try:
@@ -146,7 +145,7 @@ class KeyBindings:
                     one.answer.set_exception(problem)
 
     def _bound(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
-        """The bindings of these keys, made if missing; keys without room are left out."""
+        """Return the bindings of these keys, creating missing ones. Keys for which there is no room are left out."""
         end = monotonic() + ANSWER_S
         while wanted:
             try:
@@ -173,10 +172,10 @@ class KeyBindings:
             for (key, binding), part in zip(wanted.items(), parts, strict=True)
         }
 
-    # Room
+    # Capacity
 
     def _fitting(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
-        """The bound keys, and as many others as there is room for."""
+        """Return the keys that are already bound, and as many others as there is room for."""
         if self._until_count < len(wanted):
             self._left = self._maximum - self._count()
             self._until_count = self._left // _SHARE
@@ -193,7 +192,7 @@ class KeyBindings:
         return int(self._gateway.ask("/v3/kv/range", asked).get("count", 0))
 
     def _known(self, keys: Collection[str]) -> set[str]:
-        """Which of these keys are bound."""
+        """Return which of these keys are bound."""
         operations = [{"request_range": {"key": _base64(key)}} for key in keys]
         answer = self._gateway.ask("/v3/kv/txn", {"success": operations})
         parts = (one["response_range"] for one in answer.get("responses", ()))
@@ -209,12 +208,12 @@ class KeyBindings:
     # Keys and leases
 
     def _key(self, scope: str, key: str) -> str:
-        """The etcd key; all have one length, because etcd keeps all keys in memory."""
+        """Return the etcd key. All have the same, short length, because etcd keeps all keys in memory."""
         digest = sha256(scope.encode() + b"\0" + key.encode()).digest()
         return self._folder + urlsafe_b64encode(digest).decode().rstrip("=")
 
     def _hold_lease(self) -> str:
-        """A lease that outlives a binding made now by its lifetime."""
+        """Return a lease that lasts at least the lifetime of a binding made now."""
         now = monotonic()
         if now >= self._lease_until:
             ttl = self._lifetime + _USE_S + _SPARE_S
@@ -224,7 +223,7 @@ class KeyBindings:
 
 
 def _binding(key: str, binding: Binding, lease: str) -> dict[str, Any]:
-    """A transaction that creates a binding, or reads the existing one."""
+    """Return a transaction that creates a binding or reads the existing one."""
     at = {"key": _base64(key)}
     value = b64encode(orjson.dumps([binding.content_id, binding.digest])).decode()
     return {
@@ -235,7 +234,7 @@ def _binding(key: str, binding: Binding, lease: str) -> dict[str, Any]:
 
 
 def _read(part: Mapping[str, Any]) -> Binding:
-    """The binding in a transaction's result."""
+    """Return the binding in a transaction's result."""
     return _binding_of(part["responses"][0]["response_range"]["kvs"][0]["value"])
 
 

@@ -12,7 +12,10 @@ from app.cluster.shard_map import content_of
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A segment of the catalogue, with the wanted number of `replicas`. `opened` is None while its range is closed."""
+    """A segment of the catalogue.
+
+    `replicas` is the desired number of shards; `opened` is None unless its range is open.
+    """
 
     table: str
     version: Version
@@ -22,12 +25,12 @@ class Listed:
 
     @property
     def tensor(self) -> str:
-        """The name under which shards hold it, which no other segment ever has."""
+        """The name under which shards hold the segment. No other segment ever has this name."""
         return self.version.tensor(self.segment)
 
 
 def listed_segments(catalogue: Catalogue) -> Iterator[Listed]:
-    """Every segment of every kept version."""
+    """Yield every segment of every kept version."""
     for name, table in catalogue.tables.items():
         replicas = replicas_of(catalogue, table)
         for version in table.versions:
@@ -37,7 +40,7 @@ def listed_segments(catalogue: Catalogue) -> Iterator[Listed]:
 
 
 def find_listed(catalogue: Catalogue, tensor: str) -> Listed | None:
-    """The segment that shards hold under this name, None if no version lists it."""
+    """Return the segment that shards hold under this name, or None if no version lists it."""
     content_id = content_of(tensor)
     for name, table in catalogue.tables.items():
         for version in table.versions:

@@ -1,6 +1,7 @@
-"""Choose the shards of a segment: most room first, never two replicas on one shard, nor in one zone if avoidable.
+"""Choose the shards of a segment.
 
-A zone is a failure domain. A shard whose zone is "" has a zone of its own.
+Shards with the most free space come first. Two replicas are never on one shard, and never in one zone if that can be
+avoided. A zone is a failure domain; a shard whose zone is "" has a zone of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ NO_ZONES: Mapping[str, str] = {}
 def choose_nodes(
     free: Mapping[str, int], size: int, count: int, zones: Mapping[str, str] = NO_ZONES, beside: Collection[str] = ()
 ) -> list[str]:
-    """Choose up to `count` shards with room for `size` bytes, for a segment that the shards in `beside` already have.
+    """Choose up to `count` shards with room for `size` bytes, in addition to the shards in `beside`.
 
-    `free` has the bytes that each shard may still hold, `zones` the zone of each shard. Zones with the fewest replicas
-    come first, then shards with the most room.
+    The shards in `beside` already have the segment. `free` has the free bytes of each shard, and `zones` its zone.
+    Zones with the fewest replicas come first, then shards with the most room.
     """
     fitting = [node for node, room in free.items() if room >= size and node not in beside]
     chosen: list[str] = []
@@ -31,7 +32,7 @@ def choose_nodes(
 def place_ranges(
     free: Mapping[str, int], sizes: Sequence[int], replicas: int, zones: Mapping[str, str] = NO_ZONES
 ) -> list[list[str]] | None:
-    """Choose `replicas` shards for each range of `sizes` bytes. Returns None if there is no room for all of them."""
+    """Choose `replicas` shards for each range of `sizes` bytes. Returns None if they do not all fit."""
     left = dict(free)
     chosen = []
     for size in sizes:
@@ -50,11 +51,11 @@ def choose_move(
     on_node: Mapping[str, Sequence[tuple[int, Collection[str]]]],
     zones: Mapping[str, str] = NO_ZONES,
 ) -> tuple[str, int, str] | None:
-    """Choose a move that balances shards: (from shard, number of its segment, to shard).
+    """Choose a move that balances the shards: (from shard, number of its segment, to shard), or None.
 
-    `used` are bytes by shard, of those that may get and give segments; `on_node` has the segments of each shard as
-    their size and their shards. A segment moves only if its old shard still holds at least as much as the new one
-    afterwards, so that it never moves back, and never into a zone that has another replica of it.
+    `used` has the bytes on each shard that may give and receive segments. `on_node` has the segments of each shard,
+    each as its size and its shards. A segment moves only if its old shard afterwards still holds at least as much as
+    the new one, so that it never moves back. It never moves into a zone with another replica.
     """
     for source in sorted(used, key=lambda node: (-used[node], node)):
         for target in sorted(used, key=lambda node: (used[node], node)):
@@ -70,7 +71,7 @@ def choose_move(
 
 
 def crowding(nodes: Iterable[str], zones: Mapping[str, str]) -> int:
-    """Count the replicas that share their zone with an earlier one: 0 if each has its own zone."""
+    """Return the number of replicas that share a zone with an earlier one; 0 if each has its own zone."""
     seen: list[str] = []
     found = 0
     for node in nodes:

@@ -1,17 +1,17 @@
-"""How ranges that take scatters change: pure functions like those of `transitions`.
+"""The changes of open ranges, as pure functions like those in `transitions`.
 
-The first scatter to a version opens its ranges. From then on a range has a primary and replicas that are in sync, and
-its record changes in one compare-and-set at a time, each with a higher epoch:
+The first scatter to a version opens its ranges. From then on, a range has a primary and in-sync replicas. Its record
+changes by compare-and-set, each time with a higher epoch:
 
-- Every replica in `in_sync` has every record that was acknowledged, durably. So any of them may become primary, and no
-  other shard may, whatever else is lost.
-- A replica leaves when the primary cannot reach it or when it has lost its rows, and joins when the primary has given
-  it all. A shard counts as in sync only if the segment is listed on it.
-- A primary that is lost stays in sync until the next one cannot reach it. If the next one has lost its rows, which
-  nobody may know yet, the range goes back to the one before.
+- Every replica in `in_sync` has every acknowledged record, durably. So any of them may become the primary, and no other
+  shard may, whatever else is lost.
+- A replica leaves when the primary cannot reach it or when it has lost its rows, and joins when the primary has sent it
+  everything. A shard counts as in sync only if the segment is listed on it.
+- A lost primary stays in sync until its successor fails to reach it. If the successor turns out to have lost its rows,
+  which nobody may know yet, the range goes back to the earlier primary.
 - A content id is used once, so a range that was closed with its version never opens again.
 
-A change has at most AT_ONCE records: call the transitions of many ranges again until they return None, as
+A change has at most AT_ONCE records. Call the transitions for many ranges repeatedly until they return None, as
 `CatalogueClient.transact_all` does.
 """
 
@@ -29,25 +29,25 @@ from app.cluster.catalogue.records import Catalogue, Change, RangeRecord, Segmen
 from app.errors import GatherError
 
 AT_ONCE: Final = 100
-"""Records in a change: etcd takes 128 by default."""
+"""Maximum number of records in a change; etcd's default limit is 128."""
 PROPOSED: Final = 1
-"""The epoch of a range whose primary has not begun."""
+"""The epoch of a range whose primary has not begun yet."""
 NOBODY: Final[frozenset[str]] = frozenset()
 
 
 def min_in_sync(replicas: int) -> int:
-    """How many replicas, including the primary, must have a scatter before it is acknowledged, for this `replicas`."""
+    """Return how many replicas, including the primary, must have a scatter before it is acknowledged."""
     return 2 if replicas >= 3 else 1
 
 
 def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
-    """Open the ranges of a version for scatters: those that are closed and have a running shard.
+    """Open the closed ranges of a version for scatters, if they have a running shard.
 
-    The running shards of a segment are in sync, if they have the uploaded rows. One of them is proposed as primary, at
-    epoch PROPOSED. It begins once it has found its rows, and raises the epoch. Until then nothing is acknowledged, so
-    any shard of the segment that has its rows may join (`join_proposed`) and be proposed in its place. The change
-    depends on the table's record, so that no segment moves meanwhile. A range whose shards are all lost stays closed.
-    Raises tensor_not_found.
+    The running shards of a segment count as in sync if they have the uploaded rows. One of them is proposed as the
+    primary, at epoch PROPOSED. It begins once it has found its rows, and raises the epoch. Nothing is acknowledged
+    before that, so any shard of the segment that has its rows may join (`join_proposed`) and be proposed instead. The
+    change depends on the table's record, so that no segment moves in the meantime. A range whose shards are all lost
+    stays closed. Raises tensor_not_found.
     """
     own = catalogue.record_of(name)
     version = own.version(number)
@@ -63,10 +63,10 @@ def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
 
 
 def leave_in_sync(catalogue: Catalogue, tensor: str, epoch: int, gone: frozenset[str]) -> Change | None:
-    """Take replicas that the primary cannot reach out of the range. For the primary at `epoch`.
+    """Remove replicas that the primary cannot reach from the in-sync set. Called for the primary at `epoch`.
 
-    Returns None if they have left, by whichever change: the record says who is primary now. Raises precondition_failed
-    if the range is at another epoch, or closed, or if the primary itself is among `gone`.
+    Returns None if they have already left, through whatever change; the record shows the current primary. Raises
+    precondition_failed if the range is at another epoch or closed, or if the primary itself is in `gone`.
     """
     record = catalogue.ranges.get(tensor)
     if record is not None and gone.isdisjoint(record.in_sync):
@@ -79,10 +79,10 @@ def leave_in_sync(catalogue: Catalogue, tensor: str, epoch: int, gone: frozenset
 
 
 def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Change | None:
-    """Add a replica that has every record of the primary to the in-sync set. For the primary at `epoch`.
+    """Add a replica that has all of the primary's records to the in-sync set. Called for the primary at `epoch`.
 
-    Returns None if it is in sync. Raises precondition_failed if the range is at another epoch, or closed, or if the
-    segment is not listed on `node`; the change depends on the table's record.
+    Returns None if it is already in sync. Raises precondition_failed if the range is at another epoch or closed, or if
+    the segment is not listed on `node`. The change depends on the table's record.
     """
     record = catalogue.ranges.get(tensor)
     if record is not None and node in record.in_sync:
@@ -96,10 +96,10 @@ def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Ch
 
 
 def join_proposed(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
-    """Add a shard that has the uploaded rows to the in-sync set, if no primary has begun. For that shard.
+    """Add a shard that has the uploaded rows to the in-sync set before a primary has begun. Called for that shard.
 
-    Returns None if it is in sync, if a primary has begun, or if the segment is not listed on `node`; the change depends
-    on the table's record.
+    Returns None if it is already in sync, if a primary has begun, or if the segment is not listed on `node`. The change
+    depends on the table's record.
     """
     record, listed = catalogue.ranges.get(tensor), find_listed(catalogue, tensor)
     if record is None or listed is None or record.epoch > PROPOSED:
@@ -111,10 +111,10 @@ def join_proposed(catalogue: Catalogue, tensor: str, node: str) -> Change | None
 
 
 def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Change | None:
-    """Raise the epoch of a range to at least `epoch`. For its primary `node`, whose own epoch that is.
+    """Raise the epoch of a range to at least `epoch`, the own epoch of its primary `node`.
 
-    A primary raises its own epoch before it lets a replica join. If the replica does not join, the record follows.
-    Returns None if the epoch is as high, or if another shard is the primary.
+    A primary raises its own epoch before it lets a replica join. If the replica then fails to join, the record must
+    follow. Returns None if the record's epoch is already as high, or if another shard is the primary.
     """
     record = catalogue.ranges.get(tensor)
     if record is None or record.primary != node or record.epoch >= epoch:
@@ -123,10 +123,11 @@ def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Cha
 
 
 def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
-    """Take a replica that has lost its rows out of the range, and make another one the primary if it was that.
+    """Remove a replica that has lost its rows from the in-sync set. If it was the primary, another one replaces it.
 
-    If no other replica is in sync, nothing changes, and the range waits: no replica that lacks acknowledged scatters
-    replaces it. Before a primary has begun, a shard that has its rows ends the wait by `join_proposed`.
+    If no other replica is in sync, nothing changes and the range waits, because a replica that lacks acknowledged
+    scatters must not replace it. Before a primary has begun, a shard that has its rows can end the wait with
+    `join_proposed`.
     """
     record = catalogue.ranges.get(tensor)
     if record is None or node not in record.in_sync or record.in_sync == (node,):
@@ -135,10 +136,10 @@ def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
 
 
 def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | None:
-    """Give ranges with a lost primary a new one: a running in-sync replica.
+    """Give ranges whose primary is lost a new one: a running in-sync replica.
 
-    Lost shards stay in sync: the new primary removes them if it cannot reach them. A range without a running in-sync
-    replica waits for one. `gone` are shards that count as lost before their lease ends.
+    Lost shards stay in sync; the new primary removes them if it cannot reach them. A range without a running in-sync
+    replica waits for one. `gone` has shards that count as lost before their lease ends.
     """
     moved = (
         (one.tensor, _led(catalogue, record, running, listed))
@@ -158,7 +159,7 @@ def close_ranges(catalogue: Catalogue) -> Change | None:
 
 
 def without(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord:
-    """The record without one of several in-sync replicas; another one becomes the primary if it was that."""
+    """Return the record without one of several in-sync replicas. If that was the primary, another one replaces it."""
     left = tuple(one for one in record.in_sync if one != node)
     return _led(catalogue, record, left, left)
 
@@ -167,16 +168,20 @@ def without(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord
 
 
 def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeRecord | None:
-    """None if no shard of the segment runs. The primaries of a table are spread over its shards."""
+    """Return the first record of a range, or None if no shard of the segment is running.
+
+    The primaries of a table's ranges are spread over its shards.
+    """
     living = tuple(node for node in segment.nodes if _runs(catalogue, node, segment.nodes))
     staying = [node for node in living if node not in catalogue.drained] or living
     return RangeRecord(PROPOSED, staying[crc32(tensor.encode()) % len(staying)], living) if living else None
 
 
 def _led(catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync: tuple[str, ...]) -> RangeRecord:
-    """The record with the replicas `in_sync`; if the primary is not among `able`, one of those that run replaces it.
+    """Return the record with the replicas `in_sync`. If the primary is not in `able`, a running one of those replaces
+    it.
 
-    A drained one comes last.
+    Drained shards are chosen last.
     """
     epoch = record.epoch + 1 if record.epoch > PROPOSED else PROPOSED
     if record.primary in able:

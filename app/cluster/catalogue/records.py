@@ -1,18 +1,18 @@
-"""What the catalogue of a cluster says, as immutable records, and the keys of a database that hold them as JSON.
+"""The contents of a cluster's catalogue: immutable records, stored as JSON under keys of a database.
 
-    options           how new versions are cut, and the key that shards are asked with
+    options           how new versions are divided, and the API key for calls to shards
     tables/NAME       a table: its versions, each a list of segments with the shards that have them
     aliases/NAME      an alias
-    nodes/NODE        where a shard answers and how much it may hold, also while it does not run
-    alive/NODE        whether that shard runs: the key goes when its process has been silent for long
-    drained/NODE      that the shard gives its segments up
-    uploads/CONTENT   a version that is being written; the key goes when its router has been silent for long
-    ranges/TENSOR     who takes the scatters to a segment, and which shards have all of them; see `ranges`
-    reconciler        who acts on the catalogue, see `reconciler`
-    forgotten         the highest number of the versions of tables whose records are gone
+    nodes/NODE        the address and capacity of a shard, even while it is not running
+    alive/NODE        the shard is running; the key is removed when its process has been silent for too long
+    drained/NODE      the shard is giving up its segments
+    uploads/CONTENT   a version that is being written; the key is removed when its router has been silent for too long
+    ranges/TENSOR     the primary of an open segment and the shards in sync, see `ranges`
+    reconciler        the leading reconciler, see `reconciler`
+    forgotten         the highest version number of tables whose records were removed
 
-A content id is drawn for each upload and used once: a content that stands neither in `uploads` nor in `tables` is never
-published later, so that its files may be dropped by anybody who finds that out after finding the files.
+A content id is drawn for each upload and used once. A content that is in neither `uploads` nor `tables` is never
+published later. So whoever finds its files first, and then finds it in neither, may drop the files.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 class Options:
     """Defaults for new versions: `ranges` segments, each on `replicas` shards.
 
-    `key` is the API key for calls to shards. A segment of more than `segment_bytes` is split in two; None: never.
-    `cluster` is drawn when the options are first written: the store of a shard belongs to one cluster.
+    `key` is the API key for calls to shards. A segment of more than `segment_bytes` is split in two; None disables
+    that. `cluster` is drawn when the options are first written, and identifies the cluster to which a shard's store
+    belongs.
     """
 
     ranges: int = 4
@@ -49,11 +50,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows `start` to `stop` - 1 of one content, `size` bytes with the digest `sha256`, complete on each of `nodes`.
+    """Rows `start` to `stop` - 1 of one content, complete on each of `nodes`: `size` bytes with the digest `sha256`.
 
-    For a table with keys, the `rows` rows whose keys have a hash from `start` to `stop` - 1; their keys count in
-    `size`, and the digest is that of `shard_map.digest_of`. Before the rows are written the digest is "", and `nodes`
-    are the shards that will get them.
+    For a table with keys, these are the `rows` rows whose keys have hashes from `start` to `stop` - 1. `size` then
+    includes the keys, and the digest is computed by `shard_map.digest_of`. Before the rows are written, the digest is
+    "", and `nodes` are the shards that will receive them.
     """
 
     start: int
@@ -65,21 +66,22 @@ class Segment:
 
     @property
     def row_count(self) -> int:
-        """Number of its rows."""
+        """Number of rows in the segment."""
         return self.stop - self.start if self.rows is None else self.rows
 
     def shape(self, of: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of its rows on shards, for a table of the shape `of`."""
+        """Return the shape of the segment's tensor on shards, for a table of the shape `of`."""
         return (self.row_count, *of[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version: its segments cover the rows in order, without gap or overlap. A table without rows has none.
+    """One version. Its segments cover the rows in order, without gaps or overlaps. A table without rows has no
+    segments.
 
-    The segments of a table with `keys` cover the hashes of keys instead. `created` is in nanoseconds since 1970,
-    `sha256` and `size` (bytes) are of all items, in the order sent. `origin` is the URL, or URL#TENSOR, of its import,
-    "" for an upload; `note` is the caller's.
+    If the table has `keys`, the segments cover the hashes of keys instead. `created` is in nanoseconds since 1970.
+    `sha256` and `size` (bytes) are those of all items, in the order sent. `origin` is the URL or URL#TENSOR of an
+    import, or "" for an upload. `note` is the caller's note.
     """
 
     number: int
@@ -96,16 +98,16 @@ class Version:
 
     @property
     def etag(self) -> str:
-        """Its ETag: rows are not changed in place."""
+        """The version's ETag as uploaded."""
         return f'"{self.content_id}-0"'
 
     @property
     def row_bounds(self) -> Sequence[tuple[int, int]]:
-        """The first row of each segment and the one after its last, as in a download."""
+        """The first row of each segment and the row after its last one, in the order of a download."""
         return bounds_of(one.row_count for one in self.segments)
 
     def tensor(self, segment: Segment) -> str:
-        """The name under which shards hold a segment of it."""
+        """Return the name under which shards hold a segment of this version."""
         return shard_tensor(self.content_id, segment.start, segment.stop)
 
 
@@ -113,21 +115,22 @@ class Version:
 class Table:
     """The kept versions, oldest first; the last one is current.
 
-    A table whose versions are all removed stays, so that `last_number` and lower numbers are never reused.
+    A table whose versions have all been removed keeps its record, so that `last_number` and lower numbers are never
+    reused.
     """
 
     versions: tuple[Version, ...]
     last_number: int
     created: int
     replicas: int | None = None
-    """On how many shards to keep each segment; None: as in `Options`."""
+    """Desired number of shards for each segment; None means the default in `Options`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A shard: it answers at `address` (host:port) and may hold `capacity` bytes of rows.
+    """A shard: it is reached at `address` (host:port) and may hold `capacity` bytes of rows.
 
-    `zone` is its failure domain, "" if unknown; `release` the version of the service there.
+    `zone` is its failure domain, or "" if unknown. `release` is its version of the service.
     """
 
     address: str
@@ -138,8 +141,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class UploadRecord:
-    """A version of `table` that is being uploaded: the segments and the shards that the process `router` writes them
-    to.
+    """A version of `table` that is being uploaded: its segments, and the shards to which the process `router` writes
+    them.
     """
 
     table: str
@@ -149,10 +152,10 @@ class UploadRecord:
 
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
-    """An open segment: `primary` orders its scatters, and each of `in_sync` has all acknowledged ones.
+    """An open segment. `primary` orders its scatters, and each shard in `in_sync` has all acknowledged ones.
 
-    `primary` is one of `in_sync`. Each change of the record raises `epoch`, so an epoch belongs to one primary. A
-    segment without such a record is closed: it has the uploaded rows.
+    `primary` is in `in_sync`. Each change of the record raises `epoch`, so an epoch belongs to one primary. A segment
+    without such a record is closed and has the uploaded rows.
     """
 
     epoch: int
@@ -162,14 +165,14 @@ class RangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A record that has meaning by its key alone. `of` tells people who wrote it."""
+    """A record whose key alone carries the meaning. `of` tells people who wrote it."""
 
     of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The highest version number of any table whose record is gone: a new table begins after it."""
+    """The highest version number of any table whose record was removed. The numbers of a new table begin after it."""
 
     last_number: int = 0
 
@@ -188,24 +191,24 @@ KINDS: Final[Mapping[str, type[Record]]] = {
     "reconciler": Mark,
     "forgotten": Forgotten,
 }
-"""The records by the prefix of their keys; one that does not end in a slash is the whole key."""
+"""The record types by the prefix of their keys. An entry that does not end with a slash is a whole key."""
 _ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
 
 
 def kind_of(key: str) -> str | None:
-    """The prefix of a key, if it is in KINDS; else None: another release may have more kinds."""
+    """Return the prefix of a key if it is in KINDS, else None. Other releases may have more kinds."""
     beginning = key[: key.find("/") + 1] or key
     return beginning if beginning in KINDS else None
 
 
 def to_json(record: Record) -> bytes:
-    """A record as the database holds it."""
+    """Return a record in the form stored in the database."""
     found: bytes = _ADAPTERS[type(record)].dump_json(record, exclude_defaults=True)
     return found
 
 
 def from_json(key: str, text: bytes) -> Record | None:
-    """Read the record of a key; None if its kind is unknown. Unknown members are ignored.
+    """Parse the record of a key. Returns None if its kind is unknown. Unknown members are ignored.
 
     Raises ValueError (pydantic's) if the text is not such a record.
     """
@@ -218,9 +221,9 @@ def from_json(key: str, text: bytes) -> Record | None:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All records at one moment, `revision`, which only rises.
+    """All records at one moment. `revision` never decreases.
 
-    `revisions` has, for each key, the revision that last wrote it: a change names those it depends on.
+    `revisions` has the revision that last wrote each key, so that a change can name the ones it depends on.
     """
 
     revision: int = 0
@@ -234,19 +237,19 @@ class Catalogue:
     ranges: Mapping[str, RangeRecord] = field(default_factory=dict)
     """The open ranges, by the names of their segments on shards."""
     reconciler: Mark | None = None
-    """The leading reconciler, None if there is none. Its fence is the revision that wrote the record."""
+    """The leading reconciler, or None. Its fence is the revision that wrote the record."""
     forgotten: Forgotten = Forgotten()
     revisions: Mapping[str, int] = field(default_factory=dict)
 
     def record_of(self, name: str) -> NameRecord[Version]:
-        """The versions, or the alias, of a name."""
+        """Return the versions or the alias of a name."""
         table = self.tables.get(name)
         versions = () if table is None else table.versions
         return NameRecord(name, versions, self._aliases_by_name.get(name, ()), self.aliases.get(name))
 
     @cached_property
     def _aliases_by_name(self) -> Mapping[str, list[Alias]]:
-        """The aliases of the versions of each name."""
+        """The aliases that point to versions of each name."""
         found: dict[str, list[Alias]] = {}
         for _, alias in sorted(self.aliases.items()):
             found.setdefault(alias.name, []).append(alias)
@@ -255,11 +258,11 @@ class Catalogue:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the catalogue that is made as a whole or not at all.
+    """A change of the catalogue, made atomically.
 
-    `puts` has new records by key, None to remove the key; etcd removes those in `leased` when the process that made the
-    change has been silent for long. The change is made only if no key of `puts`, none in `unchanged`, and none with a
-    prefix in `no_newer`, has been written since the catalogue that it was computed from.
+    `puts` has new records by key, or None to remove the key. etcd removes the keys in `leased` when the process that
+    made the change has been silent for too long. The change is made only if no key in `puts` or `unchanged`, and no key
+    with a prefix in `no_newer`, has been written since the catalogue from which it was computed.
     """
 
     puts: Mapping[str, Record | None] = field(default_factory=dict)
@@ -269,7 +272,7 @@ class Change:
 
 
 class TooLarge(Exception):
-    """A change has more bytes or records than the database accepts at once; nothing of it is made."""
+    """A change has more bytes or records than the database accepts in one transaction. Nothing was written."""
 
 
 _FOLDERS: Final = {
@@ -283,9 +286,10 @@ _SETS: Final = {"alive/": "alive", "drained/": "drained"}
 
 
 def updated(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[bytes, int] | None]) -> Catalogue:
-    """The catalogue at `revision`, with the records written since by key: the record and its revision, None if removed.
+    """Return the catalogue at `revision`, with the records written since.
 
-    Raises OSError for an unreadable record: leaving it out would mean that it does not exist.
+    `written` has each record and its revision by key, or None if the key was removed. Raises OSError for an unreadable
+    record, because leaving it out would mean that it does not exist.
     """
     revisions = dict(catalogue.revisions)
     changed: dict[str, Any] = {}

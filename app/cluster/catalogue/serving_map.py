@@ -1,4 +1,4 @@
-"""The map that a router serves by, made from the catalogue; unchanged parts are reused from the map before."""
+"""Build a router's shard map from the catalogue, reusing unchanged parts of the previous map."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.cluster.shard_map import Primary, Replica, RowRange, ShardedTable, Shar
 
 
 class ServingMap:
-    """Makes the map of each catalogue in turn; `of` rebuilds only the tables that have changed since the last one."""
+    """Builds the map of each catalogue in turn. Only the tables that have changed since the last one are rebuilt."""
 
     def __init__(self) -> None:
         self._tables: Mapping[str, Table] = {}
@@ -20,7 +20,7 @@ class ServingMap:
         self._made = ShardMap()
 
     def of(self, catalogue: Catalogue) -> ShardMap:
-        """The map of a catalogue; its generation is the catalogue's revision."""
+        """Return the map of a catalogue. Its generation is the catalogue's revision."""
         addresses = {node: one.address for node, one in catalogue.nodes.items()}
         if (addresses, catalogue.options.replicas) != (self._addresses, self._replicas):
             self._tables = {}
@@ -41,7 +41,7 @@ class ServingMap:
 
 
 def _contents_of_changed(before: Mapping[str, RangeRecord], after: Mapping[str, RangeRecord]) -> Collection[str]:
-    """The content ids of ranges whose records differ."""
+    """Return the content ids of ranges whose records differ."""
     if before is after:
         return ()
     return {
@@ -68,7 +68,7 @@ def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str
         nodes, primary = one.nodes, None
         behind: tuple[str, ...] = ()
         if record is not None:
-            # A shard that has left the in-sync set, or is unknown, is not asked.
+            # Shards that have left the in-sync set, or are unknown, get no requests.
             nodes = tuple(node for node in record.in_sync if node in one.nodes)
             primary = Primary(record.primary, addresses.get(record.primary, ""), record.epoch)
             behind = tuple(sorted(set(one.nodes) - set(nodes)))
@@ -89,5 +89,5 @@ def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str
 
 
 def _replicas(nodes: Iterable[str], addresses: Mapping[str, str]) -> Iterable[Replica]:
-    """One replica for each shard with a known address."""
+    """Return a replica for each shard with a known address."""
     return (Replica(addresses[node], node) for node in sorted(nodes) if node in addresses)

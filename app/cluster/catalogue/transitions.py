@@ -1,7 +1,7 @@
-"""The changes of the catalogue: pure functions from a catalogue to the records to write, or a GatherError.
+"""The changes of the catalogue: pure functions that return the records to write, or raise GatherError.
 
-Each change names the records it depends on: it is made only if they are unchanged when it is committed. A transition
-returns None if its outcome is already there, so it may be repeated. `app.catalogue` has the rules of names.
+Each change names the records it depends on, and is made only if those are unchanged when it is committed. A transition
+returns None if its outcome already holds, so it may be repeated. `app.catalogue` has the rules of names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.errors import GatherError
 from app.tensors.tensor_name import check_new_name, split_reference
 
 REMEMBERED: Final = 10_000
-"""Tables without a version whose records are kept: those that lost theirs last."""
+"""Number of tables without versions whose records are kept; those that lost their last version most recently."""
 _FORGOTTEN_AT_ONCE: Final = 100
 
 
@@ -46,11 +46,12 @@ def begin_upload(
     replicas: int | None = None,
     router: str = "",
 ) -> Change | None:
-    """Place the segments of a new version on shards: a record under a lease, so that nobody drops the written rows.
+    """Place the segments of a new version on shards.
 
-    `parts` are the segments, without their shards. `replicas` is the upload's request; otherwise the table and then the
-    options decide. It depends on the table's record: a copy that arrives after the version was published does not bring
-    the record back.
+    The record is under a lease, and protects the written rows from being dropped. `parts` are the segments without
+    their shards. `replicas` is the upload's request; without it, the table and then the options decide. The change
+    depends on the table's record, so that a duplicate request that arrives after publication does not restore the
+    upload's record.
     """
     if content_id in catalogue.uploads:
         return None
@@ -72,7 +73,7 @@ def begin_upload(
 def move_upload(
     catalogue: Catalogue, content_id: str, start: int, old: str, avoid: Collection[str] = ()
 ) -> Change | None:
-    """Give the segment of an upload that begins at `start` a shard in place of `old` that is not in `avoid`."""
+    """Move the segment of an upload that begins at `start` from shard `old` to one that is not in `avoid`."""
     upload = catalogue.uploads.get(content_id)
     if upload is None:
         raise unavailable("the upload has ended: etcd did not hear from its router for too long")
@@ -98,10 +99,10 @@ def publish(
     replicas: int | None = None,
     conditions: Conditions = ALWAYS,
 ) -> Change | None:
-    """Make an upload the current version of its table, with the next number (`version.number` is not read).
+    """Make an upload the current version of its table, with the next number (`version.number` is ignored).
 
-    Its segments are complete on all their shards, with their digests. `versions.replaced` says which versions are
-    removed. `replicas`, if given, is the table's from now on. Raises name_conflict, precondition_failed and
+    Its segments must be complete on all their shards and have their digests. `versions.replaced` decides which versions
+    are removed. `replicas`, if given, becomes the table's. Raises name_conflict, precondition_failed and
     shard_unavailable.
     """
     known, own = catalogue.tables.get(table), catalogue.record_of(table)
@@ -132,7 +133,7 @@ def publish(
 
 
 def end_upload(catalogue: Catalogue, content_id: str) -> Change | None:
-    """Give up an upload: its written rows are dropped."""
+    """Give up an upload. Its rows are then dropped."""
     if content_id not in catalogue.uploads:
         return None
     return Change({f"uploads/{content_id}": None})
@@ -142,7 +143,7 @@ def end_upload(catalogue: Catalogue, content_id: str) -> Change | None:
 
 
 def remove_versions(catalogue: Catalogue, reference: str, conditions: Conditions = ALWAYS) -> Change:
-    """Remove one version of a table, or all. Raises what `versions.removed` raises."""
+    """Remove one version of a table, or all versions. Raises the errors of `versions.removed`."""
     name = split_reference(reference)[0]
     going = versions.removed(catalogue.record_of(name), reference, conditions, lambda one: one.etag)
     table = catalogue.tables[name]
@@ -152,23 +153,23 @@ def remove_versions(catalogue: Catalogue, reference: str, conditions: Conditions
 
 
 def put_aliases(made: Iterable[Alias]) -> Change | None:
-    """Write aliases, all or none, as `aliases.moved` has computed them from a catalogue.
+    """Write aliases, all or none, as computed from a catalogue by `aliases.moved`.
 
-    All tables must be unchanged, including those without a version, because etcd limits the keys that a transaction
-    compares.
+    The change depends on all tables, including those without versions, because etcd limits the number of keys that a
+    transaction compares.
     """
     changed: dict[str, Record | None] = {f"aliases/{one.alias}": one for one in made}
     return Change(changed, frozenset({"forgotten"}), no_newer=("tables/",)) if changed else None
 
 
 def remove_alias(catalogue: Catalogue, alias: str, conditions: Conditions = ALWAYS) -> Change:
-    """Remove an alias. Raises what `aliases.removed_alias` raises."""
+    """Remove an alias. Raises the errors of `aliases.removed_alias`."""
     aliases.removed_alias(catalogue.record_of(alias), conditions)
     return Change({f"aliases/{alias}": None})
 
 
 def set_replicas(catalogue: Catalogue, name: str, replicas: int) -> Change | None:
-    """Set on how many shards each segment of a table is kept. Raises name_conflict and tensor_not_found."""
+    """Set the desired number of shards for each segment of a table. Raises name_conflict and tensor_not_found."""
     own = catalogue.record_of(name)
     versions.check_new_version(own)
     if own.current is None:
@@ -183,7 +184,7 @@ def set_replicas(catalogue: Catalogue, name: str, replicas: int) -> Change | Non
 
 
 def set_options(catalogue: Catalogue, new: Options, given: Mapping[str, Any]) -> Change | None:
-    """Set the given options. If the catalogue has none yet, the others are those of `new`."""
+    """Set the given options. If the catalogue has no options yet, the others are taken from `new`."""
     is_first = "options" not in catalogue.revisions
     options = replace(new if is_first else catalogue.options, **given)
     return Change({"options": options}) if is_first or options != catalogue.options else None
@@ -196,7 +197,7 @@ def drain(catalogue: Catalogue, node: str, by: str = "") -> Change | None:
 
 
 def undrain(catalogue: Catalogue, node: str) -> Change | None:
-    """Let a shard take segments again."""
+    """Let a shard receive segments again."""
     _check_node(catalogue, node)
     return Change({f"drained/{node}": None}) if node in catalogue.drained else None
 
@@ -204,8 +205,8 @@ def undrain(catalogue: Catalogue, node: str) -> Change | None:
 def forget_node(catalogue: Catalogue, node: str) -> Change | None:
     """Remove the records of a shard that will not come back. If it does, it registers itself again.
 
-    It depends on all tables, ranges and uploads: another running shard has each segment that is listed on this one, and
-    each range that this one is in sync with.
+    The change depends on all tables, ranges and uploads. Another running shard must have each segment that is listed on
+    this one, and be in sync with each range that this one is in sync with.
     """
     if node not in catalogue.nodes:
         return None
@@ -225,7 +226,7 @@ def forget_node(catalogue: Catalogue, node: str) -> Change | None:
 
 
 def lose(catalogue: Catalogue, node: str) -> Change | None:
-    """Count a shard as lost before its lease ends: its machine is known to be gone."""
+    """Count a shard as lost before its lease ends, because its machine is known to be gone."""
     return Change({f"alive/{node}": None}) if node in catalogue.alive else None
 
 
@@ -233,25 +234,25 @@ def lose(catalogue: Catalogue, node: str) -> Change | None:
 
 
 def segment_bounds(rows: int, ranges: int) -> list[tuple[int, int]]:
-    """`rows` cut into `ranges` segments whose sizes differ by at most one; fewer if there are fewer rows."""
+    """Divide `rows` into `ranges` segments whose sizes differ by at most one; into fewer if there are fewer rows."""
     ranges = min(ranges, rows)
     return [(number * rows // ranges, (number + 1) * rows // ranges) for number in range(ranges)]
 
 
 def synced_nodes(catalogue: Catalogue, version: Version, segment: Segment) -> tuple[str, ...]:
-    """The shards with the current rows of a segment: for an open range, those in sync."""
+    """Return the shards with the current rows of a segment; for an open range, those in sync."""
     opened = catalogue.ranges.get(version.tensor(segment))
     return segment.nodes if opened is None else opened.in_sync
 
 
 def replicas_of(catalogue: Catalogue, table: Table | None) -> int:
-    """The wanted number of shards for each segment of a table."""
+    """Return the desired number of shards for each segment of a table."""
     own = None if table is None else table.replicas
     return catalogue.options.replicas if own is None else own
 
 
 def used_bytes(catalogue: Catalogue) -> dict[str, int]:
-    """Bytes that tables and uploads have, or will have, on each shard."""
+    """Return the bytes that tables and uploads have, or will have, on each shard."""
     used = dict.fromkeys(catalogue.nodes, 0)
     segments = [one for upload in catalogue.uploads.values() for one in upload.segments]
     for table in catalogue.tables.values():
@@ -264,7 +265,7 @@ def used_bytes(catalogue: Catalogue) -> dict[str, int]:
 
 
 def free_bytes(catalogue: Catalogue) -> dict[str, int]:
-    """Bytes that each running shard may still get, unless it is drained."""
+    """Return the free bytes of each running shard that is not drained."""
     used = used_bytes(catalogue)
     return {
         node: one.capacity - used[node]
@@ -274,7 +275,7 @@ def free_bytes(catalogue: Catalogue) -> dict[str, int]:
 
 
 def zones_of(catalogue: Catalogue) -> Mapping[str, str]:
-    """The zone of each shard."""
+    """Return the zone of each shard."""
     return {node: one.zone for node, one in catalogue.nodes.items()}
 
 
@@ -282,7 +283,7 @@ def zones_of(catalogue: Catalogue) -> Mapping[str, str]:
 
 
 def unavailable(detail: str) -> GatherError:
-    """shard_unavailable for a change of the catalogue."""
+    """Return shard_unavailable for a change of the catalogue."""
     return GatherError("shard_unavailable", detail, hint="Send the request again after 1 s.", retry_after=1)
 
 
@@ -293,7 +294,7 @@ def _check_node(catalogue: Catalogue, node: str) -> None:
 
 
 def _forget(catalogue: Catalogue) -> dict[str, Record | None]:
-    """The changes that forget the oldest tables without a version, if there are more than REMEMBERED."""
+    """Return the changes that remove the oldest tables without versions, if there are more than REMEMBERED."""
     gone = [name for name, table in catalogue.tables.items() if not table.versions]
     if len(gone) < REMEMBERED:
         return {}

@@ -1,4 +1,4 @@
-"""Calls to the catalogue from a reconciler's event loop."""
+"""Call the catalogue from a reconciler's event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from app.cluster.catalogue.records import Catalogue
 
 
 class CatalogueCalls:
-    """A client of the catalogue for an event loop. `taken` is called, on the loop, for newer catalogues."""
+    """A client of the catalogue for an event loop.
+
+    `taken` is called in the loop whenever there is a newer catalogue.
+    """
 
     def __init__(self, database: Database) -> None:
         self._loop = asyncio.get_running_loop()
@@ -23,7 +26,7 @@ class CatalogueCalls:
         Thread(target=self._client.watch, args=(self._stop,), name="watch", daemon=True).start()
 
     def _take(self, _: Catalogue) -> None:
-        with suppress(RuntimeError):  # the loop is closed
+        with suppress(RuntimeError):  # raised if the loop is closed
             self._loop.call_soon_threadsafe(self.taken)
 
     @property
@@ -32,13 +35,13 @@ class CatalogueCalls:
         return self._client.catalogue
 
     async def refresh(self) -> Catalogue:
-        """A catalogue that is no older than this call. Raises OSError."""
+        """Return a catalogue that is at least as new as this call. Raises OSError."""
         return await asyncio.to_thread(self._client.refresh)
 
     async def transact(self, transition: Transition) -> None:
-        """Make a change, see `CatalogueClient.transact`."""
+        """Change the catalogue; see `CatalogueClient.transact`."""
         await asyncio.to_thread(self._client.transact, transition)
 
     def close(self) -> None:
-        """Take no newer catalogues any more."""
+        """Stop following the catalogue."""
         self._stop.set()

@@ -1,4 +1,4 @@
-"""The status of a cluster, for people: its shards, and their segments."""
+"""Describe the status of a cluster for people: its shards and their segments."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from app.cluster.reconciler.cluster_view import HeldSegment
 
 
 def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> dict[str, Any]:
-    """The shards and tables of a cluster, as plain values.
+    """Return the shards and tables of a cluster as plain values.
 
-    `held` has the segment list of each shard that answered. A shard is `lost` if it does not run, and `draining` if it
-    gives up its segments. A replica is `whole` if its shard lists it. An open range has its `primary`, the replicas
-    `in_sync` and the `epoch`.
+    `held` has the segment list of each shard that responded. A shard is `lost` if it is not running, and `draining` if
+    it is giving up its segments. A replica is `whole` if its shard lists it. An open range also has its `primary`, the
+    replicas `in_sync` and the `epoch`.
     """
     used = used_bytes(catalogue)
     return {
@@ -67,7 +67,7 @@ def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]
 
 
 def state_of(node: str, catalogue: Catalogue) -> str:
-    """Whether a shard is serving, draining or lost."""
+    """Return the state of a shard: serving, draining or lost."""
     if node not in catalogue.alive:
         return "lost"
     return "draining" if node in catalogue.drained else "serving"
@@ -81,9 +81,9 @@ def _opened(catalogue: Catalogue, tensor: str) -> dict[str, Any]:
 
 
 def living_replicas(one: Listed, catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> int:
-    """Number of running shards with a segment: for an open range, those in sync.
+    """Return the number of running shards that have a segment, or for an open range, that are in sync.
 
-    For a shard that did not answer, the catalogue counts.
+    If a shard did not respond, the catalogue's list is trusted.
     """
     nodes = one.segment.nodes if one.opened is None else one.opened.in_sync
     living = [node for node in nodes if node in catalogue.alive]

@@ -1,4 +1,4 @@
-"""What a reconciler knows of its cluster: the catalogue, and the segments of each listed shard."""
+"""A reconciler's view of its cluster: the catalogue, and the segments of each shard that was listed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class HeldSegment:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The complete segments of a shard, by name, from a list that showed it the fence `fence`.
+    """The complete segments of a shard, by name, from a list that was requested with the fence `fence`.
 
-    `revision` is that of a catalogue that was read before the list: a segment that was published later may be missing.
+    `revision` is the revision of a catalogue read before the list, so a segment published later may be missing.
     """
 
     fence: int
@@ -34,19 +34,19 @@ class Holding:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The catalogue, and the segments of the shards that were listed with the fence `fence`."""
+    """The catalogue, and the segments of the shards that were listed."""
 
     catalogue: Catalogue
     holdings: Mapping[str, Holding]
 
     @cached_property
     def fence(self) -> int:
-        """The fencing token of the leading reconciler, 0 if there is none."""
+        """The fencing token of the leading reconciler, or 0 if there is none."""
         return self.catalogue.revisions.get("reconciler", 0)
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, HeldSegment]]:
-        """The segments of each running shard that was listed with the fence."""
+        """The segments of each running shard that was listed with the current fence."""
         return {
             node: holding.segments
             for node, holding in self.holdings.items()
@@ -65,7 +65,7 @@ class ClusterView:
 
     @cached_property
     def wanted(self) -> frozenset[tuple[str, str]]:
-        """Shards and the segments that tables or uploads list on them."""
+        """All pairs of shard and segment that tables or uploads list."""
         found = {(node, one.tensor) for one in self.segments for node in one.segment.nodes}
         for content_id, upload in self.catalogue.uploads.items():
             for segment in upload.segments:
@@ -74,7 +74,7 @@ class ClusterView:
 
     @cached_property
     def used(self) -> Mapping[str, int]:
-        """The bytes of rows on each shard, including the open ranges that it will copy."""
+        """Bytes of rows on each shard, including open ranges that it has yet to copy."""
         found = dict.fromkeys(self.catalogue.nodes, 0)
         for one in self.segments:
             for node in self.whole(one) if one.opened is None else one.segment.nodes:
@@ -82,31 +82,31 @@ class ClusterView:
         return found
 
     def room(self) -> dict[str, int]:
-        """Free bytes of each shard that is known and not drained."""
+        """Return the free bytes of each shard that is in `known` and not drained."""
         return {node: free for node, free in free_bytes(self.catalogue).items() if node in self.known}
 
     def has(self, node: str, tensor: str, sha256: str) -> bool:
-        """Whether a known shard has a complete segment with this digest."""
+        """Return whether a known shard has a complete segment with this digest."""
         found = self.known.get(node, {}).get(tensor)
         return found is not None and sha256 in ("", found.sha256)
 
     def whole(self, one: Listed) -> tuple[str, ...]:
-        """The shards that have a segment complete: for an open range, those in sync."""
+        """Return the shards that have a complete copy of a segment; for an open range, only those in sync."""
         if one.opened is not None:
             own = (node for node in one.segment.nodes if node in one.opened.in_sync)
             return tuple(node for node in own if self.has(node, one.tensor, ""))
         return tuple(node for node in one.segment.nodes if self.has(node, one.tensor, one.segment.sha256))
 
     def lacks(self, node: str, one: Listed) -> bool:
-        """Whether a shard that the catalogue lists a segment on has lost it."""
+        """Return whether a shard has lost a segment that the catalogue lists on it."""
         listed_at = self.catalogue.revisions.get(f"tables/{one.table}", 0)
         is_listed = node in self.known and self.holdings[node].revision >= listed_at
         return is_listed and not self.has(node, one.tensor, one.segment.sha256)
 
     def is_alive(self, node: str) -> bool:
-        """Whether a shard runs."""
+        """Return whether a shard is running."""
         return node in self.catalogue.alive and node in self.catalogue.nodes
 
     def is_leaving(self, node: str) -> bool:
-        """Whether a shard is lost or drained, so that other shards must get its segments."""
+        """Return whether a shard is lost or drained, so that its segments must move to other shards."""
         return not self.is_alive(node) or node in self.catalogue.drained

@@ -1,12 +1,14 @@
-"""Failover of open ranges. It runs beside the rounds, which take seconds, because a range without a primary refuses.
+"""Failover of open ranges. It runs concurrently with the rounds, because a round takes seconds, and a range without a
+primary refuses scatters.
 
-A shard counts as lost when its lease has ended, 15 s after its last sign, or sooner if its process is gone: its address
-has refused every connection for GONE_AFTER_S. A refusal comes from a running machine without a listener; a shard that
-is slow, stopped or cut off does not refuse, and keeps its ranges until its lease ends.
+A shard counts as lost when its lease has expired, 15 s after its last renewal. It counts as lost earlier if its process
+is gone, that is, if its address has refused every connection for GONE_AFTER_S. Only a running machine without a
+listener refuses connections. A shard that is slow, suspended or cut off does not refuse them, and keeps its ranges
+until its lease expires.
 
-Correctness does not depend on this. A shard that was wrongly taken for lost is fenced like any other: the new primary
-has every acknowledged record, and refuses older epochs. A mistake costs one change of primary and one catch-up. The
-lease itself stays: no rows are copied for a shard that is only restarted.
+Correctness does not depend on this decision. A shard that is wrongly considered lost is fenced like any other: the new
+primary has every acknowledged record and refuses older epochs. A mistake costs one change of primary and one catch-up.
+The lease is not revoked, so no rows are copied for a shard that merely restarts.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from app.cluster.reconciler.shard_calls import ShardCalls
 from app.errors import GatherError
 
 PROBE_S: Final = 0.5
-"""Seconds between connections to the shards of open ranges."""
+"""Seconds between connection attempts to the shards of open ranges."""
 GONE_AFTER_S: Final = 1.0
 logger = logging.getLogger("gathernd")
 
 
 class Failover:
-    """Gives ranges a new primary while its reconciler is the leader, which `is_in_office` reads from a catalogue."""
+    """Gives ranges a new primary while its reconciler is the leader. `is_in_office` tells that from a catalogue."""
 
     def __init__(
         self, catalogues: CatalogueCalls, shards: ShardCalls, is_in_office: Callable[[Catalogue], bool]
@@ -42,13 +44,13 @@ class Failover:
         self._is_in_office = is_in_office
         self._wake = asyncio.Event()
         self._refused_since: dict[str, float] = {}
-        """Since when a shard has refused each connection."""
+        """Since when each shard has refused every connection."""
         self._gone: frozenset[str] = frozenset()
         self.count = 0
-        """Ranges that were given a new primary."""
+        """Number of times that a range was given a new primary."""
 
     def wake(self) -> None:
-        """Check at once: the catalogue has changed."""
+        """Check immediately, because the catalogue has changed."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -76,7 +78,7 @@ class Failover:
                     await self._wake.wait()
 
     async def _probe(self, catalogue: Catalogue, nodes: Collection[str]) -> None:
-        """Connect to these shards, and record which are gone."""
+        """Connect to these shards and record which are gone."""
         now = asyncio.get_running_loop().time()
         refused = await asyncio.gather(*(self._shards.refuses(catalogue, node) for node in nodes))
         refusing = [node for node, is_so in zip(nodes, refused, strict=True) if is_so]
@@ -84,7 +86,7 @@ class Failover:
         self._gone = frozenset(node for node in refusing if now - self._refused_since[node] >= GONE_AFTER_S)
 
     async def _fail_over(self, catalogue: Catalogue) -> None:
-        """Give all ranges with a lost primary a new one, if possible."""
+        """Give all ranges whose primary is lost a new one, if possible."""
         lost = {one.primary for one in catalogue.ranges.values()} - self._running(catalogue)
         made = in_office(lambda catalogue: fail_over(catalogue, self._gone), self._is_in_office)
         moved = len(catalogue.ranges) if lost else 0
@@ -107,7 +109,7 @@ class Failover:
 
 
 def in_office(transition: Transition, is_in_office: Callable[[Catalogue], bool]) -> Transition:
-    """A transition of a reconciler, made only while it is the leader."""
+    """Restrict a transition to catalogues in which this reconciler is the leader."""
 
     def judged(catalogue: Catalogue) -> Change | None:
         change = transition(catalogue) if is_in_office(catalogue) else None
@@ -117,5 +119,5 @@ def in_office(transition: Transition, is_in_office: Callable[[Catalogue], bool])
 
 
 def _watched(catalogue: Catalogue) -> set[str]:
-    """The shards that are in sync with an open range."""
+    """Return the shards that are in sync with an open range."""
     return {node for one in catalogue.ranges.values() for node in one.in_sync if node in catalogue.nodes}

@@ -1,4 +1,4 @@
-"""The metrics of a reconciler, at /metrics of a separate port. They are computed when Prometheus asks."""
+"""The metrics of a reconciler, served at /metrics on a port of their own and computed for each scrape."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COUNTERS: Final = {
     "lists_failed": ("gathernd_reconciler_lists_failed", "Requests for a shard's segment list that got no answer."),
     "flips": ("gathernd_reconciler_flips", "Moves that are recorded in the catalogue."),
 }
-"""By the fields of `Counts`."""
+"""Name and help by field of `Counts`."""
 SERIES: Final = frozenset(
     [name for name, _ in (IN_OFFICE, SHORT, UNREACHABLE, PULLS, OLDEST, ALIVE, USED, CAPACITY)]
     + [name for name, _ in (OPEN, OPEN_BELOW, OPEN_SHORT)]
@@ -67,7 +67,7 @@ class ReconcilerMetrics(Collector):
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
-        """The current values."""
+        """Yield the current values."""
         view, pulling = self._reconciler.view, list(self._reconciler.pulling.values())
         yield GaugeMetricFamily(*IN_OFFICE, value=float(view is not None))
         yield GaugeMetricFamily(*PULLS, value=len(pulling))
@@ -99,7 +99,7 @@ class ReconcilerMetrics(Collector):
 
 
 def serve_metrics(reconciler: Reconciler, host: str, port: int) -> Callable[[], None]:
-    """Serve the metrics from a separate thread; returns a function that ends it."""
+    """Serve the metrics from a thread. Returns a function that stops it."""
     registry = CollectorRegistry()
     registry.register(ReconcilerMetrics(reconciler))
     server, thread = start_http_server(port, host, registry)

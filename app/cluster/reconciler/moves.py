@@ -1,7 +1,7 @@
-"""Moves: a segment of the catalogue, the parts that will replace it, and the copies that must be complete first.
+"""Moves: a segment in the catalogue, the parts that will replace it, and the copies that must be complete first.
 
-A replica on another shard, one more or one fewer replica, a segment split in two: each is a move. A move of an open
-range has no copies: the catalogue lists a shard before it has the rows, and the shard counts once it is in sync.
+Moves place a replica on another shard, add or remove one, or split a segment in two. A move of an open range has no
+copies: the catalogue lists a shard before it has the rows, and the shard counts once it is in sync.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from app.cluster.catalogue.ranges import without
 from app.cluster.catalogue.records import Catalogue, Change, Record, Segment, Table
 
 AT_ONCE: Final = 50
-"""Moves per change of the catalogue: each compares a table and a range, and etcd takes 128 of them by default."""
+"""Maximum number of moves per transaction.
+
+Each compares a table and a range, and etcd's default limit is 128 operations.
+"""
 Reason: TypeAlias = Literal["restore", "replace", "add", "remove", "spread", "split", "even out"]
-"""Why a segment moves: its shard has lost it; its shard is lost or drained; there are too few or too many replicas; two
-are in one zone; it is too large; other shards hold less.
+"""Why a segment moves, in order: its shard has lost it; its shard is lost or drained; there are too few replicas; there
+are too many; two replicas are in one zone; it is too large; other shards hold less.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A part that `node` must have complete before the catalogue lists it there."""
+    """A part that `node` must hold complete before the catalogue lists it there."""
 
     node: str
     part: Segment
@@ -32,7 +35,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`parts` replace a segment once all `copies` are complete. `leaving` gives it up, "" if no shard does."""
+    """Replacement of a segment by `parts` once all `copies` are complete.
+
+    `leaving` is the shard that gives it up, or "".
+    """
 
     of: Listed
     reason: Reason
@@ -42,39 +48,39 @@ class Move:
 
     @property
     def changes_catalogue(self) -> bool:
-        """Whether there is something to flip; there is not if a shard only restores what it has lost."""
+        """Whether the catalogue changes. It does not if a shard only restores what it has lost."""
         return self.parts != (self.of.segment,)
 
 
 def replaced(one: Listed, old: str, new: str, reason: Reason) -> Move:
-    """A move of a replica from shard `old` to shard `new`."""
+    """Return a move of a replica from shard `old` to shard `new`."""
     nodes = tuple(new if node == old else node for node in one.segment.nodes)
     part = replace(one.segment, nodes=nodes)
     return Move(one, reason, (part,), (Copy(new, part),), old)
 
 
 def added(one: Listed, new: str, reason: Reason = "add") -> Move:
-    """A move that adds a replica."""
+    """Return a move that adds a replica."""
     part = replace(one.segment, nodes=(*one.segment.nodes, new))
     return Move(one, reason, (part,), (Copy(new, part),) if one.opened is None else ())
 
 
 def removed(one: Listed, old: str) -> Move:
-    """A move that removes a replica."""
+    """Return a move that removes a replica."""
     part = replace(one.segment, nodes=tuple(node for node in one.segment.nodes if node != old))
     return Move(one, "remove", (part,), leaving=old)
 
 
 def restored(one: Listed, node: str) -> Move:
-    """A move that restores on a shard what the catalogue lists there."""
+    """Return a move that restores on a shard what the catalogue lists there."""
     return Move(one, "restore", (one.segment,), (Copy(node, one.segment),))
 
 
 def flip(catalogue: Catalogue, moves: Sequence[Move]) -> Change | None:
-    """Replace each segment by the parts of its move, if the catalogue still has exactly the segment that was moved.
+    """Replace each segment with the parts of its move, if the catalogue still has exactly the same segment.
 
-    A shard that leaves an open range is no longer in sync. Moves of a closed range are not made once it is open.
-    Returns None if there is nothing to change.
+    A shard that leaves an open range is removed from its in-sync set. A move planned for a closed range is skipped once
+    the range is open. Returns None if nothing changes.
     """
     tables: dict[str, Table] = {}
     ranges: dict[str, Record] = {}

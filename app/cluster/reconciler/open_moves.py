@@ -1,8 +1,8 @@
-"""The moves of ranges that take scatters: what is uploaded tells nothing of their rows, so they go by who is in sync.
+"""Plan the moves of open ranges. The uploaded digests say nothing about their current rows, so the in-sync sets decide.
 
-A shard is added to the list of a segment first; it then copies the rows by itself and joins. A shard is taken off the
-list, and out of the replicas in sync, once enough others are in sync. So a move is two: an addition, and a removal.
-Each is chosen anew in each round from the catalogue alone. Ranges that take scatters are not cut in two.
+To move a replica, a new shard is first added to the segment's list; it then copies the rows by itself and joins. Once
+enough others are in sync, the old shard is removed from the list and from the in-sync set. So a move takes two steps,
+an addition and a removal. Each round chooses them anew from the catalogue alone. Open ranges are never split.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from app.cluster.reconciler.moves import Move, added, removed
 
 JOIN_S: Final = 120.0
 SLOWEST: Final = 5 << 20
-"""Bytes a second: a shard may take JOIN_S seconds to join, and the time for the size at this rate."""
+"""Bytes per second. A shard may take JOIN_S seconds to join, plus the time for the range's size at this rate."""
 
 
 class Joining:
-    """Since when shards that run have been listed without being in sync, while there was a primary to copy from."""
+    """Records since when running shards have been listed and not in sync, although there is a primary to copy from."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], float] = {}
 
     def note(self, view: ClusterView, now: float) -> None:
-        """Take in what the catalogue says now."""
+        """Update the records from the current catalogue."""
         waiting = {
             (node, one.tensor)
             for one in view.segments
@@ -39,7 +39,7 @@ class Joining:
         self._since = {each: self._since.get(each, now) for each in waiting}
 
     def late(self, one: Listed, now: float) -> set[str]:
-        """The shards of a segment that have not joined in time."""
+        """Return the shards of a segment that have not joined in time."""
         patience = JOIN_S + one.segment.size / SLOWEST
         nodes = one.segment.nodes
         return {node for node in nodes if now - self._since.get((node, one.tensor), now) > patience}
@@ -48,9 +48,9 @@ class Joining:
 def needed_move(
     one: Listed, record: RangeRecord, late: Collection[str], able: Mapping[str, int], view: ClusterView
 ) -> Move | None:
-    """The move that an open range needs first, None if it is well or has to wait.
+    """Return the most urgent move of an open range, or None if it needs none or has to wait.
 
-    `able` has the room of the shards that may get it. Shards in `late` count as lost until they are in sync.
+    `able` has the free bytes of the shards that may receive it. Shards in `late` count as lost until they are in sync.
     """
     nodes, replicas = one.segment.nodes, one.replicas
     staying = [node for node in nodes if not view.is_leaving(node) and node not in late]
@@ -76,12 +76,15 @@ def needed_move(
 
 
 def is_settled(one: Listed, view: ClusterView) -> bool:
-    """Whether an open range has just the replicas that it is to have, all of them in sync."""
+    """Return whether an open range has exactly the required number of replicas, all of them in sync."""
     return len(one.segment.nodes) == one.replicas and set(view.whole(one)) == set(one.segment.nodes)
 
 
 def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
-    """How many shards that run copy the rows of an open range. One that is late copies nothing: it may be full."""
+    """Return the number of copies of open ranges that running shards are making.
+
+    A late shard does not count: it may be full.
+    """
     return sum(
         node in view.known and one.tensor not in view.known[node]
         for one in view.segments
@@ -91,7 +94,9 @@ def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
 
 
 def lost_rows(view: ClusterView) -> dict[str, str]:
-    """By open range a shard that is in sync by the catalogue, though a later list shows that it has lost its rows."""
+    """Return, by open range, a shard listed as in sync that has lost its rows, according to a list newer than the
+    record.
+    """
     return {
         one.tensor: node
         for one in view.segments
@@ -104,5 +109,5 @@ def lost_rows(view: ClusterView) -> dict[str, str]:
 
 
 def _crowds(node: str, nodes: Collection[str], view: ClusterView) -> int:
-    """How many replicas share a zone because of the one on `node`."""
+    """Return the number of replicas that share a zone with the one on `node`."""
     return crowding(nodes, view.zones) - crowding([other for other in nodes if other != node], view.zones)

@@ -1,17 +1,17 @@
-"""Decide what a reconciler has shards do, from the catalogue and from what they hold. Nothing here does any I/O.
+"""Decide what a reconciler orders from shards, based on the catalogue and the segments they hold. Does no I/O.
 
-A `Planner` is one reconciler's memory: the moves that it has begun, and since when segments are unwanted. `plan` is
-called once in each round, with what that round's lists have found, and returns the pulls that are to be under way, the
-drops to ask for, and the moves to flip. Three rules keep what the catalogue lists whole; docs/cluster-protocol.md says
-why they suffice:
+A `Planner` is the memory of one reconciler: the moves it has begun, and since when segments have been unwanted. `plan`
+is called once per round with the results of that round's lists. It returns the pulls that should be running, the drops
+to request, and the moves to flip. Three rules protect what the catalogue lists; docs/cluster-protocol.md shows why they
+suffice:
 
-- A list counts if it showed the shard this reconciler's fence, and if it began after each earlier drop was answered. A
-  drop without an answer is followed by a new fence. The catalogue is read after the lists.
-- A move is flipped only if such lists have all its copies whole.
-- A segment is dropped only where neither the catalogue nor a move that is under way wants it; and if the catalogue
-  lists it elsewhere, only once one of those shards has it whole.
+- A list counts if it was requested with this reconciler's fence and began after every earlier drop was answered. A drop
+  without an answer is followed by a new fence. The catalogue is read after the lists.
+- A move is flipped only if such lists show all its copies as complete.
+- A segment is dropped only if neither the catalogue nor a running move wants it there. If the catalogue lists it on
+  other shards, one of those must have it complete.
 
-Ranges that take scatters have rules of their own, in `open_moves`.
+Open ranges have rules of their own, in `open_moves`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from app.cluster.shard.pull_order import PullOrder, PullSource
 
 COPIES_AT_ONCE: Final = 4
 DROP_AFTER_S: Final = 5.0
-"""Seconds that an unwanted segment stays, for requests that began with an older catalogue."""
+"""Seconds that an unwanted segment is kept for requests that began with an older catalogue."""
 AGAIN_AFTER_S: Final = 5.0
-"""Seconds until a failed copy is tried again on the same shard."""
+"""Seconds until a failed copy is retried on the same shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """An order for `node` to pull the segment `tensor`; its fence is filled in when it is sent."""
+    """An order for `node` to pull the segment `tensor`. Its fence is set when it is sent."""
 
     node: str
     tensor: str
@@ -56,30 +56,30 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The actions to take. Running pulls that are not in `pulls` are to be cancelled."""
+    """The actions to take. Running pulls that are not in `pulls` must be cancelled."""
 
     pulls: tuple[Pull, ...] = ()
     drops: tuple[Drop, ...] = ()
     flips: tuple[Move, ...] = ()
     lost_rows: Mapping[str, str] = field(default_factory=dict)
-    """By open range, a shard that must leave the in-sync set because it has lost its rows."""
+    """For each open range, a shard that must leave the in-sync set because it has lost its rows."""
 
 
 @dataclass
 class Planner:
-    """What a reconciler has begun; see the module."""
+    """The moves that a reconciler has begun; see the module."""
 
     copies_at_once: int = COPIES_AT_ONCE
     drop_after: float = DROP_AFTER_S
     moves: dict[str, Move] = field(default_factory=dict)
-    """By the name of the segment that moves."""
+    """Moves by the name of the moved segment."""
     _joining: Joining = field(default_factory=Joining)
     _unwanted_since: dict[Drop, float] = field(default_factory=dict)
     _not_before: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When a failed copy may be tried again, by shard and segment."""
+    """When a failed copy may be retried, by shard and segment."""
 
     def plan(self, view: ClusterView, now: float) -> Plan:
-        """The actions to take now. `now` is in seconds and only rises."""
+        """Return the actions to take now. `now` is in seconds of a monotonic clock."""
         self._not_before = {copy: at for copy, at in self._not_before.items() if at > now}
         self._joining.note(view, now)
         self._choose_moves(view, now)
@@ -99,11 +99,11 @@ class Planner:
         )
 
     def is_ready(self, move: Move, view: ClusterView) -> bool:
-        """Whether all copies of a move are complete, so that the catalogue may list them."""
+        """Return whether all copies of a move are complete, so that the catalogue may list them."""
         return all(is_whole(copy, move, view) for copy in move.copies)
 
     def pull_failed(self, node: str, tensor: str, now: float) -> None:
-        """A shard could not pull a segment: plan the move again, on another shard if there is one."""
+        """Record that a shard could not pull a segment. The move is planned again, on another shard if possible."""
         self._not_before[node, tensor] = now + AGAIN_AFTER_S
         for name, move in list(self.moves.items()):
             if any((copy.node, _name(move, copy.part)) == (node, tensor) for copy in move.copies):
@@ -130,7 +130,7 @@ class Planner:
             self.moves[evening.of.tensor] = evening
 
     def _needed(self, one: Listed, view: ClusterView, free: Mapping[str, int], now: float) -> Move | None:
-        """The move that a segment needs most, None if it needs none."""
+        """Return the most urgent move of a segment, or None if it needs none."""
         able = {node: room for node, room in free.items() if self._may_copy(node, one.tensor)}
         if one.opened is not None:
             if one.opened.epoch == PROPOSED and not view.whole(one) and (back := self._restore(one, view)) is not None:
@@ -157,12 +157,12 @@ class Planner:
         return self._spread(one, view, able)
 
     def _restore(self, one: Listed, view: ClusterView) -> Move | None:
-        """A move that restores the uploaded rows on a shard: as long as no primary has begun, none has changed."""
+        """Return a move that restores uploaded rows on a shard. Until a primary has begun, the rows are unchanged."""
         lacking = (node for node in one.segment.nodes if view.lacks(node, one) and self._may_copy(node, one.tensor))
         return next((restored(one, node) for node in lacking), None)
 
     def _spread(self, one: Listed, view: ClusterView, able: Mapping[str, int]) -> Move | None:
-        """A move that takes one of two replicas out of a zone that has both."""
+        """Return a move that takes one of two replicas out of a zone that has both, or None."""
         nodes = one.segment.nodes
         crowded = crowding(nodes, view.zones)
         for node in reversed(nodes) if crowded else ():
@@ -173,7 +173,7 @@ class Planner:
         return None
 
     def _split(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
-        """A move that splits a segment in two, on its shards as far as they have room for both."""
+        """Return a move that splits a segment in two, or None. Parts stay on the segment's shards where both fit."""
         middle = (one.segment.start + one.segment.stop) // 2
         left = dict(free)
         parts = []
@@ -242,7 +242,7 @@ class Planner:
 
 
 def _crowded_by(node: str, nodes: Collection[str], zones: Mapping[str, str]) -> int:
-    """Number of replicas that share a zone with the one on `node`."""
+    """Return the number of replicas that share a zone with the one on `node`."""
     return crowding(nodes, zones) - crowding(_others(nodes, node), zones)
 
 
@@ -273,7 +273,7 @@ def _take_room_for_open(free: dict[str, int], move: Move) -> int:
 
 
 def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
-    """Whether a running move still has its reason, and its shards may still take their copies."""
+    """Return whether a running move still has its reason, and its shards may still receive their copies."""
     if now_listed.segment != move.of.segment or now_listed.opened is not None:
         return False  # moves of open ranges are chosen again in each round
     if move.reason == "restore":
@@ -286,13 +286,16 @@ def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
         case "add":
             return len(move.of.segment.nodes) < now_listed.replicas
         case "remove":
-            return False  # it has no copies: if it is still needed, it is chosen again
+            return False  # it has no copies; if it is still needed, it is chosen again
         case _:
             return True
 
 
 def _pull(move: Move, copy: Copy, others: Collection[str], view: ClusterView) -> Pull:
-    """The order for a copy: from shards that have the segment complete, then from others, then from the origin."""
+    """Return the order for a copy.
+
+    Sources are shards that have the segment complete, then other shards, then the origin.
+    """
     one, part = move.of, _with_digest(move, copy.part, view)
     whole = view.whole(one)
     nodes = [*whole, *(node for node in one.segment.nodes if node not in whole), *others]
@@ -322,12 +325,12 @@ def _pull(move: Move, copy: Copy, others: Collection[str], view: ClusterView) ->
 
 
 def is_whole(copy: Copy, move: Move, view: ClusterView) -> bool:
-    """Whether the shard of a copy has it."""
+    """Return whether the copy is complete on its shard."""
     return view.has(copy.node, _name(move, copy.part), _with_digest(move, copy.part, view).sha256)
 
 
 def _with_digest(move: Move, part: Segment, view: ClusterView) -> Segment:
-    """A part with size and digest. Those of a half come from the first shard that has it complete."""
+    """Return a part with its size and digest. For a half, they come from the first shard that has it complete."""
     if part.sha256:
         return part
     name = _name(move, part)

@@ -1,10 +1,11 @@
 """Run a reconciler: elections, rounds of lists, and the pulls, drops and flips that its planner decides.
 
-Several may run, and one is the leader: the one whose identity is in the record `reconciler`, under its lease. The
-revision that wrote the record is its fence. A round lists the segments of all shards, then reads the catalogue, and
-carries out the plan. A round begins when the catalogue has changed, when a pull has ended, and every few seconds. It
-ends when all drops are answered. If a drop or a flip gets no answer, the next round begins with a new fence. `Failover`
-runs beside the rounds.
+Several reconcilers may run, and one is the leader: the one whose identity is in the record `reconciler`, under its
+lease. The revision that wrote the record is its fence.
+
+A round lists the segments of all shards, then reads the catalogue, and executes the plan. It begins when the catalogue
+has changed, when a pull has ended, and every few seconds. It ends when all drops are answered. If a drop or a flip gets
+no answer, the next round begins with a new fence. `Failover` runs concurrently with the rounds.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from app.cluster.reconciler.shard_calls import ShardCalls, ShardFailed
 from app.errors import GatherError
 
 ROUND_S: Final = 3.0
-"""Seconds after which a round begins without a change."""
+"""Seconds after which a round begins even without a change."""
 REST: Final = 4.0
-"""The pause after a round as a multiple of its duration, at most MOST_REST_S: lists of many segments are expensive."""
+"""The pause after a round as a multiple of the round's duration, at most MOST_REST_S, because lists of many segments
+are expensive.
+"""
 LEAST_REST_S: Final = 0.1
 MOST_REST_S: Final = 5.0
 logger = logging.getLogger("gathernd")
@@ -41,7 +44,7 @@ logger = logging.getLogger("gathernd")
 
 @dataclass
 class Counts:
-    """Counts of a reconciler since it began, for its metrics."""
+    """Counts of a reconciler since its start, for its metrics."""
 
     pulls: int = 0
     pulls_failed: int = 0
@@ -53,7 +56,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class RunningPull:
-    """A pull that was ordered at `begun`, by the clock of the event loop."""
+    """A running pull; `begun` is when it was ordered, by the event loop's clock."""
 
     pull: Pull
     begun: float
@@ -62,24 +65,24 @@ class RunningPull:
 
 @dataclass
 class Reconciler:
-    """One reconciler. Its public fields are its state, for metrics."""
+    """One reconciler. Its public fields expose its state to the metrics."""
 
     catalogues: CatalogueCalls
     shards: ShardCalls
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}-{secrets.token_hex(8)}")
-    """Unique among all reconcilers that ever ran."""
+    """Unique among all reconcilers, past and present."""
     planner: Callable[[], Planner] = Planner
     counts: Counts = field(default_factory=Counts)
     pulling: dict[tuple[str, str], RunningPull] = field(default_factory=dict)
-    """By shard and segment."""
+    """Running pulls, by shard and segment."""
     view: ClusterView | None = None
-    """The view of this reconciler's last round, None while it is not the leader."""
+    """The view of this reconciler's last round, or None while it is not the leader."""
 
     def __post_init__(self) -> None:
         self._planner = self.planner()
         self._fence = 0
         self._renew = False
-        """Whether a drop or a flip without an answer may still be carried out: a new fence rules it out."""
+        """Whether a drop or flip without an answer may still be executed. A new fence prevents that."""
         self._wake = asyncio.Event()
         self.failover = Failover(self.catalogues, self.shards, lambda catalogue: self._is_mine(catalogue, self._fence))
         self.catalogues.taken = self._taken
@@ -101,7 +104,7 @@ class Reconciler:
                     logger.warning("a reconciler round failed: %s", error)
                 await asyncio.sleep(min(max(REST * (_now() - begun), LEAST_REST_S), MOST_REST_S))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(ROUND_S):  # `wait_for` may swallow that it is cancelled
+                    async with asyncio.timeout(ROUND_S):  # `wait_for` may swallow a cancellation
                         await self._wake.wait()
         finally:
             failing_over.cancel()
@@ -138,8 +141,9 @@ class Reconciler:
         return node, Holding(fence, catalogue.revision, held)
 
     async def _flip(self, moves: tuple[Move, ...], fence: int) -> None:
-        """Write the segments of these moves into the catalogue. Does nothing for a former leader: the next round
-        notices.
+        """Write the segments of these moves into the catalogue.
+
+        A former leader writes nothing, and notices in its next round.
         """
         try:
             await self.catalogues.transact(
@@ -151,7 +155,7 @@ class Reconciler:
         self.counts.flips += len(moves)
 
     async def _keep_ranges(self, lost: Mapping[str, str], fence: int) -> None:
-        """Take shards that have lost their rows out of open ranges, and close the ranges of removed versions."""
+        """Remove shards that have lost their rows from open ranges, and close the ranges of removed versions."""
         for tensor, node in lost.items():
             leaving = partial(lose_rows, tensor=tensor, node=node)
             if leaving(self.catalogues.catalogue) is not None:
@@ -165,7 +169,7 @@ class Reconciler:
         await self.catalogues.transact(in_office(transition, lambda catalogue: self._is_mine(catalogue, fence)))
 
     def _start_pulls(self, pulls: tuple[Pull, ...]) -> None:
-        """Run exactly these pulls."""
+        """Start and cancel pulls so that exactly these run."""
         wanted = {(one.node, one.tensor): one for one in pulls}
         for known, running in list(self.pulling.items()):
             if known not in wanted:
@@ -196,11 +200,12 @@ class Reconciler:
             logger.warning("%s has not dropped %s: %s", drop.node, drop.tensor, failed)
             self._renew = self._renew or not failed.is_over
 
-    # The office
+    # Leadership
 
     async def _take_office(self) -> bool:
-        """Become the leader if there is none, or again for a new fence. Returns whether this
-        reconciler is the leader.
+        """Become the leader if there is none, or again to get a new fence.
+
+        Returns whether this reconciler is the leader.
         """
         if self.catalogues.catalogue.reconciler is None or self._renew:
             await self.catalogues.transact(self._election)
@@ -212,7 +217,7 @@ class Reconciler:
         if fence != self._fence:
             logger.info("this reconciler is the leader, with fencing token %d", fence)
             self._fence, self._renew = fence, False
-            self.failover.wake()  # when the catalogue changed, this was not known yet
+            self.failover.wake()  # the fence was not known yet when the catalogue changed
         return True
 
     def _election(self, catalogue: Catalogue) -> Change | None:
@@ -226,7 +231,7 @@ class Reconciler:
         return catalogue.reconciler == Mark(self.identity) and catalogue.revisions["reconciler"] == fence
 
     def _leave(self) -> None:
-        """Drop everything begun as the leader."""
+        """Give up everything that was begun as the leader."""
         if self._fence:
             logger.info("out of office")
         for running in self.pulling.values():

@@ -1,4 +1,4 @@
-"""The process of a reconciler: its loop, its signals and the port of its metrics."""
+"""The process of a reconciler: its event loop, its signals and its metrics port."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def reconcile(
     metrics: tuple[str, int] | None = None,
     planner: Callable[[], Planner] = Planner,
 ) -> None:
-    """Run a reconciler until SIGINT or SIGTERM, with its metrics at /metrics of a separate host and port.
+    """Run a reconciler until SIGINT or SIGTERM, with metrics at /metrics on the given host and port.
 
-    Another reconciler then takes over at once, because the lease of `database` is given back.
+    The lease of `database` is released at the end, so another reconciler takes over immediately.
     """
     try:
         asyncio.run(_until_signalled(database, tls, metrics, planner))

@@ -1,6 +1,6 @@
 """A reconciler's calls to shards over HTTP: list, pull and drop segments.
 
-Each request names its shard: another shard at the address refuses it.
+Each request names its shard, so that another shard at the same address refuses it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LIST_S: Final = 5.0
 DROP_S: Final = 5.0
 PULL_S: Final = 60.0
 SLOWEST: Final = 5 << 20
-"""Bytes per second: a pull may take PULL_S seconds, and the time for its size at this rate."""
+"""Bytes per second. A pull may take PULL_S seconds, plus the time for its size at this rate."""
 UNKNOWN_SIZE: Final = 1 << 34
-"""Bytes that a pull counts as if its size is unknown."""
+"""Assumed bytes of a pull whose size is unknown."""
 
 
 class ShardFailed(Exception):
-    """A shard did not do what it was asked. `is_over` says that it will not do it later either."""
+    """A shard failed to do what was requested. `is_over` means that it will not do it later either."""
 
     def __init__(self, detail: str, *, is_over: bool) -> None:
         super().__init__(detail)
@@ -41,7 +41,7 @@ class ShardFailed(Exception):
 
 
 class ShardCalls:
-    """Connections to shards, over TLS if `tls` is given. Methods raise ShardFailed."""
+    """Connections to shards, over TLS if `tls` is given. Methods may raise ShardFailed."""
 
     def __init__(self, tls: SSLContext | None = None) -> None:
         self._scheme = "http" if tls is None else "https"
@@ -60,7 +60,10 @@ class ShardCalls:
         await self._http.aclose()
 
     async def list(self, catalogue: Catalogue, node: str, fence: int | None = None) -> Mapping[str, HeldSegment]:
-        """List the complete segments of a shard. With a fence it refuses orders with a lower one from then on."""
+        """List the complete segments of a shard.
+
+        With a fence, the shard refuses orders with a lower one from then on.
+        """
         answer = await self._ask("GET", catalogue, node, "", LIST_S, fence)
         try:
             return {one["tensor"]: HeldSegment(one["size"], one["sha256"]) for one in answer.json()["segments"]}
@@ -78,7 +81,7 @@ class ShardCalls:
         await self._ask("DELETE", catalogue, drop.node, drop.tensor, DROP_S, fence)
 
     async def refuses(self, catalogue: Catalogue, node: str) -> bool:
-        """Whether the address of a shard refuses connections: nothing listens there."""
+        """Return whether a shard's address refuses connections, because nothing listens there."""
         host, _, port = catalogue.nodes[node].address.rpartition(":")
         try:
             async with asyncio.timeout(REFUSAL_S):
@@ -116,13 +119,13 @@ class ShardCalls:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ShardFailed(f"{address}: {str(error) or type(error).__name__}", is_over=False) from None
         if not answer.is_success:
-            is_over = not answer.is_server_error  # what has failed there may still be running there
+            is_over = not answer.is_server_error  # after a server error, the request may still be executing
             raise ShardFailed(f"{address}: status {answer.status_code}: {answer.text[:300]}", is_over=is_over)
         return answer
 
 
 async def list_shards(catalogue: Catalogue, tls: SSLContext | None) -> dict[str, Mapping[str, HeldSegment]]:
-    """The complete segments of the running shards; shards that do not answer are left out."""
+    """Return the complete segments of all running shards that respond."""
     async with ShardCalls(tls) as shards:
 
         async def held(node: str) -> Mapping[str, HeldSegment] | None:

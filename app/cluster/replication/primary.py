@@ -1,6 +1,4 @@
-"""What a primary may do, and when its shipped records are committed. Every decision is made within
-the tensor's lock.
-"""
+"""What a primary may do, and when its records are committed. All decisions are made with the tensor's lock held."""
 
 from __future__ import annotations
 
@@ -12,11 +10,11 @@ from typing import Final, Protocol, TypeAlias
 from app.cluster.replication.replica import Append, AppendAnswer, Appended, ReplicaState, Why
 
 SHIP_S: Final = 2.0
-"""Seconds that a replica has to answer before it leaves the range."""
+"""A replica that has not responded after this many seconds leaves the in-sync set."""
 FIRST_TERM: Final = 2
-"""The epoch at which a range has its first primary. Before, the catalogue has only proposed one (see `ranges`)."""
+"""The epoch of a range's first primary. At lower epochs the catalogue has only proposed one (see `ranges`)."""
 NOTICE_S: Final = 5.0
-"""Seconds that a replica has to apply committed records before it leaves the range."""
+"""A replica that has not applied committed records after this many seconds leaves the in-sync set."""
 
 
 class Members(Protocol):
@@ -31,28 +29,32 @@ class Members(Protocol):
 
 
 class Standing(StrEnum):
-    """What a shard may do with a range, by the catalogue that it knows."""
+    """What a shard may do with a range, according to the catalogue that it knows."""
 
     NOT_PRIMARY = "not_primary"
-    """It refuses scatters: another shard is the primary, or it has seen a higher epoch than that of its own term."""
+    """Another shard is the primary, so this one refuses scatters."""
     NO_ROWS = "no_rows"
-    """It is the primary and has lost its rows. It asks the catalogue for another primary (`lose_rows`)."""
+    """It is the primary but has lost its rows. It asks the catalogue for another primary (`lose_rows`)."""
     RAISE_RECORD = "raise_record"
-    """Its own epoch is ahead. It raises the record in the catalogue to it (`raise_epoch`), and checks again."""
+    """Its own epoch is higher than the catalogue's.
+
+    It raises the epoch in the catalogue (`raise_epoch`) and checks again.
+    """
     BEGIN = "begin"
-    """The range was opened and has had no primary yet. It makes epoch FIRST_TERM its own, durably, and checks again."""
+    """The range is open but has had no primary yet. It sets its own epoch to FIRST_TERM, durably, and checks again."""
     RAISE_OWN = "raise_own"
-    """The record is ahead: it makes that epoch its own, durably, and checks again."""
+    """The catalogue's epoch is higher. It sets its own epoch to that, durably, and checks again."""
     RESOLVE = "resolve"
-    """It ships its tail, or an empty message if it has none, before anything else."""
+    """It must first ship its tail, or an empty message if it has none."""
     READY = "ready"
     """It may create records, let replicas join, and answer callers."""
 
 
 def standing(members: Members | None, node: str, state: ReplicaState | None, resolved: int) -> Standing:
-    """What `node` may do. `resolved` is the epoch at which it last committed all of its tail, 0 since its start.
+    """Return what `node` may do. `resolved` is the epoch at which it last committed its whole tail, or 0 since its
+    start.
 
-    It need not be durable or shared by processes: resolving again is harmless.
+    `resolved` need not be durable or shared between processes, because resolving again is harmless.
     """
     if members is None or members.primary != node:
         return Standing.NOT_PRIMARY
@@ -66,17 +68,19 @@ def standing(members: Members | None, node: str, state: ReplicaState | None, res
 
 
 def may_acknowledge(members: Members, min_in_sync: int) -> bool:
-    """Whether a committed scatter may be acknowledged, also a repeated one.
+    """Return whether a committed scatter may be acknowledged, even a repeated one.
 
-    Checked before a record is created, and again when it is committed, by the record of the range at that moment.
+    This is checked before a record is created and again once it is committed, each time with the range's current record
+    in the catalogue.
     """
     return len(members.in_sync) >= min_in_sync
 
 
 def append_of(state: ReplicaState, after: int, epochs: tuple[int, ...]) -> Append:
-    """The message with the records after the sequence `after`, whose epochs are `epochs`, from a primary's log.
+    """Return the message with the records after the sequence `after`, which have `epochs`, from a primary's log.
 
-    `state` is that of the primary within the lock. `after` is its `applied`, or what the receiver has.
+    `state` is the primary's state, read with the lock held. `after` is its `applied`, or the last sequence that the
+    receiver has.
     """
     return Append(state.epoch, after, state.epoch_of(after), state.applied, state.last, epochs)
 
@@ -86,21 +90,21 @@ def append_of(state: ReplicaState, after: int, epochs: tuple[int, ...]) -> Appen
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Every in-sync replica has the records: apply them, then answer and tell the replicas."""
+    """Every in-sync replica has the records. Apply them, then answer the callers and notify the replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Continue when an answer arrives, at `until` at the latest."""
+    """Continue when a response arrives, or at `until` at the latest."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Take these nodes out of `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to `changed`.
+    """Remove these nodes from `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to `changed`.
 
-    Until that is done they count. If the outcome is unknown, read the catalogue and pass on its record.
+    They count until that is done. If the outcome is unknown, read the catalogue and pass on its record.
     """
 
     nodes: frozenset[str]
@@ -108,17 +112,18 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """It is no longer the primary, or not at this epoch: the records stay a tail, with an unknown outcome for their
-    callers.
+    """This shard is no longer the primary, or no longer at this epoch.
+
+    The records stay in the tail, and their callers get an unknown outcome.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A replica has applied records that the primary lacks: the primary's rows are an older copy that was restored.
+    """A replica has applied records that the primary lacks, so the primary's rows were restored from an older copy.
 
-    They count as lost (`lose_rows`). Otherwise the primary would give new records the same numbers, and replicas would
-    take them for theirs.
+    They count as lost (`lose_rows`). Otherwise the primary would reuse the sequences for new records, and replicas
+    would take those for the ones they have.
     """
 
 
@@ -127,11 +132,11 @@ Step: TypeAlias = Committed | Wait | Leave | Stop | Behind
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """All records up to `end` on their way from the primary `node` to the in-sync replicas. Begun with `begin_round`.
+    """The shipping of all records up to `end` from the primary `node` to the in-sync replicas; see `begin_round`.
 
-    `first_epoch` is the epoch at which it began, and `epoch` that of the newest known record of the range. The primary
-    makes `epoch` its own, durably, before it sends more. `matched` is the sequence up to which each replica has
-    reported the primary's log.
+    `first_epoch` is the epoch at which the round began, and `epoch` that of the newest known catalogue record. The
+    primary sets its own epoch to `epoch`, durably, before it sends more. `matched` is the sequence up to which each
+    replica has reported to have the primary's log.
     """
 
     node: str
@@ -146,9 +151,12 @@ class Round:
     is_behind: bool = False
 
     def answered(self, replica: str, answer: AppendAnswer) -> Round:
-        """A replica has answered. After a refusal for a gap, send the records after its `applied`."""
+        """Return the round after a replica's answer.
+
+        If it refused because of a gap, send the records after its `applied`.
+        """
         if isinstance(answer, Appended) and answer.epoch < self.first_epoch:
-            return self  # to a message from before: it may not have been in sync
+            return self  # an answer to an earlier message, from when it may not have been in sync
         if isinstance(answer, Appended) and answer.applied > self.end:
             return replace(self, is_behind=True)
         if isinstance(answer, Appended):
@@ -158,14 +166,16 @@ class Round:
         return self if answer.why is Why.GAP else self.lost(replica)
 
     def lost(self, replica: str) -> Round:
-        """A replica cannot be reached, or cannot get the records that it lacks because the log no longer has them."""
+        """Return the round after a failure of a replica: it is unreachable, or needs records that the log no longer
+        has.
+        """
         return replace(self, failed=self.failed | {replica})
 
     def changed(self, members: Members | None) -> Round:
-        """The catalogue has this record of the range, None if it has none.
+        """Return the round with the catalogue's new record of the range, or None if there is none.
 
-        Replicas that have left do not count. If one has joined, by another process, the round is over: its records are
-        not known to be on that replica.
+        Replicas that have left no longer count. If a replica has joined through another process, the round is over,
+        because that replica may lack the round's records.
         """
         if members is not None and members.epoch <= self.epoch:
             return self
@@ -174,7 +184,7 @@ class Round:
         return replace(self, epoch=members.epoch, in_sync=members.in_sync)
 
     def step(self, now: float) -> Step:
-        """The primary's next action."""
+        """Return the primary's next step."""
         if self.is_over:
             return Stop()
         if self.is_behind:
@@ -189,7 +199,10 @@ class Round:
 
 
 def begin_round(members: Members, state: ReplicaState, now: float) -> Round:
-    """Ship everything up to the last record of the primary, at the epoch of both."""
+    """Begin a round that ships everything up to the primary's last record.
+
+    The primary and `members` share the epoch.
+    """
     return Round(members.primary, members.epoch, members.epoch, members.in_sync, state.last, now)
 
 
@@ -198,11 +211,12 @@ def begin_round(members: Members, state: ReplicaState, now: float) -> Round:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The replica `node` wants to be in sync, or to know what is committed; `state` is None if it has no rows.
+    """The request of the replica `node` to get in sync, or to learn what is committed. `state` is None if it has no
+    rows.
 
-    An in-sync replica asks after its start, and if it has had a tail for a second: after a power failure it may have
-    applied less than it had told the primary. The primary answers first, and uses `state` only if records are missing:
-    it may be older than the last round.
+    An in-sync replica asks after its start, and when it has had a tail for a second: after a power failure it may have
+    applied less than it had reported. The primary first sends what is committed, and uses `state` only if records are
+    missing, because it may be older than the last round.
     """
 
     node: str
@@ -210,34 +224,34 @@ class Join:
 
 
 class JoinAnswer(StrEnum):
-    """What a primary does with a replica that wants to join."""
+    """A primary's answer to a replica that wants to join."""
 
     NOT_READY = "not_ready"
-    """It is not the primary, or has a tail: the replica asks again, by the newest catalogue."""
+    """The shard is not the primary, or has a tail. The replica asks again, using the newest catalogue."""
     JOINED = "joined"
-    """It is in sync."""
+    """The replica is in sync."""
     LOST = "lost"
-    """It is listed as in sync and cannot catch up: it has lost records, or the log no longer has them.
+    """The replica is listed as in sync but has lost records, or needs records that the log no longer has.
 
-    It leaves (`leave_in_sync`), and asks again.
+    It leaves the in-sync set (`leave_in_sync`) and asks again.
     """
     RECORDS = "records"
-    """It gets the records after its `applied`, as an Append, and asks again."""
+    """The replica receives the records after its `applied`, as an Append, and asks again."""
     COPY = "copy"
-    """It copies the rows, by a CopyOrder."""
+    """The replica copies the rows, as a CopyOrder says."""
     ADMIT = "admit"
-    """The primary raises its own epoch by one, durably, and then lets it join in the catalogue (`join_in_sync`)."""
+    """The primary raises its own epoch by one, durably, and then adds the replica in the catalogue (`join_in_sync`)."""
 
 
 def on_join(members: Members, stands: Standing, state: ReplicaState, join: Join, log_start: int) -> JoinAnswer:
-    """Decide on a request to join. The primary's log has all records after the sequence `log_start`."""
+    """Decide on a request to join. The primary's log has all records from the sequence `log_start` + 1 on."""
     theirs = join.state
     is_ahead = theirs is not None and (theirs.epoch > state.epoch or theirs.applied > state.applied)
     if stands is not Standing.READY or is_ahead:
         return JoinAnswer.NOT_READY
     if join.node in members.in_sync:
         if theirs is None or theirs.last < state.applied or theirs.applied < log_start:
-            return JoinAnswer.LOST  # no copy: it would replace a tail that has been acknowledged
+            return JoinAnswer.LOST  # not a copy, because that would replace a tail that may have been acknowledged
         return JoinAnswer.JOINED if theirs.applied == state.applied else JoinAnswer.RECORDS
     if theirs is None or theirs.applied < log_start:
         return JoinAnswer.COPY

@@ -1,4 +1,4 @@
-"""Who may answer a read of an open range."""
+"""Decide who may answer a read of an open range."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 READ_LEASE_S: Final = 15.0
 """Seconds that a replica serves after it began to read the newest catalogue, and after a record entered its tail.
 
-No read is stale by more.
+This bounds the staleness of reads.
 """
 WAIT_S: Final = 0.1
-"""Seconds that a replica waits for the sequence that a reader requires."""
+"""Seconds that a replica waits to reach the sequence that a reader requires."""
 
 
 class Read(StrEnum):
@@ -20,22 +20,23 @@ class Read(StrEnum):
 
     SERVED = "served"
     BEHIND = "behind"
-    """It does not have the sequence that the reader has seen. It waits for WAIT_S, and then refuses."""
+    """The replica is not at the sequence that the reader has seen. It waits for WAIT_S and then refuses."""
     NOT_IN_SYNC = "not_in_sync"
     CUT_OFF = "cut_off"
-    """It has not read the catalogue for READ_LEASE_S."""
+    """The replica has not read the catalogue for READ_LEASE_S."""
     UNSETTLED = "unsettled"
-    """It has had records for READ_LEASE_S without knowing whether they are committed, or the primary has not told it
-    since its start how far the range is.
+    """The replica has had records for READ_LEASE_S without knowing whether they are committed, or the primary has not
+    reported since the replica's start what is committed.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """The state of a replica when a read arrives. Times are in seconds, of a clock that only rises.
+    """The state of a replica when a read arrives. Times are in seconds of a monotonic clock.
 
-    `confirmed` is when the read of the catalogue began that listed it as in sync. `tail_since` is when the oldest
-    record of its tail arrived; None if there is no tail, -inf while the primary has not been heard of since the start.
+    `confirmed` is when the replica began the last read of the catalogue. `is_in_sync` is what that catalogue says.
+    `tail_since` is when the oldest record of its tail arrived: None if there is no tail, and -inf if the primary has
+    not reported since the replica's start what is committed.
     """
 
     is_in_sync: bool
@@ -45,7 +46,7 @@ class Readable:
 
 
 def judge_read(replica: Readable, now: float, least: int = 0) -> Read:
-    """Decide on a read by a client who has seen the sequence `least`."""
+    """Decide on a read by a client that has seen the sequence `least`."""
     if not replica.is_in_sync:
         return Read.NOT_IN_SYNC
     if now >= replica.confirmed + READ_LEASE_S:

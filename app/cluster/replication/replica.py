@@ -1,4 +1,4 @@
-"""What a replica does with messages from its primary: decisions that the shard carries out in order."""
+"""Decide what a replica does with messages from its primary, as plans that the shard executes step by step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """The log of a replica. `epoch` is the highest one it has seen, durably.
+    """The log of a replica. `epoch` is the highest epoch it has seen, durably.
 
     `applied` is the sequence of its rows, and `tail` has the epochs of the records after it, in order. `applied_epoch`
-    is that of the record `applied`, 0 if the log no longer has it.
+    is the epoch of the record `applied`, or 0 if the log no longer has that record.
     """
 
     epoch: int = 0
@@ -22,11 +22,11 @@ class ReplicaState:
 
     @property
     def last(self) -> int:
-        """The sequence of the last record, or `applied`."""
+        """The sequence of the last record in the log, or `applied` if there is no tail."""
         return self.applied + len(self.tail)
 
     def epoch_of(self, sequence: int) -> int:
-        """The epoch of a record, 0 if unknown."""
+        """Return the epoch of a record, or 0 if unknown."""
         if sequence > self.applied:
             return self.tail[sequence - self.applied - 1]
         return self.applied_epoch if sequence == self.applied else 0
@@ -34,10 +34,10 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """From a primary at `epoch`: records to append after the record `after`, whose epoch is `after_epoch`.
+    """A message from a primary at `epoch`: append records after the record `after`, whose epoch is `after_epoch`.
 
-    `epochs` are those of the records, in order; their content travels beside. Everything up to `commit` is committed.
-    `last` is the sequence of the last record in the log of the primary.
+    `epochs` are the epochs of the new records, in order; their content is sent along with the message. All records up
+    to `commit` are committed. `last` is the sequence of the last record in the primary's log.
     """
 
     epoch: int
@@ -49,7 +49,7 @@ class Append:
 
     @property
     def end(self) -> int:
-        """The sequence of the last record in it, or `after`."""
+        """The sequence of the message's last record, or `after` if it has none."""
         return self.after + len(self.epochs)
 
 
@@ -57,16 +57,16 @@ class Why(StrEnum):
     """Why a replica refuses records."""
 
     STALE = "stale"
-    """It has seen a higher epoch: the sender is no longer the primary, or knows an old catalogue."""
+    """The replica has seen a higher epoch, so the sender is no longer the primary or knows an old catalogue."""
     GAP = "gap"
-    """It lacks the record before. The primary sends from the replica's `applied` on."""
+    """The replica lacks the preceding record. The primary sends the records after the replica's `applied`."""
     NO_ROWS = "no_rows"
-    """It lacks the rows, or they are damaged."""
+    """The replica's rows are missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The answer of a replica that refuses records. Its `epoch` counts here, too."""
+    """The answer of a replica that refuses records. The primary also takes its `epoch` into account."""
 
     why: Why
     epoch: int
@@ -75,7 +75,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer of a replica that has, durably, the same log as the primary up to `matched`."""
+    """The answer of a replica whose log, durably, equals the primary's up to `matched`."""
 
     epoch: int
     applied: int
@@ -84,10 +84,10 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """The steps of a replica, in this order, each durable before the next one; None and 0 mean: skip the step.
+    """The steps of a replica, each durable before the next one. None and 0 mean that a step is skipped.
 
-    Raise the epoch; cut the tail after `truncate_after`; append the records of the message from number `skip` on; apply
-    all records up to `commit_to`; answer.
+    In this order: raise the epoch; truncate the tail after `truncate_after`; append the message's records from number
+    `skip` on; apply all records up to `commit_to`; answer.
     """
 
     epoch: int | None
@@ -98,7 +98,7 @@ class AppendPlan:
     answer: Appended | Refused
 
     def done(self, state: ReplicaState) -> ReplicaState:
-        """The state after all steps."""
+        """Return the state after all steps."""
         tail = state.tail if self.truncate_after is None else state.tail[: self.truncate_after - state.applied]
         grown = replace(state, epoch=self.epoch or state.epoch, tail=tail + self.new)
         return grown if self.commit_to is None else applied_to(grown, self.commit_to)
@@ -108,20 +108,21 @@ AppendAnswer: TypeAlias = Appended | Refused
 
 
 def applied_to(state: ReplicaState, sequence: int) -> ReplicaState:
-    """The state after the tail is applied up to `sequence`."""
+    """Return the state after the tail has been applied up to `sequence`."""
     rest = state.tail[sequence - state.applied :]
     return ReplicaState(state.epoch, sequence, rest, state.epoch_of(sequence))
 
 
 def is_stale(own_epoch: int, epoch: int) -> bool:
-    """Whether to refuse a sender at `epoch`. It is checked before the wait for the tensor's lock,
-    and within the lock.
+    """Return whether to refuse a sender at `epoch`.
+
+    This is checked before waiting for the tensor's lock, and again with the lock held.
     """
     return epoch < own_epoch
 
 
 def on_append(state: ReplicaState | None, message: Append) -> AppendPlan:
-    """What to do with records from a primary; `state` is None if the rows are missing or damaged."""
+    """Plan the steps for records from a primary. `state` is None if the rows are missing or damaged."""
     if state is None:
         return _refusal(None, Refused(Why.NO_ROWS, 0, 0))
     if is_stale(state.epoch, message.epoch):
@@ -147,9 +148,10 @@ def on_append(state: ReplicaState | None, message: Append) -> AppendPlan:
 
 
 def _has_record_before(state: ReplicaState, message: Append) -> bool:
-    """Whether the log has the record `message.after` of the primary; what is applied is the same everywhere.
+    """Return whether the log has the primary's record `message.after`. Applied records are the same everywhere.
 
-    A record of the primary's own epoch is in its log, whether or not it still knows the epoch.
+    A record of the primary's own epoch is always in the primary's log, even if the primary no longer knows the record's
+    epoch.
     """
     if message.after <= state.applied:
         return True
@@ -159,11 +161,10 @@ def _has_record_before(state: ReplicaState, message: Append) -> bool:
 
 
 def _superseded(state: ReplicaState, message: Append) -> int | None:
-    """Where the part of the tail ends that may still be the primary's: earlier primaries' records after its log's end
-    go.
+    """Return the sequence after which the tail has only records of earlier primaries that this primary lacks, or None.
 
-    When a primary begins, it has all records of earlier epochs that it will ever have. So this also holds for messages
-    that arrive late. Records of its own epoch after the end came with a later message.
+    When a primary begins, it has all records of earlier epochs that it will ever have, so this holds even for messages
+    that arrive late. Records of its own epoch after its log's end came with a later message.
     """
     end = max(message.last, state.applied)
     return end if end < state.last and state.epoch_of(end + 1) < message.epoch else None
@@ -177,8 +178,8 @@ def _refusal(epoch: int | None, answer: Refused) -> AppendPlan:
 class CopyOrder:
     """The answer of a primary at `epoch` whose log lacks the records that a replica needs: copy the rows.
 
-    The replica makes the epoch its own, durably, before it begins to copy. `least` is the primary's applied sequence: a
-    copy of a replica that is behind is not enough.
+    The replica sets its own epoch to `epoch`, durably, before it begins to copy. `least` is the primary's applied
+    sequence; a copy from a replica that is behind it is rejected.
     """
 
     epoch: int
@@ -186,7 +187,7 @@ class CopyOrder:
 
 
 def may_adopt(state: ReplicaState | None, sequence: int, order: CopyOrder) -> bool:
-    """Whether a copy of the rows at `sequence` may replace the replica's rows; decided within the lock."""
+    """Return whether a copy of the rows at `sequence` may replace the replica's rows. Call with the lock held."""
     if sequence < order.least:
         return False
     return state is None or (state.epoch == order.epoch and sequence > state.applied)
