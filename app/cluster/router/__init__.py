@@ -1,1 +1,1 @@
-"""The router: it fetches a request's rows from the machines that hold them, and streams uploads to them."""
+"""The router: fetches a request's rows from the machines that hold them, and streams uploads to those machines."""

@@ -1,4 +1,4 @@
-"""Sends a scatter to the primary of a range, or asks how far the range is, and waits between two attempts."""
+"""Send scatters to the primaries of ranges, ask for the state of ranges, and pause between attempts."""
 
 from __future__ import annotations
 
@@ -21,40 +21,43 @@ from app.errors import Code, GatherError
 from app.telemetry.served_request import ServedRequest
 
 LATE_S: Final = 6.0
-"""Seconds that a primary may be silent: by then, replicas that do not answer have left the in-sync set."""
+"""Seconds without a response after which a primary is late.
+
+By then, unresponsive replicas have left the in-sync set.
+"""
 SLOWEST: Final = 1 << 24
-"""Bytes per second that a primary makes durable at least, on all its replicas."""
+"""Lowest rate at which a primary is expected to make data durable on all its replicas, in bytes per second."""
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
 _MOST_ANSWER: Final = 1 << 12
 _FINAL: Final[frozenset[Code]] = frozenset(
     {"invalid_field", "unsupported_dtype", "insufficient_storage", "limit_exceeded", "payload_too_large"}
 )
-"""Errors that a further attempt does not change."""
+"""Errors that a retry does not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeFailed:
-    """Why a range has not made its part, as far as is known."""
+    """Why a range has not applied its part, as far as is known."""
 
     why: str
 
 
 class Extent(NamedTuple):
-    """The number of rows of a range of a table with keys, and their sequence."""
+    """The number of rows of a range of a table with keys, and the sequence at which it has them."""
 
     sequence: int
     rows: int
 
 
 class PrimaryAsks:
-    """Calls primaries over the connections of `fetcher`, on the event loop."""
+    """Calls primaries over the connections of `fetcher`, in the event loop."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
 
     async def ask(self, one: RowRange, scatter: RangeScatter, request: ServedRequest) -> RangeScattered | RangeFailed:
-        """Send a scatter to the primary of a range once. Raises the errors that a further attempt does not change."""
+        """Send a scatter to the primary of a range, once. Raises errors that a retry does not change."""
         primary, fetcher = one.primary, self._fetcher
         assert primary is not None
         left = request.deadline - perf_counter()
@@ -83,7 +86,7 @@ class PrimaryAsks:
         return RangeFailed(f"{primary.address}: {failure.said or failure.detail}")
 
     async def sequence(self, one: RowRange, request: ServedRequest) -> int | RangeFailed:
-        """Ask the primary of a range once how many scatters the range has committed; its replicas confirm it."""
+        """Ask the primary of a range, once, for the number of committed scatters. Its replicas confirm the primary."""
         primary, fetcher = one.primary, self._fetcher
         assert primary is not None
         head = (
@@ -104,7 +107,7 @@ class PrimaryAsks:
         return found
 
     async def extent(self, one: RowRange, replica: Replica, request: ServedRequest) -> Extent | RangeFailed:
-        """Ask a replica once for the number of rows of a range that readers may know, and its sequence."""
+        """Ask a replica, once, for the number of rows of a range that readers may see, and its sequence."""
         fetcher = self._fetcher
         head = (
             b"GET /shard/ranges/%b?rows=true HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b\r\n"
@@ -145,18 +148,18 @@ class PrimaryAsks:
             raise
 
     async def newer_map(self) -> None:
-        """Switch to a newer map if there is one; waits for a second at most."""
+        """Switch to a newer map if there is one. Waits for at most a second."""
         read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._fetcher.refresh(lambda: None if read.done() else read.set_result(None))
         await read
 
     def pauses(self, deadline: float) -> Pauses:
-        """The pauses of one range until a deadline, in seconds of `perf_counter`."""
+        """Return the pauses between attempts for one range, until a deadline in seconds of `perf_counter`."""
         return Pauses(self, deadline)
 
 
 class Pauses:
-    """Pause between two attempts: read the newest map; if it says nothing new, wait."""
+    """Pauses between attempts: each reads the newest map, and waits only if that shows nothing new."""
 
     def __init__(self, asks: PrimaryAsks, deadline: float) -> None:
         self._asks = asks
@@ -164,7 +167,7 @@ class Pauses:
         self._pause = FIRST_PAUSE
 
     async def wait(self, is_new: Callable[[], bool]) -> bool:
-        """Wait for the next pause unless the newest map `is_new`. Returns False once the deadline has passed."""
+        """Pause, unless the newest map `is_new`. Returns False if the deadline has passed."""
         await self._asks.newer_map()
         left = self._deadline - perf_counter()
         if left > 0 and not is_new():
@@ -174,9 +177,9 @@ class Pauses:
 
 
 def _ignore(ask: Ask) -> None:
-    """The answer begins."""
+    """Ignore the beginning of a response."""
 
 
 def is_led_anew(one: RowRange | None, epoch: int) -> bool:
-    """Whether a range has a callable primary, at an epoch other than `epoch`; also true if the range (None) is gone."""
+    """Return whether a range has a reachable primary at an epoch other than `epoch`, or (None) no longer exists."""
     return one is None or (one.primary is not None and bool(one.primary.address) and one.primary.epoch != epoch)

@@ -27,17 +27,17 @@ from app.tensors.shape_limits import Limits
 
 _ASK_S: Final = 0.5
 _REFRESH_S: Final = 1.0
-"""Seconds that a request with an outdated map waits for a newer one, before it tries again with the current one."""
+"""Seconds that a request with an outdated map waits for a newer one before it retries with the current one."""
 _TAKE_S: Final = 10.0
 _LOOK_S: Final = 0.01
-"""Seconds between checks whether another worker has a newer map."""
+"""Seconds between checks for a newer map in other workers."""
 _WORKERS_S: Final = 2.0
-"""Seconds that a change waits for the other workers to use its map; a worker that hangs answers nobody."""
+"""Seconds that a change waits for the other workers to use its map. A worker that hangs answers no requests anyway."""
 logger = logging.getLogger("gathernd")
 
 
 class CatalogueService(RoutedTables):
-    """The tables of a cluster whose catalogue is in `database`. A map's generation is the catalogue's revision."""
+    """The tables of a cluster whose catalogue is in `database`. The generation of a map is the catalogue's revision."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class CatalogueService(RoutedTables):
         files: RouterFiles,
         counters: Counters | None = None,
     ) -> None:
-        """`counters` are shared by the workers of a router: all use the map of a change before one acknowledges it."""
+        """`counters` are shared by a router's workers, so that a change is acknowledged only once all use its map."""
         self._database = database
         self._files = files
         self._counters = counters or unshared_counters()
@@ -74,7 +74,7 @@ class CatalogueService(RoutedTables):
         while not self._closing.is_set():
             try:
                 self._client.refresh()
-                # From now on changes wait for this worker; it reads the earlier changes of others here.
+                # Changes wait for this worker from now on. Read again to get the changes that others made before.
                 found = self._client.refresh()
             except OSError as error:
                 why = str(error)
@@ -94,7 +94,7 @@ class CatalogueService(RoutedTables):
             self._watching.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_workers())
-            # Map and key come from the catalogue; of the files, only the authorities may be set.
+            # Map and key come from the catalogue; only the authorities may come from a file.
             group.create_task(self._files.watch(lambda _: None, self.fetcher.use_key, self._use_tls))
 
     async def _follow_workers(self) -> None:
@@ -108,11 +108,13 @@ class CatalogueService(RoutedTables):
                 await self._read()
 
     async def _read(self) -> None:
-        with suppress(OSError):  # the watch reports it
+        with suppress(OSError):  # `CatalogueClient.watch` reports it
             await asyncio.to_thread(self._client.refresh)
 
     def _refresh(self, then: Callable[[], None]) -> None:
-        """Read the catalogue for a request whose map is too old, and call `then`, in time or not."""
+        """Read the catalogue for a request whose map is outdated, then call `then`, at the latest after _REFRESH_S
+        seconds.
+        """
         self._refreshed.append(then)
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_all())
@@ -120,7 +122,7 @@ class CatalogueService(RoutedTables):
     async def _refresh_all(self) -> None:
         reading = asyncio.ensure_future(self._read())
         await asyncio.wait((reading,), timeout=_REFRESH_S)
-        await asyncio.sleep(0)  # what was read comes into use
+        await asyncio.sleep(0)  # let the event loop switch to the catalogue that was read
         waiting, self._refreshed = self._refreshed, []
         for then in waiting:
             then()
@@ -128,7 +130,7 @@ class CatalogueService(RoutedTables):
     # Switching to catalogues
 
     def map_of(self, catalogue: Catalogue) -> ShardMap:
-        """The map of a catalogue."""
+        """Return the map of a catalogue."""
         with self._maps_lock:
             return self._maps.of(catalogue)
 
@@ -146,17 +148,17 @@ class CatalogueService(RoutedTables):
         return self.map_of(catalogue)
 
     def _take(self, catalogue: Catalogue) -> None:
-        """Take a newer catalogue, in any thread, one after the other."""
+        """Take a newer catalogue. Called from any thread, one call at a time."""
         found = self.map_of(catalogue)
         loop = self._loop
         if loop is None:
             self._use(found, catalogue)
             return
-        with suppress(RuntimeError):  # the service ends
+        with suppress(RuntimeError):  # the service is shutting down
             loop.call_soon_threadsafe(self._use, found, catalogue)
 
     def _use(self, found: ShardMap, catalogue: Catalogue) -> None:
-        """Use the map of a catalogue, unless a newer one is in use."""
+        """Switch to the map of a catalogue, unless a newer one is in use."""
         if found.generation <= self.tables.shard_map.generation:
             return
         key = catalogue.options.key
@@ -173,7 +175,7 @@ class CatalogueService(RoutedTables):
         self.shards.use_tls(tls)
 
     async def close(self) -> None:
-        """End the watch, and close the connections to shards and etcd."""
+        """Stop watching, and close the connections to shards and etcd."""
         self._closing.set()
         self._counters.header[SlotHeader.MAP] = 0
         await super().close()

@@ -1,6 +1,6 @@
-"""Fetches the rows of requests from shards in parallel: `range_reads` decides which shard to ask.
+"""Fetch the rows of requests from shards in parallel; `range_reads` decides which shards to ask.
 
-A whole request has one future, and no task per ask: the answer of a shard continues from its connection.
+A whole request has one future, and asks have no tasks: a shard's connection calls back when its response arrives.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.buffer_type import Buffer
 
 BYTES_PER_SECOND: Final = 1 << 27
-"""Bytes per second below which a large answer of a shard counts as late."""
+"""A large response from a shard counts as late if it arrives at less than this many bytes per second."""
 BEGUN_ANEW: Final = 2
-"""How often a request begins anew if its version is removed."""
+"""How often a request is restarted if its version is removed."""
 READ_ANSWERS_S: Final = 0.001
-"""Seconds that a hedge waits for answers that arrived while the event loop was busy."""
+"""Seconds that a hedge waits for responses that arrived while the event loop was busy."""
 HEDGE_AGAIN_S: Final = 0.05
-"""Seconds before a slow read that may not be hedged is checked again."""
+"""Seconds until a slow read that may not be hedged yet is checked again."""
 
 
 @dataclass(slots=True)
 class TableReads:
-    """The ranges needed of one version of a table, by number.
+    """The ranges of one version of a table that a request needs, by number.
 
-    After the fetch, `read` has the sequence of each range of a catalogue among them, by the name of its tensor.
+    After the fetch, `read` has the sequence of each range that comes from a catalogue, by the name of its tensor.
     """
 
     resident: ShardedResident
@@ -50,9 +50,9 @@ class TableReads:
 
 
 class VersionGone(GatherError):
-    """The newest map lacks the version that was read: the request begins anew, with the version that it has.
+    """The newest map lacks the version that was read; the request is restarted with the version that the map has.
 
-    The error shard_unavailable if that happens repeatedly.
+    If that happens repeatedly, the error shard_unavailable is returned.
     """
 
     def __init__(self, one: TableReads) -> None:
@@ -62,7 +62,7 @@ class VersionGone(GatherError):
 
 @dataclass(slots=True)
 class LostRange:
-    """A range for which no replica answered: the number of its read in the request, and why."""
+    """A range for which no replica responded: the number of its read in the request, the range's number, and why."""
 
     reads: int
     number: int
@@ -70,8 +70,9 @@ class LostRange:
 
 
 class RowFetcher:
-    """Fetches rows by the newest map. `late_after` is how long a shard may take to begin its answer, in seconds; `key`
-    is the API key for shards.
+    """Fetches rows by the newest map.
+
+    A shard is late if its response has not begun after `late_after` seconds. `key` is the API key for shards.
     """
 
     def __init__(self, shards: Shards, shard_map: ShardMap, late_after: float, key: str | None = None) -> None:
@@ -80,12 +81,12 @@ class RowFetcher:
         self.sequences = Sequences()
         self.late_after = late_after
         self.fields = b""
-        """Header lines of every request."""
+        """Header lines of every request to a shard."""
         self.use_key(key)
         self.refresh: Callable[[Callable[[], None]], object] = lambda then: asyncio.get_running_loop().call_soon(then)
-        """Fetch a newer map if there is one, then call the argument. A static map is always the newest."""
+        """Fetches a newer map if there is one, then calls its argument. A static map is always the newest."""
         self.handed_on: Callable[[ServedRequest], bytes] = lambda request: request.handed_on
-        """The header lines that tell a shard for which request it is called."""
+        """Returns the header lines that tell a shard on behalf of which request it is called."""
 
     def use_key(self, key: str | None) -> None:
         """Use this API key for shards from now on."""
@@ -97,16 +98,17 @@ class RowFetcher:
         self.sequences.keep_only(shard_map)
 
     def etag_of(self, resident: ShardedResident, read: Mapping[str, int] | None = None) -> str:
-        """The ETag of a table whose ranges in `read` were read; the others count as known."""
+        """Return the ETag of a table whose ranges in `read` were read; the known sequences are used for the others."""
         version = resident.version_in_map
         if not version.is_open and not self.sequences.knows(version.content_id):
             return resident.etag
         return self.sequences.etag(version, read or NOTHING_READ)
 
     async def fetch(self, wanted: Sequence[TableReads], request: ServedRequest) -> list[LostRange]:
-        """Let shards answer all requests to their sinks. Returns the ranges for which no replica answers.
+        """Send all requests to shards, whose responses go to the requests' sinks. Returns the ranges without a
+        response.
 
-        Raises deadline_exceeded, ClientGone, VersionGone, and errors of shards that concern the request.
+        Raises deadline_exceeded, ClientGone, VersionGone, and errors of shards that concern the whole request.
         """
         fetch = _Fetch(self, wanted, request)
         caller = request.caller
@@ -124,7 +126,7 @@ class RowFetcher:
         return fetch.lost
 
     def pieces(self, request: RangeRequest, one: RowRange, replica: Replica, fields: bytes) -> list[Buffer]:
-        """The bytes of a request to a replica; `fields` are further lines of its header."""
+        """Return the bytes of a request to a replica. `fields` has further header lines."""
         if replica.node:
             fields = b"%b%b: %b\r\n" % (fields, FIELD, replica.node.encode())
         head = (
@@ -143,8 +145,8 @@ class RowFetcher:
 class _Asked:
     """The target of an ask: a range of the reads at `place`.
 
-    Its answer may take `spare` seconds for its size. The read is slow at `hedge_at`. It is `in_haste` if the deadline
-    is so near that a late answer says little about the shard.
+    Its response may take `spare` extra seconds because of its size. The read is slow at `hedge_at`. It is `in_haste` if
+    the deadline is so close that a late response says little about the shard.
     """
 
     place: int
@@ -156,7 +158,10 @@ class _Asked:
 
 
 class _Fetch:
-    """The asks of one request, until all are answered, lost, or too late. One timer serves hedges and deadline."""
+    """The asks of one request, until all have been answered, lost, or are too late.
+
+    One timer serves hedges and deadline.
+    """
 
     def __init__(self, fetcher: RowFetcher, wanted: Sequence[TableReads], request: ServedRequest) -> None:
         self.fetcher = fetcher
@@ -169,7 +174,7 @@ class _Fetch:
         self.deadline = now + left
         self.timer: asyncio.TimerHandle | None = None
         self.alarm = inf
-        """When the timer fires: at the next hedge or the deadline."""
+        """When the timer fires: at the next hedge, or the deadline."""
         self.is_hedged = False
         self.fields = fetcher.fields + fetcher.handed_on(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
         self.lost: list[LostRange] = []
@@ -192,7 +197,7 @@ class _Fetch:
             self._wake_at(self.deadline)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Drop everything that is still in progress."""
         if self.timer is not None:
             self.timer.cancel()
         for timer in self.timers:
@@ -201,7 +206,7 @@ class _Fetch:
             self._drop(ask)
 
     def client_has_gone(self) -> None:
-        """The client of the request has disconnected."""
+        """Handle the disconnect of the request's client."""
         self._raise(ClientGone())
 
     def _too_late(self) -> None:
@@ -229,7 +234,7 @@ class _Fetch:
         own = action.late_at - self.loop.time()
         spare = request.answer_bytes / BYTES_PER_SECOND
         fields, check = self.fields, None
-        if replica.node and replica.etag is None:  # of a catalogue, whose ranges may be open by now
+        if replica.node and replica.etag is None:  # the range is from a catalogue, so it may have been opened since
             wanted = self.wanted[place]
             if wanted.read is None:
                 wanted.read = {}
@@ -248,7 +253,7 @@ class _Fetch:
         ask.start()
 
     def _answered(self, ask: Ask, failure: Failure | None) -> None:
-        """A shard has answered, or has failed."""
+        """Handle the response or the failure of a shard."""
         asked = self.asks.pop(ask)
         place, number, replica = asked.place, asked.number, asked.replica
         reads = self.reads[place]
@@ -270,7 +275,7 @@ class _Fetch:
         self._look(place)
 
     def _begun(self, ask: Ask) -> None:
-        """An answer begins. If its read is hedged, the other ask is dropped."""
+        """Handle the beginning of a response. If its read is hedged, drop the other ask."""
         if not self.is_hedged:
             return
         begun = self.asks[ask]
@@ -280,7 +285,7 @@ class _Fetch:
         self.reads[begun.place].begun(begun.number, begun.replica)
 
     def _drop(self, ask: Ask) -> None:
-        """Drop an ask."""
+        """Drop an ask and record how long it waited."""
         asked = self.asks.pop(ask)
         ask.drop()
         if not ask.has_begun:
@@ -295,14 +300,14 @@ class _Fetch:
         self.timer = self.loop.call_at(self.alarm, self._look_at_clock)
 
     def _look_at_clock(self) -> None:
-        """The deadline has passed, or a read is slow."""
+        """Handle the timer: the deadline has passed, or a read is slow."""
         if self.alarm >= self.deadline:
             self._too_late()
         else:
             self.timer = self.loop.call_later(READ_ANSWERS_S, self._hedge)
 
     def _hedge(self) -> None:
-        """Ask further replicas for slow reads."""
+        """Ask additional replicas for slow reads."""
         if self.future.done():
             return
         now = max(self.loop.time(), self.alarm)
@@ -326,12 +331,12 @@ class _Fetch:
 
     def _woken(self, place: int, at: float) -> None:
         if not self.future.done():
-            # The event loop's clock may be rounded down when a timer fires, to before the timer's time.
+            # When a timer fires, the event loop's clock may be rounded down to before the timer's time.
             self._do(place, self.reads[place].woken(max(self.loop.time(), at)))
             self._look(place)
 
     def _look(self, place: int) -> None:
-        """Check whether the reads at `place` are over."""
+        """Check whether the reads at `place` have ended."""
         reads = self.reads[place]
         if reads.outcome is None or self.future.done() or place in self.over:
             return

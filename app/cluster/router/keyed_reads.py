@@ -1,7 +1,7 @@
-"""Requests by key: the rows of a request's distinct keys are fetched from their shards and become a small table.
+"""Run requests by key: fetch the rows of the request's distinct keys into a small table, and use it locally.
 
-The code of one machine does the rest on the small table. It has those of the requested keys that the large table has,
-so missing keys, padding, fills and bags come out the same.
+The code for a single machine then runs on the small table. It has exactly those of the requested keys that the large
+table has, so missing keys, padding, fills and bags give the same results.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
 _KEY_BYTES: Final = 160
-"""Bytes per key, at most, besides its own bytes and the index."""
+"""Upper bound of the bytes per key, in addition to the key's own bytes and the index."""
 
 
 class FetchedKeys:
-    """The keys of the fetched rows: `app.store.TableKeys`.
+    """The keys of the fetched rows; see `app.store.TableKeys`.
 
-    `rows` has the row of each key of `column`, -1 for a key that the table lacks.
+    `rows` has the row of each key in `column`, or -1 for a key that the table lacks.
     """
 
     def __init__(self, column: KeyColumn, index: KeyIndex, rows: NDArray[np.int64], count: int) -> None:
@@ -57,15 +57,15 @@ class FetchedKeys:
 
 
 class KeyedRead:
-    """The distinct keys of a request for one table, by range, and the rows fetched for them.
+    """The distinct keys that a request looks up in one table, by range, and the rows fetched for them.
 
-    Making one takes a pass over the keys.
+    Creating one takes a pass over the keys.
     """
 
     def __init__(
         self, resident: ShardedResident, given: Sequence[Tensor], resources: ShardResources, memory: Memory
     ) -> None:
-        """`given` are all keys to look up, in the order of `numbers`."""
+        """`given` are all keys to look up; `numbers` is in their order."""
         version, dtype = resident.version_in_map, resident.tensor.dtype
         assert version.keys is not None
         self.resident = resident
@@ -76,7 +76,7 @@ class KeyedRead:
         self._index.find(column, column, first)
         distinct = np.flatnonzero(first == np.arange(len(column)))
         self.numbers = version.keys.range_numbers(column, version.first_hashes)
-        """The range of each key."""
+        """The range number of each key."""
         own = self.numbers[distinct]
         self._ordered = distinct[np.argsort(own, kind="stable")]
         self._found = np.zeros(len(distinct), np.bool_)
@@ -90,7 +90,7 @@ class KeyedRead:
         self.reads = TableReads(resident, requests)
 
     def table(self, etag: str) -> Resident:
-        """The fetched rows, as a table with keys."""
+        """Return the fetched rows as a table with keys."""
         dtype, count = self.resident.tensor.dtype, len(self._ordered)
         rows = np.full(len(self._column), -1, np.int64)
         rows[self._ordered] = np.where(self._found, np.arange(count), -1)
@@ -99,7 +99,7 @@ class KeyedRead:
         return Resident(tensor, etag, data_version=self.resident.data_version, keys=keys)
 
     def needing(self, keys: Tensor, begin: int, lost: LostRange) -> NeedingPlaces:
-        """Where a request has keys of a range: among `keys`, which begin at number `begin`."""
+        """Return where a request has keys of a lost range, among `keys`, which begin at number `begin`."""
         own = np.flatnonzero(self.numbers[begin : begin + keys.array.size] == lost.number)
         places = [
             (item, Place(keys.locate(item), coordinates(item, keys.shape), value_of(keys, item)))
@@ -111,8 +111,9 @@ class KeyedRead:
 async def fetch_tables(
     reads: Mapping[int, KeyedRead], resources: ShardResources, request: ServedRequest
 ) -> dict[int, Resident] | list[LostRange]:
-    """Fetch all rows. Returns the tables, or the ranges for which no replica answers; `reads` of
-    these count in order.
+    """Fetch all rows. Returns the tables, or the ranges for which no replica responded.
+
+    `LostRange.reads` is then the position in `reads`.
     """
     wanted = [one.reads for one in reads.values()]
     lost = await resources.fetcher.fetch(wanted, request) if any(one.requests for one in wanted) else []
@@ -122,7 +123,7 @@ async def fetch_tables(
 
 
 def bytes_to_read(given: Iterable[Tensor]) -> int:
-    """Bytes that a `KeyedRead` takes besides the rows."""
+    """Return an upper bound of the bytes that a `KeyedRead` uses in addition to the rows."""
     size = 0
     for one in given:
         count = one.array.size
@@ -132,7 +133,7 @@ def bytes_to_read(given: Iterable[Tensor]) -> int:
 
 
 def row_key(row: NamedRow | None, dtype: str) -> list[Tensor]:
-    """The key with which a request names a row, if it names one. Raises value_not_representable."""
+    """Return the key with which a request names a row, if any. Raises value_not_representable."""
     return [] if row is None or row.key is None else [row.key.item(DTYPES[dtype])]
 
 
@@ -143,7 +144,7 @@ def check_by_key(row: NamedRow | None, name: str) -> None:
 
 
 def check_keyed(resident: Resident, by_key: ByKey | None, name: str, indices: Tensor) -> None:
-    """Raise not_implemented if rows are named by position in a table that is placed by keys."""
+    """Raise not_implemented if a request names rows by position in a table that places rows by key."""
     if not isinstance(resident, ShardedResident) or resident.keys is None:
         return
     if by_key is None:

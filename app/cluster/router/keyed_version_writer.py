@@ -1,6 +1,6 @@
-"""Writes a version of a table with keys: each row goes to the range of its key's hash while the rows stream in.
+"""Write a version of a table with keys: each row goes to the range of its key's hash, as the rows stream in.
 
-A shard gets a segment as a separate table with keys, as safetensors: the keys first, then the rows, both in upload
+A shard receives a segment as a separate table with keys, as safetensors: first the keys, then the rows, both in upload
 order. The keys are read from their file whenever they are needed, a slice at a time.
 """
 
@@ -31,13 +31,13 @@ from app.tensors.keys_spec import KeysSpec
 
 _KEYS_AT_ONCE: Final = 1 << 15
 _STRINGS_AT_ONCE: Final = 1 << 20
-"""Bytes of strings."""
+"""Bytes of strings in a slice."""
 _LONG_ROW: Final = 1 << 16
-"""Rows of at least this many bytes are sent on as they arrive; shorter ones are first sorted by range."""
+"""Rows of at least this many bytes are sent as they arrive; shorter ones are first sorted by range."""
 
 
 class KeyedVersionWriter(VersionWriter):
-    """One version with keys in progress; see `VersionWriter`. `column` are its keys, one for each row."""
+    """One version with keys in progress; see `VersionWriter`. `column` has the keys, one for each row."""
 
     keys: KeyPlacement
 
@@ -53,7 +53,7 @@ class KeyedVersionWriter(VersionWriter):
         uploads: RunningUploads,
         replicas: int | None = None,
     ) -> None:
-        """Place the segments. Raises what `transitions.begin_upload` raises."""
+        """Place the segments. Raises the errors of `transitions.begin_upload`."""
         self.keys = keys
         self._column = column
         self._row = row = prod(shape[1:]) * dtype.item_size
@@ -66,7 +66,10 @@ class KeyedVersionWriter(VersionWriter):
         super().__init__(client, access, table, dtype, shape, lambda number: number * row, uploads, replicas)
 
     def _parts(self, options: Options) -> Sequence[Segment]:
-        """Segments with equal shares of the hashes. A transition may ask again; the keys are counted once."""
+        """Return segments with equal shares of the hashes.
+
+        A transition may ask for them again, so the keys are counted only once.
+        """
         whole = KeysSpec(self._column.dtype, self._column.count, _string_bytes(self._column))
         bounds = hash_bounds(ranges_for(self._size_of(whole), options))
         if [(one.start, one.stop) for one in self._cut] != bounds:
@@ -78,12 +81,12 @@ class KeyedVersionWriter(VersionWriter):
         return self._cut
 
     def _size_of(self, keys: KeysSpec) -> int:
-        """Bytes of rows with these keys on a disk: rows, keys and index."""
+        """Return the bytes of rows with these keys on a disk: rows, keys and index."""
         of_keys = KeyLayout(keys.dtype, keys.count, keys.string_bytes).size
         return keys.count * self._row + of_keys + index_bytes(keys.count)
 
     def _counted(self, starts: NDArray[np.uint64]) -> list[KeysSpec]:
-        """The number and bytes of the keys of each range."""
+        """Return the number and bytes of the keys of each range."""
         counts, octets = np.zeros((2, len(starts)), np.int64)
         for part in _slices(self._column):
             numbers = self.keys.range_numbers(part, starts)
@@ -123,7 +126,7 @@ class KeyedVersionWriter(VersionWriter):
                 self._send(start, keys.keys.tobytes())
 
     def _send_offsets(self) -> None:
-        """Begin and end of each range's strings among their bytes."""
+        """Send the offsets of each range's strings among their bytes."""
         ends = {one.start: 0 for one in self._segments}
         for start in ends:
             self._send(start, bytes(8))
@@ -134,25 +137,28 @@ class KeyedVersionWriter(VersionWriter):
                 self._send(start, offsets.tobytes())
 
     def _by_range(self, part: KeyColumn) -> Iterator[tuple[int, KeyColumn]]:
-        """The keys of a slice by the start of their range; ranges without one are left out."""
+        """Yield the keys of a slice with the start of their range. Ranges without keys are skipped."""
         order, bounds = self._ordered(part)
         for start, begin, end in bounds:
             yield start, part.take(order[begin:end])
 
     def _ordered(self, part: KeyColumn) -> tuple[NDArray[np.int64], list[tuple[int, int, int]]]:
-        """The order of a slice's keys by range, and each non-empty range's begin and end in that order."""
+        """Return the order of a slice's keys by range, and begin and end of each non-empty range in that order."""
         numbers = self.keys.range_numbers(part, self._starts)
         ends = np.cumsum(np.bincount(numbers, minlength=len(self._starts))).tolist()
         bounds = zip((one.start for one in self._segments), [0, *ends], ends, strict=False)
         return np.argsort(numbers, kind="stable"), [one for one in bounds if one[1] < one[2]]
 
     def _send(self, start: int, piece: Buffer) -> None:
-        """Pass bytes to all shards of the segment that begins at `start`. Empty bytes would end it."""
+        """Pass bytes to all shards of the segment that begins at `start`.
+
+        Empty pieces are skipped: they would end it.
+        """
         for writer in self._writers[start] if len(piece) else ():
             writer.write(piece)
 
     def write(self, piece: Buffer) -> None:
-        """The next bytes of rows in their final form."""
+        """Write the next bytes of rows in their final form."""
         if self._row >= _LONG_ROW or not self._row:
             self._write_long(memoryview(piece).cast("B"))
             return
@@ -181,12 +187,12 @@ class KeyedVersionWriter(VersionWriter):
         self._check_all()
 
     def _check_all(self) -> None:
-        """Raise unless each segment has a shard that still accepts it."""
+        """Raise an error unless each segment has a shard that still accepts it."""
         for segment in self._segments:
             self._check(segment)
 
     def finish(self) -> None:
-        """All bytes are written: wait until each segment is complete and durable on all its shards."""
+        """Wait until each segment is complete and durable on all its shards, after all bytes were written."""
         for segment in self._segments:
             for writer in self._writers[segment.start]:
                 writer.end()
@@ -195,7 +201,7 @@ class KeyedVersionWriter(VersionWriter):
 
 
 def _slices(column: KeyColumn) -> Iterator[KeyColumn]:
-    """A column in parts with a limited number of keys, and of string bytes (or one string)."""
+    """Yield a column in slices with a bounded number of keys and of string bytes (or a single string)."""
     stop = 0
     while stop < column.count:
         start, stop = stop, min(stop + _KEYS_AT_ONCE, column.count)
@@ -207,7 +213,7 @@ def _slices(column: KeyColumn) -> Iterator[KeyColumn]:
 
 
 def _string_bytes(column: KeyColumn) -> int:
-    """The bytes of all strings; 0 for integers."""
+    """Return the bytes of all strings, or 0 for integers."""
     if column.dtype != "string":
         return 0
     return sum(int((end - begin).sum()) for begin, end in (part.bounds() for part in _slices(column)))

@@ -1,7 +1,7 @@
 """The tables of a cluster's catalogue, which change by transactions: uploads, removals and aliases.
 
-Each change is checked against the newest catalogue, with the errors of one machine, and again if the catalogue has
-changed meanwhile. Methods that change something block, and return once all workers of this router use the change.
+Each change is checked against the newest catalogue, with the same errors as on one machine, and again if the catalogue
+has changed in the meantime. Methods that make a change block, and return once all workers of this router use it.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ from app.tensors.tensor import nbytes
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
 ANY: Final = ("*",)
-"""The condition that any ETag satisfies."""
+"""The ETags of a condition that any ETag satisfies."""
 
 
 class Serving(Protocol):
     """Switches a router to new catalogues."""
 
     def map_of(self, catalogue: Catalogue) -> ShardMap:
-        """The map of a catalogue."""
+        """Return the map of a catalogue."""
 
     def serve(self, catalogue: Catalogue) -> ShardMap:
         """Wait until all workers use this catalogue or a newer one. Returns its map."""
 
 
 class PublishedTensors(ShardedTensors):
-    """The tables of the newest catalogue, which `client` changes; `access` is how shards are called.
+    """The tables of the newest catalogue, which `client` changes. `access` has the parameters for calling shards.
 
-    `spool` begins files for uploads that cannot be streamed.
+    `spool` creates files for uploads that cannot be streamed.
     """
 
     def __init__(self, client: CatalogueClient, serving: Serving, limits: Limits, keep: int, spool: Spool) -> None:
@@ -82,7 +82,7 @@ class PublishedTensors(ShardedTensors):
         self._bindings = KeyBindings(client.database)
         self.etags: TableEtags
         self.snapshots: TableSnapshots
-        """Both are set before requests are served: shards are called over the service's connections."""
+        """Both are set before requests are served, because they call shards over the service's connections."""
 
     # Publishing
 
@@ -92,10 +92,10 @@ class PublishedTensors(ShardedTensors):
         return None if resident is None else self.etags.now(resident)
 
     def upload(self, spec: UploadSpec) -> Upload:
-        """An upload that is streamed to the shards. Shards decide themselves what they keep in memory.
+        """Begin an upload that is streamed to the shards. The shards themselves decide what they keep in memory.
 
         Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, element_count_mismatch unless
-        there is one key for each row, and not_implemented for a capacity.
+        there is one key per row, and not_implemented for a capacity.
         """
         check_new_name(spec.name)
         if spec.capacity is not None:
@@ -128,7 +128,8 @@ class PublishedTensors(ShardedTensors):
         """Publish a finished upload as the next version of its table. Returns its metadata, and whether the name is
         new.
 
-        Raises name_conflict, precondition_failed, insufficient_storage and shard_unavailable, and then abandons it.
+        Raises name_conflict, precondition_failed, insufficient_storage and shard_unavailable; the upload is then
+        abandoned.
         """
         assert isinstance(upload, ShardedUpload)
         assert upload.writer is not None, "`finish` comes first"
@@ -136,7 +137,7 @@ class PublishedTensors(ShardedTensors):
         try:
             conditions = self._as_uploaded(conditions, spec.name)
             keep = self._keep if spec.keep is None else spec.keep
-            # Segments of others are not in one piece there.
+            # The segments of the others are not contiguous in the source.
             origin = "" if _is_spooled(spec) or spec.keys is not None else spec.origin
             version, catalogue = upload.writer.publish(conditions, upload.digest, keep, origin, spec.note)
         except BaseException:
@@ -145,7 +146,7 @@ class PublishedTensors(ShardedTensors):
         found = self._serving.serve(catalogue)
         published = found.tables[spec.name].version(version.number)
         assert published is not None, "the catalogue has it"
-        # If the name is new, it was created with this version.
+        # A new name was created together with this version.
         return self._describe(spec.name, published, found), catalogue.tables[spec.name].created == version.created
 
     # Other changes
@@ -159,7 +160,7 @@ class PublishedTensors(ShardedTensors):
         def remove(catalogue: Catalogue) -> Change | None:
             own = catalogue.record_of(name)
             if going and not any(own.version(one) for one in going):
-                return None  # an earlier attempt has done it
+                return None  # an earlier attempt has removed it
             going[:] = [one.number for one in own.versions if number in (None, one.number)]
             return transitions.remove_versions(catalogue, reference, conditions)
 
@@ -175,7 +176,7 @@ class PublishedTensors(ShardedTensors):
 
         def put(catalogue: Catalogue) -> Change | None:
             if any(one.etag in etags for move in moves if (one := catalogue.aliases.get(move.alias)) is not None):
-                return None  # an earlier attempt has done it
+                return None  # an earlier attempt has written them
             made[:] = moved(moves, catalogue.record_of, now, etags)
             return transitions.put_aliases(one for one, _ in made if one.etag in etags)
 
@@ -188,7 +189,7 @@ class PublishedTensors(ShardedTensors):
         def remove(catalogue: Catalogue) -> Change | None:
             nonlocal is_tried
             if is_tried and alias not in catalogue.aliases:
-                return None  # an earlier attempt has done it
+                return None  # an earlier attempt has removed it
             is_tried = True
             return transitions.remove_alias(catalogue, alias, conditions)
 
@@ -201,15 +202,15 @@ class PublishedTensors(ShardedTensors):
         self._serving.serve(self._client.transact_all(lambda catalogue: ranges.open_ranges(catalogue, table, number)))
 
     async def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind an Idempotency-Key as `KeyBindings.bind` does."""
+        """Bind an Idempotency-Key; see `KeyBindings.bind`."""
         return await asyncio.wrap_future(self._bindings.submit(scope, key, content_id, digest))
 
     async def binding_of(self, scope: str, key: str) -> Binding | None:
-        """The binding of an Idempotency-Key, None for a new one. Raises shard_unavailable."""
+        """Return the binding of an Idempotency-Key, or None for a new key. Raises shard_unavailable."""
         return await asyncio.to_thread(self._bindings.find, scope, key)
 
     async def locate(self, content_id: str) -> tuple[str, ShardedVersion] | None:
-        """The table name and the version of a content; None if a catalogue read for this call has none.
+        """Return table name and version of a content, or None if a catalogue read for this call does not have it.
 
         Raises shard_unavailable.
         """
@@ -219,7 +220,7 @@ class PublishedTensors(ShardedTensors):
         return self._newest_map().locate_content(content_id)
 
     def _newest_map(self) -> ShardMap:
-        """The map of the newest catalogue, once all workers use it. Raises shard_unavailable."""
+        """Return the map of the newest catalogue, once all workers use it. Raises shard_unavailable."""
         try:
             newest = self._client.refresh()
         except OSError:
@@ -227,10 +228,10 @@ class PublishedTensors(ShardedTensors):
         return self._serving.serve(newest)
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-        """The resolved tables with current ETags, and the current rows of those with keys.
+        """Return the resolved tables with current ETags, and tables with keys with their current rows.
 
-        Without a request, ranges that do not answer soon count with the known sequences. Otherwise raises
-        shard_unavailable and deadline_exceeded.
+        Without a request, known sequences are used for ranges that do not respond soon. With a request, raises
+        shard_unavailable and deadline_exceeded instead.
         """
         residents = [self._open_resident(f"{one.name}@{one.version}") for one in found]
         asked = [one for one in residents if one is not None and one.keys is None]
@@ -252,7 +253,7 @@ class PublishedTensors(ShardedTensors):
         ]  # fmt: skip
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Rows of a version at one moment of each range, None if no range is open and it has no keys."""
+        """Return rows of a version, each range as of one moment, or None if no range is open and it has no keys."""
         reference = f"{found.name}@{found.version}"
         resident = self._open_resident(reference) if found.keys is None else self._keyed_resident(reference)
         return None if resident is None else await self.snapshots.open(resident, first, last, request)
@@ -265,20 +266,21 @@ class PublishedTensors(ShardedTensors):
         return await self.snapshots.open_keys(self._keyed_resident(f"{found.name}@{found.version}"), request)
 
     def _keyed_resident(self, reference: str) -> ShardedResident:
-        """The version of a reference. Raises tensor_not_found."""
+        """Return the version that a reference names. Raises tensor_not_found."""
         resident = self.get(reference)
         if not isinstance(resident, ShardedResident):
             raise not_found(reference, self)
         return resident
 
     def _open_resident(self, reference: str) -> ShardedResident | None:
-        """The version of a reference, if one of its ranges is open."""
+        """Return the version that a reference names if any of its ranges is open, else None."""
         resident = self.get(reference)
         return resident if isinstance(resident, ShardedResident) and resident.version_in_map.is_open else None
 
     def _newest_resident(self, reference: str) -> ShardedResident | None:
-        """The version or alias of a reference in the newest catalogue, None if there is none. Blocks. Raises
-        shard_unavailable.
+        """Return the version that a reference names in the newest catalogue, or None. Blocks.
+
+        Raises shard_unavailable.
         """
         newest = self._newest_map()
         found = newest.find(reference)
@@ -287,7 +289,7 @@ class PublishedTensors(ShardedTensors):
     def _as_uploaded(self, conditions: Conditions, reference: str) -> Conditions:
         """Translate conditions on an open table into conditions on the content in the catalogue.
 
-        They are checked here, by the primaries: later scatters do not change what is replaced. Raises
+        They are checked here, by asking the primaries. Later scatters do not affect what is replaced. Raises
         precondition_failed and shard_unavailable.
         """
         if conditions == ALWAYS:
@@ -305,26 +307,26 @@ class PublishedTensors(ShardedTensors):
         return Conditions(match, none_match, conditions.pointer)
 
     def close(self) -> None:
-        """Stop the binding of keys. Blocks."""
+        """Stop binding keys. Blocks."""
         self._bindings.close()
 
     def _change(self, transition: Callable[[Catalogue], Change | None]) -> ShardMap:
-        """Make a change. Returns a map that has it, which all workers use."""
+        """Make a change. Returns a map that includes it and that all workers use."""
         return self._serving.serve(self._client.transact(transition))
 
 
 def _with_rows(found: Metadata, etag: str, rows: Sequence[int]) -> Metadata:
-    """The metadata of a table with keys whose ranges have this many rows."""
+    """Return the metadata of a table with keys whose ranges have `rows` rows each."""
     count = sum(rows)
     ranges = tuple(
         replace(one, start=start, stop=stop)
         for one, (start, stop) in zip(found.ranges, bounds_of(rows), strict=False)
     )  # fmt: skip
     dtype, shape = DTYPES[found.dtype], (count, *found.shape[1:])
-    size = nbytes(dtype, shape) if dtype.item_size else found.size  # rows of strings are not changed by key
+    size = nbytes(dtype, shape) if dtype.item_size else found.size  # changes by key do not apply to rows of strings
     return replace(found, etag=etag, shape=shape, size=size, capacity=count, ranges=ranges)
 
 
 def _is_spooled(spec: UploadSpec) -> bool:
-    """Whether the items are written to a file first, because the bounds of segments are only known at the end."""
+    """Return whether the items are written to a file first, because the segments' bounds are known only at the end."""
     return spec.dtype.kind == "string" or (spec.fortran and len(spec.shape) > 1)

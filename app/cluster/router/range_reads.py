@@ -1,17 +1,17 @@
-"""Decides which shard the router asks, and when, for the ranges of one version that a request needs; without I/O.
+"""Decide which shards to ask, and when, for the ranges of one version that a request needs. Does no I/O.
 
-The router asks for all ranges in parallel. If a replica refuses, breaks off, is late or lacks the range, it asks the
-next one at once. When it has tried all replicas of a range, it fetches the map, since the range may have moved, and
-tries them again, three rounds in all. Every read names the content, so any shard that answers sends rows of this
-version: a request gets rows of one version or an error.
+The router asks for all ranges in parallel. If a replica refuses, breaks off, is late or lacks the range, the next one
+is asked immediately. When all replicas of a range have been tried, the map is fetched, because the range may have
+moved, and they are tried again, in three rounds in total. Every read names the content, so any shard that responds
+sends rows of this version: a request gets rows of one version or an error.
 
-If a replica is slow, the next one is asked as well (`hedge`), and the first one whose answer begins is taken.
+If a replica is slow, the next one is asked as well (`hedge`), and the first response that begins is used.
 
-The driver performs the actions and reports with `answered`, `failed`, `no_range`, `fetched` and `woken`; it reads
-`outcome` after each report. A report about a read that has ended is ignored.
+The caller performs the actions and reports with `answered`, `failed`, `no_range`, `fetched` and `woken`; it checks
+`outcome` after each report. Reports about a read that has ended are ignored.
 
     AskReplica  ask a shard for the rows of a range, call `hedge` at `hedge_at`, and report a failure at `late_at`
-    FetchMap    fetch the map, once, and report the newest one
+    FetchMap    fetch the map once, and report the newest one
     Wake        report at this time
 """
 
@@ -28,22 +28,23 @@ from app.cluster.shard_map import Replica, ShardedVersion, ShardMap
 ROUNDS: Final = 3
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
-"""Seconds between two rounds with the same map, doubled with each."""
+"""Seconds between rounds with the same map, first and longest; doubled with each round."""
 CATCH_UP_S: Final = 20.0
-"""Seconds of rounds for an open range while a replica answers that it may not be read yet: until a shard has become
-primary, and has committed the last primary's records.
+"""Seconds for which an open range gets further rounds while a replica responds that it may not be read yet: long enough
+for a shard to become the primary and commit the last primary's records.
 """
 Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadline_exceeded"]
-"""`version_gone`: the map no longer has this version. The request begins anew with the newer map; or the version does
-not exist.
+"""`version_gone`: the map no longer has this version.
+
+The request is restarted with the newer map, or the version does not exist.
 """
 
 
 class AskReplica(NamedTuple):
-    """Ask `replica` for the needed rows of range `number`; it is late at `late_at`.
+    """Ask `replica` for the needed rows of range `number`. It is late at `late_at`.
 
-    That leaves the other replicas their share of the time until the deadline. The read is slow at `hedge_at`, never if
-    all other replicas have been tried.
+    `late_at` leaves the other replicas their share of the time until the deadline. The read is slow at `hedge_at`,
+    which is never reached if all other replicas have been tried.
     """
 
     number: int
@@ -71,37 +72,37 @@ ReadAction: TypeAlias = AskReplica | FetchMap | Wake
 class _RangeRead:
     replicas: Sequence[Replica]
     asked: tuple[Replica, ...] = ()
-    """Replicas that have not answered: two while the read is hedged."""
+    """Replicas that were asked and have not responded; two while the read is hedged."""
     tried: int = 0
     rounds: int = 1
     pause: float = FIRST_PAUSE
     """Seconds before the next round."""
     again_at: float | None = None
-    """When the next round begins, None while there is one."""
+    """When the next round begins, or None during a round."""
     refused: bool = False
-    """Whether a replica has answered in this round that it may not be read."""
+    """Whether a replica has responded in this round that it may not be read."""
 
 
 @dataclass(slots=True)
 class RangeReads:
-    """The reads of one request, of `version` in `known`, by number of range."""
+    """The reads of one request from `version` in the map `known`, by range number."""
 
     known: ShardMap
     version: ShardedVersion
     choice: ReplicaChoice
     deadline: float
     late_after: float
-    """Seconds after which a shard that has not answered is late."""
+    """Seconds after which a shard that has not responded is late."""
     outcome: Outcome | None = None
     unavailable: tuple[int, ...] = ()
-    """With outcome `shard_unavailable`, the numbers of the ranges for which no replica answers."""
+    """With outcome `shard_unavailable`, the numbers of the ranges for which no replica responds."""
     _until: float = inf
-    """When the rounds for open ranges end."""
+    """When the additional rounds for open ranges end."""
     _waiting: dict[int, _RangeRead] = field(default_factory=dict)
     _is_fetching: bool = False
 
     def start(self, numbers: Iterable[int], now: float) -> list[ReadAction]:
-        """Ask for these ranges. If there are none, it is done."""
+        """Begin the reads of these ranges. If there are none, the outcome is "done"."""
         actions: list[ReadAction] = []
         self._until = now + CATCH_UP_S
         for number in numbers:
@@ -112,7 +113,7 @@ class RangeReads:
         return actions
 
     def answered(self, number: int, replica: Replica) -> bool:
-        """The rows of a range have arrived. Returns whether to use them."""
+        """Report that the rows of a range have arrived. Returns whether to use them."""
         one = self._waiting.get(number)
         if one is None or replica not in one.asked or self.outcome is not None:
             return False
@@ -123,7 +124,7 @@ class RangeReads:
         return True
 
     def hedge(self, number: int, now: float) -> AskReplica | None:
-        """The replica that was asked for a range is slow: ask the next one as well, if allowed."""
+        """Return the next replica to ask for a slow range, or None if a hedge is not allowed."""
         one = self._waiting.get(number)
         if one is None or self.outcome is not None or len(one.asked) != 1 or one.tried == len(one.replicas):
             return None
@@ -132,21 +133,22 @@ class RangeReads:
         return self._ask(number, one, now)
 
     def begun(self, number: int, replica: Replica) -> None:
-        """The answer of a replica begins; the other ask of a hedged read is dropped."""
+        """Report that a replica's response begins. The other ask of a hedged read is dropped."""
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
             one.asked = (replica,)
 
     def failed(self, number: int, replica: Replica, now: float, why: str = "no answer") -> list[ReadAction]:
-        """A shard refused, broke off, or was late."""
+        """Report that a shard refused, broke off, or was late."""
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
             self.choice.failed(replica.address, now, why)
         return self._not_there(number, replica, now)
 
     def no_range(self, number: int, replica: Replica, now: float, *, is_stale: bool = False) -> list[ReadAction]:
-        """A shard does not serve the range now; if `is_stale`, its content differs from the map's, or from what is
-        known.
+        """Report that a shard does not serve the range now.
+
+        `is_stale` means that its content differs from the map's, or is older than known.
         """
         one = self._waiting.get(number)
         if one is not None and is_stale:
@@ -161,7 +163,7 @@ class RangeReads:
         return [] if one.asked else self._next(number, one, now)
 
     def fetched(self, newest: ShardMap, now: float) -> list[ReadAction]:
-        """The map was fetched, or could not be: `newest` is the router's newest map."""
+        """Report that fetching the map has ended, successfully or not. `newest` is the router's newest map."""
         self._is_fetching = False
         if self.outcome is not None:
             return []
@@ -178,7 +180,7 @@ class RangeReads:
         return self.woken(now)
 
     def woken(self, now: float) -> list[ReadAction]:
-        """It is `now`: begin the rounds that are due."""
+        """Report the time `now`, and begin the rounds that are due."""
         if self.outcome is not None:
             return []
         if now >= self.deadline:
@@ -204,7 +206,7 @@ class RangeReads:
         return AskReplica(number, replica, late_at, hedge_at)
 
     def _next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
-        """The next replica; after the last one, the next round."""
+        """Ask the next replica, or schedule the next round after the last one."""
         if self.outcome is not None:
             return []
         if now >= self.deadline:
@@ -231,5 +233,8 @@ class RangeReads:
 
 
 def _is_cut_alike(one: ShardedVersion, other: ShardedVersion) -> bool:
-    """Whether two entries of a version have the same ranges. A file may cut the same content differently."""
+    """Return whether two entries of a version have the same ranges.
+
+    A map file may divide the same content differently.
+    """
     return [(part.start, part.stop) for part in one.ranges] == [(part.start, part.stop) for part in other.ranges]

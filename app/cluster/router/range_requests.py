@@ -1,8 +1,8 @@
-"""The requests to shards for one gather from a table in row ranges; without I/O, and without values of the table.
+"""Build the requests to shards for one gather from a table in row ranges. Does no I/O, and needs no table values.
 
-A gather either reads axis 0 by an index (`row_requests`: each tuple goes to the range with its row) or for each
-position of it (`block_requests`: axis 0 is a batch axis, or before Gather's axis, and each range returns the block of
-the output for its rows).
+A gather reads axis 0 either by an index (`row_requests`: each tuple goes to the range with its row) or at every
+position (`block_requests`: axis 0 is a batch axis, or precedes Gather's axis, and each range returns the block of the
+output for its rows).
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ from app.tensors.string_tensor import PackedStrings
 _INT64: Final = DTYPES["int64"]
 _LARGE: Final = 1 << 16
 _ANSWER_ROOM: Final = 1 << 14
-"""Bytes of a JSON answer besides its items."""
+"""Bytes of a JSON response in addition to its items."""
 _EXACT_ROW: Final = 1 << 13
 
 
 @dataclass(slots=True)
 class RangeRequest:
-    """`rows` rows of `output` from a range of a table, by `operator`: `query` follows the name of the tensor, then the
-    body, and the sink.
+    """A request to a range of a table for `rows` rows of `output`, by `operator`.
 
-    `places` are the numbers of the tuples that need the range, in the order of the indices; None for all tuples of a
-    block.
+    `query` follows the name of the tensor, then come the body and the sink. `places` are the numbers of the tuples that
+    need the range, in the order of the indices, or None for all tuples of a block.
     """
 
     operator: OperatorName
@@ -58,15 +57,15 @@ class RangeRequest:
 
     @property
     def answer_bytes(self) -> int:
-        """Estimated length of the answer."""
+        """Estimated length of the response."""
         return self.rows * self.output.row_bytes
 
 
 class Output:
     """The items of an output while ranges fill it: numbers of any kind, or strings.
 
-    `rows` is the view that a sink writes to, one row for each tuple. Strings have none; their frames are ordered once
-    all have arrived. `memory` is charged for JSON answers.
+    `rows` is the view that sinks write to, with one row per tuple. Strings have none; their frames are put in order
+    once all have arrived. JSON responses are charged to `memory`.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Output:
 
     @property
     def accept(self) -> bytes:
-        """The format to request from shards: safetensors, and JSON for types that it lacks."""
+        """The format to request from shards: safetensors, or JSON for types that safetensors lacks."""
         return b"application/json" if self.dtype.safetensors is None else b"application/x-safetensors"
 
     @property
@@ -96,7 +95,7 @@ class Output:
         return b"&output_encoding=base64" if self.dtype.safetensors is None else b""
 
     def sink(self, places: NDArray[np.intp] | slice, shape: tuple[int, ...]) -> Sink:
-        """The sink for an answer of `shape` whose rows belong to `places`: numbers of rows, or contiguous rows."""
+        """Return the sink for a response of `shape` whose rows belong to `places`: row numbers, or contiguous rows."""
         if self.dtype.safetensors is not None:
             assert self.rows is not None
             if isinstance(places, slice):
@@ -121,7 +120,7 @@ class Output:
             self.rows[places] = body.octets.view(self.rows.dtype).reshape(-1, *self.rows.shape[1:])
 
     def strings(self, rows: int, shape: tuple[int, ...]) -> PackedStrings:
-        """The strings of all answers, in order: `rows` rows of a table of strings."""
+        """Return the strings of all responses in order: `rows` rows of a table of strings."""
         starts = np.empty((rows, self.row_items), np.int64)
         end = 0
         for body, places in self._whole:
@@ -134,9 +133,9 @@ class Output:
 
 
 class _Items(WholeBody):
-    """A JSON answer whose output is base64: `size` bytes of items, or this many strings of at most `size` bytes.
+    """A JSON response whose output is base64: `size` bytes of items, or `strings` strings of at most `size` bytes.
 
-    When it is complete, `octets` has the items; for strings, `starts` has their offsets.
+    Once it is complete, `octets` has the items; for strings, `starts` has their offsets.
     """
 
     def __init__(self, size: int, strings: int | None, memory: Memory) -> None:
@@ -147,7 +146,7 @@ class _Items(WholeBody):
         self.starts: NDArray[np.int64] = np.empty(0, np.int64)
 
     def finish(self) -> None:
-        """Read them. Raises BadAnswer and overloaded."""
+        """Decode the items. Raises BadAnswer and overloaded."""
         self._memory.charge(len(self.body))
         try:
             self.octets = np.frombuffer(
@@ -168,7 +167,7 @@ class _Items(WholeBody):
 
 
 def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:
-    """View a flat, contiguous output as one item per row, which NumPy moves fastest; wide rows as bytes, 2-D."""
+    """View a flat, contiguous output as one item per row, the fastest form for NumPy; wide rows as 2-D bytes."""
     if row_bytes <= _EXACT_ROW:
         return out.view(_item_of(row_bytes))
     return out.view(np.uint8).reshape(-1, row_bytes)
@@ -183,7 +182,7 @@ def _item_of(size: int) -> np.dtype[np.void]:
 
 
 def first_wrong(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
-    """Whether a component of flat indices is out of bounds: outside [-size, size - 1], without wrap [0, size - 1]."""
+    """Return whether any component of flat indices is outside [-size, size - 1], or without wrap [0, size - 1]."""
     if not indices.size:
         return False
     components = indices.reshape(-1, len(dims))
@@ -198,7 +197,7 @@ def first_wrong(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
 
 @lru_cache(256)
 def _dialect(operator: OperatorName, dtype: DType) -> bytes:
-    """The dialect in the query: one that accepts the type, if the operator's default does not."""
+    """Return the dialect for the query: one that accepts the type, if the operator's default does not."""
     default, *others = OPERATORS[operator].dialects.values()
     if dtype.name in default.data_dtypes:
         return b""
@@ -214,10 +213,10 @@ def row_requests(
     *,
     wrap: bool = False,
 ) -> dict[int, RangeRequest]:
-    """GatherND of flat `indices`, tuples with a component for each size of `dims`, from axis 0 on.
+    """Build requests for GatherND of flat `indices`: tuples with a component for each size in `dims`, from axis 0 on.
 
     Row i of the output is for tuple i and has the shape `tail`. Raises IndexError if a component is out of bounds:
-    outside [-size, size - 1], without `wrap` [0, size - 1].
+    outside [-size, size - 1], or without `wrap` [0, size - 1].
     """
     parts = split(indices, dims, wrap, version.stops)
     depth = len(dims)
@@ -249,10 +248,10 @@ def key_requests(
     found: NDArray[np.bool_],
     tail: tuple[int, ...],
 ) -> dict[int, RangeRequest]:
-    """Gathers by key: the first counts[0] of `keys` from range 0, and so on. Strings are contiguous.
+    """Build gathers by key: the first counts[0] of `keys` from range 0, and so on. Strings must be contiguous.
 
-    Row i of the output, whose bytes go to `octets`, is for key i and has the shape `tail`; found[i] says whether the
-    table has the key.
+    Row i of the output, whose bytes go to `octets`, is for key i and has the shape `tail`; found[i] receives whether
+    the table has the key.
     """
     query = output.query + _dialect("gather", output.dtype) + b"&missing=fill&found=true"
     requests = {}
@@ -269,7 +268,7 @@ def key_requests(
 
 
 def _keys_body(keys: KeyColumn) -> list[Buffer]:
-    """Keys in the body of a gather."""
+    """Return keys in the form of a gather's body."""
     if keys.dtype != "string":
         return [_integers_header(keys.dtype, len(keys)), keys.key_bytes.data]
     starts, stops = keys.bounds()
@@ -284,7 +283,7 @@ def _integers_header(dtype: KeyType, count: int) -> bytes:
 
 
 def probes(version: ShardedVersion, numbers: Iterable[int]) -> dict[int, RangeRequest]:
-    """Gathers of no rows from these ranges: the ETags of their answers show how far the ranges are."""
+    """Build gathers of no rows from these ranges. The ETags of the responses give the ranges' sequences."""
     output = Output(version.dtype, None, 0, UNCOUNTED, 0)
     query = output.query + _dialect("gathernd", version.dtype)
     return {
@@ -309,10 +308,10 @@ def block_requests(
     *,
     shared: bool,
 ) -> dict[int, RangeRequest]:
-    """`operator` for each range whose rows' part of the output is contiguous.
+    """Build requests with `operator` for every range; the part of the output for a range's rows is contiguous.
 
-    `shape` is that of `indices`; each range gets the indices of its rows, or all if they are `shared`. Rows of the
-    table from output_shape[0] on are not requested.
+    `shape` is the shape of `indices`. Each range gets the indices of its rows, or all indices if they are `shared`.
+    Rows of the table from output_shape[0] on are not requested.
     """
     query = output.query + b"".join(f"&{name}={value}".encode() for name, value in parameters.items())
     if "dialect" not in parameters:

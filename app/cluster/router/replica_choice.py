@@ -1,8 +1,8 @@
-"""Which replica of a range a router asks, and when it asks another one as well (a hedge). Without I/O.
+"""Choose which replica of a range to ask, and when to ask another one as well (a hedge). Does no I/O.
 
-Round-robin over the replicas. One that failed comes last for a pause, after which one read tries it again: there are no
-probes. A read is hedged when it has taken longer than 95 % of the reads of its shard. Hedges are limited to a share of
-all reads, so that they add little load when everything is slow.
+Replicas are asked round-robin. One that failed comes last for a pause, after which a single read tries it again; there
+are no probes. A read is hedged when it has taken longer than 95 % of its shard's reads. Hedges are limited to a share
+of all reads, so that they add little load when everything is slow.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from app.cluster.shard_map import Replica
 
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 4.0
-"""Seconds for which a failed replica comes last, doubled with each failure."""
+"""First and longest time in seconds for which a failed replica comes last; doubled with each failure."""
 FIRST_P95: Final = 0.05
-"""Assumed p95 in seconds of a shard whose reads are not known yet."""
+"""Assumed p95, in seconds, of a shard without known reads."""
 LEAST_P95: Final = 0.005
-"""Fewest seconds before a hedge: less is noise of the network and of this process."""
+"""Minimum seconds before a hedge; shorter delays are noise of the network and this process."""
 SILENT_READS: Final = 3
 SILENT_S: Final = 0.25
-"""A shard is silent if it has answered none of this many reads, over this many seconds, until they were dropped."""
+"""A shard is silent if it has answered none of this many reads, dropped over at least this many seconds."""
 HEDGED_SHARE: Final = 0.04
-"""Most hedges per read that could be hedged."""
+"""Maximum number of hedges per read that could be hedged."""
 SAVED_HEDGES: Final = 10.0
-"""Most hedges at once after a quiet time."""
+"""Maximum number of hedges saved up during quiet times."""
 _RISE: Final = 1 + 0.1 * 0.95
 _FALL: Final = 1 - 0.1 * 0.05
-"""A step up per slower read and a step down per faster read balance when 5 % are slower."""
+"""Factors for a slower and a faster read; they balance when 5 % of the reads are slower."""
 _STEP: Final = 0x9E3779B9
 """2**32 over the golden ratio."""
 logger = logging.getLogger("gathernd")
 
 
 class ReplicaChoice:
-    """What one router knows of the shards, by address. `now` is in seconds, from any epoch."""
+    """What one router knows of the shards, by address. `now` is in seconds since any fixed moment."""
 
     def __init__(self) -> None:
         self._turn = 0
@@ -44,16 +44,16 @@ class ReplicaChoice:
         """Until when an address counts as failing, and the length of the pause."""
         self._p95: dict[str, float] = {}
         self._given_up: dict[str, tuple[float, int]] = {}
-        """Since when an address has not answered, and how many reads were dropped meanwhile."""
+        """Since when an address has not answered, and how many reads have been dropped since."""
         self._hedges = SAVED_HEDGES
-        """How many reads may be hedged now."""
+        """Number of hedges allowed now."""
 
     def order(self, replicas: Sequence[Replica], now: float) -> Sequence[Replica]:
-        """The replicas in the order in which to ask them."""
+        """Return the replicas in the order in which to ask them."""
         if len(replicas) <= 1:
             return replicas
         self._hedges = min(self._hedges + HEDGED_SHARE, SAVED_HEDGES)
-        # A counter would give a range the same replica each time, if requests ask for an even number of ranges.
+        # With a simple counter, a range would always get the same replica if requests ask for an even number of ranges.
         self._turn = (self._turn + _STEP) & 0xFFFFFFFF
         first = self._turn * len(replicas) >> 32
         turned = (*replicas[first:], *replicas[:first])
@@ -61,16 +61,16 @@ class ReplicaChoice:
         if not failed:
             return turned
         ordered = sorted(turned, key=lambda one: now < failed[one.address][0] if one.address in failed else False)
-        if ordered[0].address in failed:  # this read tries it, and no other one for a while
+        if ordered[0].address in failed:  # this read tries the failed replica, and no other read does so for a while
             self._pause(ordered[0].address, now)
         return ordered
 
     def hedge_after(self, address: str) -> float:
-        """Seconds after which a read of this shard may be hedged."""
+        """Return the seconds after which a read from this shard may be hedged."""
         return LEAST_P95 if address in self._failed else self._p95.get(address, FIRST_P95)
 
     def may_hedge(self, asked: str, other: str) -> bool:
-        """Whether `other` may be asked as well as `asked`, which is slow. If so, that uses up one hedge."""
+        """Return whether `other` may be asked in addition to `asked`, which is slow. If so, this uses up a hedge."""
         if other in self._failed:
             return False
         if asked not in self._failed:
@@ -80,12 +80,15 @@ class ReplicaChoice:
         return True
 
     def took(self, address: str, seconds: float) -> None:
-        """A read took this long."""
+        """Record how long a read took."""
         p95 = self._p95.get(address, FIRST_P95)
         self._p95[address] = max(p95 * (_RISE if seconds > p95 else _FALL), LEAST_P95)
 
     def gave_up(self, address: str, seconds: float, now: float) -> None:
-        """A read was dropped after this long, before its answer began. A silent shard has failed."""
+        """Record that a read was dropped after `seconds`, before its response began.
+
+        A silent shard counts as failed.
+        """
         if seconds < LEAST_P95:
             return
         if seconds > self._p95.get(address, FIRST_P95):
@@ -96,7 +99,7 @@ class ReplicaChoice:
             self.failed(address, now, f"it has not answered for {now - since:.1f} s")
 
     def failed(self, address: str, now: float, why: str = "no answer") -> None:
-        """A shard refused, broke off, was late, or is silent."""
+        """Record that a shard refused, broke off, was late, or is silent."""
         if address in self._failed:
             self._pause(address, now)
         else:
@@ -104,21 +107,21 @@ class ReplicaChoice:
             self._failed[address] = (now + FIRST_PAUSE, FIRST_PAUSE)
 
     def _pause(self, address: str, now: float) -> None:
-        """Begin the next pause if the last one is over."""
+        """Begin the next, longer pause if the last one is over."""
         until, pause = self._failed[address]
         if now >= until:
             pause = min(2 * pause, LONGEST_PAUSE)
             self._failed[address] = (now + pause, pause)
 
     def answered(self, address: str) -> None:
-        """A shard answered."""
+        """Record that a shard answered."""
         if self._given_up:
             self._given_up.pop(address, None)
         if self._failed and self._failed.pop(address, None) is not None:
             logger.info("the shard %s answers again", address)
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """Forget all shards but those at these addresses."""
+        """Drop what is known of all other addresses."""
         for known in (self._failed, self._p95, self._given_up):
             for address in known.keys() - addresses:
                 known.pop(address)

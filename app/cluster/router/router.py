@@ -1,4 +1,4 @@
-"""The router: the service of gathers and lookups, for tables in row ranges on other services."""
+"""The router: the service for gathers and lookups on tables in row ranges on other services."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Router(Service, ShardResources):
 
     @cached_property
     def runners(self) -> Mapping[type, Runner]:
-        """The runners by the types of their calls."""
+        """The runners, by type of call."""
         return {Call: ShardedGathers(self), LookupCall: ShardedLookups(self), BackwardCall: Gradients(self)}
 
     def run(self, call: AnyCall, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
-        """Run a call, again if the version of a name is removed meanwhile."""
+        """Run a call; restart it if the version of a name is removed while it runs."""
         return self._or_anew(super().run(call, request), call, request)
 
     async def _or_anew(
@@ -52,7 +52,10 @@ class Router(Service, ShardResources):
         return await running
 
     async def read_scalar(self, reference: str, request: ServedRequest) -> Tensor:
-        """The one item of a table of rank 0, which no operator reads. Raises tensor_not_found and shard_unavailable."""
+        """Return the item of a table of rank 0, which no operator reads.
+
+        Raises tensor_not_found and shard_unavailable.
+        """
         resident = self.store.get(reference)
         if not isinstance(resident, ShardedResident):
             raise not_found(reference, self.store)

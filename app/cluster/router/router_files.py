@@ -1,6 +1,6 @@
-"""The files of a router: a static map, the API key for shards, and their authorities.
+"""The files of a router: a static map, the API key for shards, and the authorities of shards.
 
-Each is reloaded when it changes. If it cannot be used, its last good contents stay in use.
+Each file is reloaded when it changes. If it cannot be used, its last good contents stay in use.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Loaded = TypeVar("Loaded")
 
 
 class RouterFiles:
-    """`shard_map`, `key` and `tls` are the first contents of the files, None without a file; `tls` is used to call
-    shards if there are authorities. `watchers` has a watcher of each file.
+    """The files and their first contents: `shard_map`, `key` and `tls`, each None if there is no file.
 
-    A worker that starts while a file cannot be used takes the contents that its parent has read before, of `last_good`.
+    `tls` is used to call shards if there are authorities. `watchers` has a watcher for each file. A worker that starts
+    while a file cannot be used takes the contents in `last_good`, which its parent has read before.
     """
 
     def __init__(
         self, static_map: Path | None, key: Path | None, authorities: Path | None, last_good: LastGood | None = None
     ) -> None:
-        """Raises BadShardMap."""
+        """Read the files. Raises BadShardMap."""
         self._map = None if static_map is None else _map_watcher(static_map)
         self._key = None if key is None else _key_watcher(key)
         self._authorities = None if authorities is None else _authorities_watcher(authorities)
@@ -47,8 +47,9 @@ class RouterFiles:
         use_key: Callable[[str], object],
         use_tls: Callable[[SSLContext], object],
     ) -> None:
-        """Pass the contents of changed files to these. Runs until it is cancelled; returns at once if there are no
-        files.
+        """Pass the contents of changed files to these functions.
+
+        Runs until cancelled; returns if there are no files.
         """
         async with asyncio.TaskGroup() as group:
             if self._map is not None:

@@ -1,9 +1,9 @@
-"""Sinks for the answer of a shard: rows go from the socket straight to their places in the output.
+"""Sinks for the response of a shard: rows go from the socket straight to their places in the output.
 
-A sink gets the body of one answer: `begin` once its length is known, then either bytes from the connection's buffer
-(`take`, which returns how many it used; the others come again with more) or, if it offers memory (`room`), the socket
-reads into that and reports the number of bytes (`read`). `finish` says that the body is complete. A sink that refuses
-raises BadAnswer.
+A sink receives the body of one response. `begin` is called once its length is known. Then either bytes from the
+connection's buffer are passed to `take`, which returns how many it used (the rest is passed again with more bytes), or,
+if the sink offers memory with `room`, the socket reads into it and reports the number of bytes with `read`. `finish` is
+called when the body is complete. A sink that rejects the response raises BadAnswer.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import OUTPUT
 
 WIDE_ROW: Final = 1 << 13
-"""Rows of at least this many bytes are read into their places one by one; shorter ones are moved there in blocks."""
+"""Rows of at least this many bytes are read into their places one by one; shorter ones are moved in blocks."""
 _LENGTH: Final = 8
 """Bytes of the length at the start of a safetensors body."""
 _MAX_HEADER: Final = 1 << 12
 
 
 class BadAnswer(Exception):
-    """An answer that is not what was requested; the text says how, `stale` that it is of another content."""
+    """A response is not what was requested. The text says how; `stale` means that it has another content."""
 
     def __init__(self, detail: str, *, stale: bool = False) -> None:
         super().__init__(detail)
@@ -39,13 +39,13 @@ class BadAnswer(Exception):
 
 
 _READ_BYTES: Final = 2
-"""Bytes of memory per byte of a JSON body: the byte, and its parsed text."""
+"""Bytes of memory per byte of a JSON body: the byte itself and its parsed text."""
 _END_BYTES: Final = 1 << 10
 _ETAG_AT_END: Final[re.Pattern[bytes]] = re.compile(rb'"data_etag":("(?:[^"\\]|\\["\\])*")[^{}\[\]]*\}\s*\Z')
 
 
 class WholeBody:
-    """Keeps a body of at most `most` bytes; `memory` is charged first."""
+    """Keeps a body of at most `most` bytes, which is charged to `memory` first."""
 
     def __init__(self, most: int, memory: Memory = UNCOUNTED) -> None:
         self.most = most
@@ -55,7 +55,7 @@ class WholeBody:
         self._place = 0
 
     def begin(self, size: int) -> None:
-        """Raises BadAnswer for a body that is too long."""
+        """Begin a body of `size` bytes. Raises BadAnswer if it is too long."""
         if size > self.most:
             raise BadAnswer(f"the answer has {size} bytes, and at most {self.most} were asked for")
         if size > len(self.body):
@@ -65,32 +65,32 @@ class WholeBody:
         self._place = 0
 
     def take(self, view: memoryview) -> int:
-        """All of `view`."""
+        """Copy and use all of `view`."""
         size = len(view)
         self._view[self._place : self._place + size] = view
         self._place += size
         return size
 
     def room(self) -> memoryview | None:
-        """The rest."""
+        """Return the unfilled rest of the body."""
         return self._view[self._place :]
 
     def read(self, size: int) -> None:
-        """This many bytes have been read."""
+        """Account for `size` bytes that were read into `room`."""
         self._place += size
 
     def etag(self) -> str | None:
-        """The member `data_etag`. Raises BadAnswer."""
-        # A service writes it after the items, of which there may be very many.
+        """Return the member `data_etag` of the JSON body. Raises BadAnswer."""
+        # A service writes it after the items, so it is searched from the end.
         match = _ETAG_AT_END.search(self.body, max(0, len(self.body) - _END_BYTES))
         found = self.document().get("data_etag") if match is None else orjson.loads(match[1])
         return found if isinstance(found, str) else None
 
     def finish(self) -> None:
-        """Any body is accepted."""
+        """Accept any body."""
 
     def document(self) -> dict[str, Any]:
-        """The body, a JSON object. Raises BadAnswer."""
+        """Return the body as a JSON object. Raises BadAnswer."""
         try:
             found = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
@@ -101,11 +101,11 @@ class WholeBody:
 
 
 class RowSink:
-    """Moves the items of a safetensors answer with one tensor to their places.
+    """Moves the items of a safetensors response with one tensor to their places.
 
-    `rows` is the output as an array of rows, void items or 2-D. Row i of the answer goes to `rows[places[i]]`, or to
-    `rows[i]` if `places` is None. The answer's tensor must have `dtype` and `shape`, whose first dimension is the rows.
-    Rows written before an error are written again by the next replica.
+    `rows` is the output as an array of rows, either void items or 2-D. Row i of the response goes to `rows[places[i]]`,
+    or to `rows[i]` if `places` is None. The response's tensor must have `dtype` and `shape`, whose first dimension is
+    the rows. Rows written before an error are overwritten by the next replica.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RowSink:
         )
 
     def begin(self, size: int) -> None:
-        """A body of `size` bytes arrives, its header first. Raises BadAnswer if it has none."""
+        """Begin a body of `size` bytes, with its header first. Raises BadAnswer if it is too short to have one."""
         if size < _LENGTH:
             raise BadAnswer(f"the answer has {size} bytes")
         self._header = True
@@ -133,7 +133,7 @@ class RowSink:
         self._place = 0
 
     def take(self, view: memoryview) -> int:
-        """Read the header, and move whole rows to their places, or parts of wide rows."""
+        """Read the header, then move whole rows, or parts of wide rows, to their places. Returns the bytes used."""
         start = 0
         if self._header:
             start = self._read_header(view)
@@ -167,7 +167,7 @@ class RowSink:
         return start
 
     def room(self) -> memoryview | None:
-        """The rest of the output, or of the row, if bytes can be read into their place."""
+        """Return the rest of the output or of the row, if bytes can be read straight into place."""
         if self._header:
             return None
         if self._whole is not None:
@@ -175,15 +175,15 @@ class RowSink:
         return self._rest_of_row() if self.row_bytes >= WIDE_ROW else None
 
     def read(self, size: int) -> None:
-        """This many bytes are in place."""
+        """Account for `size` bytes that were read into `room`."""
         self._place += size
 
     def etag(self) -> str | None:
-        """None: the header of the answer has it."""
+        """Return None: the ETag is in the header fields of the response."""
         return None
 
     def finish(self) -> None:
-        """Its header and its length have been checked."""
+        """Do nothing: header and length have already been checked."""
 
     def _rest_of_row(self) -> memoryview:
         number, offset = divmod(self._place, self.row_bytes)
@@ -192,7 +192,7 @@ class RowSink:
         return view[offset:]
 
     def _read_header(self, view: memoryview) -> int:
-        """Offset of the items, 0 while the header is incomplete. Raises BadAnswer."""
+        """Parse the header. Returns the offset of the items, or 0 while the header is incomplete. Raises BadAnswer."""
         length = _header_length(view)
         if length < 0:
             return 0
@@ -212,8 +212,8 @@ class RowSink:
 class FoundRows:
     """Moves rows, and whether the table has their keys, to their places: the tensors `output` and `found`.
 
-    `octets` are the bytes of the rows, `found` has an item for each. Both are contiguous. `output` must have `dtype`
-    and `shape`, `found` is bool of its first dimension.
+    `octets` are the bytes of the rows, and `found` has an item for each row. Both are contiguous. The response's
+    `output` must have `dtype` and `shape`, and its `found` must be bool with the same first dimension.
     """
 
     def __init__(
@@ -222,18 +222,18 @@ class FoundRows:
         self._wanted = {OUTPUT: (dtype, shape), FOUND: (DTYPES["bool"], shape[:1])}
         self._places = {OUTPUT: octets.data, FOUND: found.view(np.uint8).data}
         self._left: list[memoryview] = []
-        """Memory still to be filled, in the order of the answer."""
+        """Memory yet to be filled, in the order of the response."""
         self._header = True
         self._size = 0
 
     def begin(self, size: int) -> None:
-        """A body of `size` bytes arrives, its header first."""
+        """Begin a body of `size` bytes, with its header first."""
         self._header = True
         self._size = size
         self._left = []
 
     def take(self, view: memoryview) -> int:
-        """Read the header, and copy what follows."""
+        """Read the header, then copy what follows. Returns the bytes used."""
         start = 0
         if self._header:
             start = self._read_header(view)
@@ -245,24 +245,24 @@ class FoundRows:
         return start
 
     def room(self) -> memoryview | None:
-        """The rest of the current tensor."""
+        """Return the unfilled rest of the current tensor."""
         while self._left and not len(self._left[0]):
             self._left.pop(0)
         return self._left[0] if self._left else None
 
     def read(self, size: int) -> None:
-        """This many bytes are in place."""
+        """Account for `size` bytes that were read into `room`."""
         self._left[0] = self._left[0][size:]
 
     def etag(self) -> str | None:
-        """None: the header of the answer has it."""
+        """Return None: the ETag is in the header fields of the response."""
         return None
 
     def finish(self) -> None:
-        """Its header and its length have been checked."""
+        """Do nothing: header and length have already been checked."""
 
     def _read_header(self, view: memoryview) -> int:
-        """Offset of the items, 0 while the header is incomplete. Raises BadAnswer."""
+        """Parse the header. Returns the offset of the items, or 0 while the header is incomplete. Raises BadAnswer."""
         length = _header_length(view)
         if length < 0:
             return 0
@@ -280,7 +280,7 @@ Sink: TypeAlias = WholeBody | RowSink | FoundRows
 
 
 def _header_length(view: memoryview) -> int:
-    """The length of a safetensors header, -1 while it is incomplete. Raises BadAnswer if it is too long."""
+    """Return the length of a safetensors header, or -1 while it is incomplete. Raises BadAnswer if it is too long."""
     if len(view) < _LENGTH:
         return -1
     length = int.from_bytes(view[:_LENGTH], "little")
@@ -290,7 +290,7 @@ def _header_length(view: memoryview) -> int:
 
 
 def _entries(header: bytes) -> tuple[Entry, ...]:
-    """The tensors of a safetensors header. Raises BadAnswer."""
+    """Return the tensors of a safetensors header. Raises BadAnswer."""
     try:
         return read_header(header)
     except GatherError as error:
@@ -299,7 +299,7 @@ def _entries(header: bytes) -> tuple[Entry, ...]:
 
 @lru_cache(1024)
 def _described(header: bytes) -> tuple[DType | None, tuple[int, ...], int]:
-    """Type, shape and bytes of the one tensor, `output`, of a safetensors header. Raises BadAnswer."""
+    """Return type, shape and bytes of `output`, the only tensor of a safetensors header. Raises BadAnswer."""
     entries = _entries(header)
     if len(entries) != 1 or entries[0].name != OUTPUT:
         raise BadAnswer("the answer has not the one tensor 'output'")

@@ -1,7 +1,7 @@
-"""Tracks the uploads of a router's process, and ends the records of those that are over.
+"""Track the uploads of a router's process, and remove the catalogue records of those that are over.
 
-A record may exist although its upload is over: etcd did not answer when the upload was given up, or the transaction
-that began it arrived after that. While the process runs, its lease would keep the record, and the rows on shards.
+A record may outlive its upload: etcd did not respond when the upload was given up, or the transaction that began it
+arrived afterwards. As long as the process runs, its lease would keep the record, and with it the rows on the shards.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.errors import GatherError
 
 LOOK_S: Final = 10.0
-"""Seconds between searches for such records while uploads run, and after the last one."""
+"""Seconds between searches for such records, while uploads run and after the last one."""
 logger = logging.getLogger("gathernd")
 
 
 class RunningUploads:
-    """The uploads of one process, whose records carry `router`. Methods do not block."""
+    """The uploads of one process, whose records have its `router` id. Methods do not block."""
 
     def __init__(self, client: CatalogueClient, look_s: float = LOOK_S) -> None:
         self.router = uuid4().hex
@@ -44,7 +44,10 @@ class RunningUploads:
         return content_id
 
     def end(self, content_id: str) -> None:
-        """An upload is published or given up. If it has a record, it is ended, however long that takes."""
+        """Record that an upload was published or given up.
+
+        If it has a record, the record is removed in the background.
+        """
         with self._lock:
             self._running.discard(content_id)
         self._wake.set()
@@ -67,12 +70,12 @@ class RunningUploads:
 
     @property
     def _holds_lease(self) -> bool:
-        """Whether records may stay: they end with the lease."""
+        """Whether the records are still protected by the lease; without it, they are removed anyway."""
         lease = self._client.database.lease
         return lease is not None and lease.is_held
 
     def _over(self) -> list[str]:
-        """Uploads of this process that have a record and are not running."""
+        """Return uploads of this process that have a record and are not running."""
         uploads = self._client.catalogue.uploads
         with self._lock:
             own = [content_id for content_id, one in uploads.items() if one.router == self.router]

@@ -1,4 +1,4 @@
-"""A scatter, upsert or removal of a table in row ranges, cut into the part of each range; no I/O."""
+"""Divide a scatter, upsert or removal into the part for each range. Does no I/O."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from app.tensors.scatter_call import KeyedCall, ScatterCall
 class ScatterPart:
     """The updates for the rows `start` to `stop` - 1 of a table, each with its target slice.
 
-    Slices are counted from the start of the table, `row_slices` of them in each row; `updates` is [updates, items of a
-    slice]. Updates are in the order of the request.
+    Slices are numbered from the start of the table, with `row_slices` per row. `updates` has the shape [updates, items
+    of a slice] and is in the order of the request.
     """
 
     start: int
@@ -38,11 +38,11 @@ class ScatterPart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no updates."""
+        """Whether the part has no updates."""
         return not len(self.slices)
 
     def cut(self, ranges: Sequence[RowRange]) -> list[ScatterPart]:
-        """The parts of the ranges that have some of the updates; the ranges cover the rows."""
+        """Return the parts of all ranges with any of the updates. The ranges must cover the rows."""
         if self.is_empty:
             return []
         if len(ranges) == 1:
@@ -57,7 +57,7 @@ class ScatterPart:
     def order(
         self, dtype: DType, reduction: Reduction, epoch: int, key: str, digest: str, if_sequence: int | None
     ) -> RangeScatter:
-        """The request to the primary of the range."""
+        """Return the request to the primary of the range."""
         count, width = self.updates.shape
         head = ScatterOrder(epoch, dtype, count, width, reduction, key, digest, if_sequence)
         return RangeScatter(head, self.slices - self.start * self.row_slices, self.updates.reshape(-1))
@@ -67,7 +67,7 @@ class ScatterPart:
 class KeyedPart:
     """The keys whose hashes are from `start` to `stop` - 1, in the order of the request, and their rows.
 
-    `updates` is [keys, items of a row], None for a removal. `placement` gives the hashes.
+    `updates` has the shape [keys, items of a row], or is None for a removal. `placement` hashes the keys.
     """
 
     start: int
@@ -79,11 +79,11 @@ class KeyedPart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no keys."""
+        """Whether the part has no keys."""
         return not len(self.column)
 
     def cut(self, ranges: Sequence[RowRange]) -> list[KeyedPart]:
-        """The parts of the ranges that have some of the keys; the ranges cover the hashes."""
+        """Return the parts of all ranges with any of the keys. The ranges must cover the hashes."""
         if self.is_empty:
             return []
         if len(ranges) == 1:
@@ -100,7 +100,7 @@ class KeyedPart:
     def order(
         self, dtype: DType, reduction: Reduction, epoch: int, key: str, digest: str, if_sequence: int | None
     ) -> RangeScatter:
-        """The request to the primary of the range."""
+        """Return the request to the primary of the range."""
         keys, size = keys_of(self.column)
         head = ScatterOrder(
             epoch, dtype, 0, self.row_items, reduction, key, digest, if_sequence, self.column.dtype, len(self.column),
@@ -114,8 +114,8 @@ Part: TypeAlias = ScatterPart | KeyedPart
 
 
 def _by_range(ranges: Sequence[RowRange], numbers: NDArray[np.intp]) -> Iterator[tuple[RowRange, NDArray[np.intp]]]:
-    """Each range that has items, with the positions of its items; `numbers` has the range of each item."""
-    numbers = numbers.astype(np.uint16)  # 16-bit integers are sorted by counting
+    """Yield each range that has items, with the positions of its items. `numbers` has the range number of each item."""
+    numbers = numbers.astype(np.uint16)  # NumPy sorts 16-bit integers with a radix sort
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(numbers, minlength=len(ranges))
     end = 0
@@ -125,9 +125,9 @@ def _by_range(ranges: Sequence[RowRange], numbers: NDArray[np.intp]) -> Iterator
 
 
 def judged_by_key(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
-    """The whole of an upsert or removal, whose keys have the type of the version's.
+    """Return the whole of an upsert or removal whose keys have the type of the version's keys.
 
-    Raises what `row_items` raises.
+    Raises the errors of `row_items`.
     """
     assert version.keys is not None
     items = row_items(version.dtype, version.shape, call)
@@ -137,7 +137,7 @@ def judged_by_key(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
 
 
 def judged(version: ShardedVersion, call: ScatterCall) -> ScatterPart:
-    """The whole of a scatter to a version. Raises what `plan_scatter` raises."""
+    """Return the whole of a scatter to a version. Raises the errors of `plan_scatter`."""
     plan = plan_scatter(version.dtype, version.shape, call)
     updates = call.updates.array.reshape(len(plan.rows), plan.slice_items)
     row_slices = prod(version.shape[1 : call.indices.shape[-1]])

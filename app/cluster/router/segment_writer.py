@@ -1,4 +1,4 @@
-"""Writes the rows of one segment to one shard, on its own thread, and makes shards pull segments."""
+"""Write the rows of one segment to one shard, in a thread of its own, and make shards pull segments."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from app.tensors.buffer_type import Buffer
 RAW: Final = "application/octet-stream"
 CONNECT_S: Final = 3.0
 ANSWER_S: Final = 30.0
-"""Seconds that a shard may be silent while it takes rows."""
+"""Seconds that a shard may be silent while it receives rows."""
 SLOWEST: Final = 10_000_000
-"""Bytes per second below which a shard that makes rows durable, or pulls them, is given up."""
+"""A shard that makes rows durable, or pulls them, at fewer bytes per second than this is given up."""
 SLOWEST_INDEX: Final = 1_000_000
-"""Keys per second below which a shard that indexes keys is given up."""
+"""A shard that indexes keys at fewer keys per second than this is given up."""
 SLOWEST_ORIGIN: Final = 1 << 14
-"""Bytes per second below which a shard that pulls rows from their origin gives up itself."""
+"""A shard that pulls rows from their origin at fewer bytes per second than this gives up by itself."""
 ROOM_S: Final = 15.0
-"""Seconds that a shard may have no room: segments that the catalogue no longer lists are dropped after some seconds."""
+"""Seconds that a shard may lack room. Segments that the catalogue no longer lists are dropped within some seconds."""
 _PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.5
 _WAITING: Final = 1
-"""Pieces that wait for a shard besides the one being sent; the memory of an upload is charged for these."""
+"""Number of pieces queued for a shard, not counting the one being sent; an upload is charged for them."""
 _READ_BYTES: Final = 1 << 22
-"""Bytes that are read from a shard at a time."""
+"""Bytes read from a shard at a time."""
 _MAX_ANSWER: Final = 1 << 20
 
 
 class ShardFailed(Exception):
-    """A shard did not do what it was asked; `code` is the code of its error, "" if it did not answer with one."""
+    """A shard did not do what was requested. `code` is the code of its error, or "" if it sent none."""
 
     def __init__(self, detail: str, code: str = "") -> None:
         super().__init__(detail)
@@ -50,17 +50,17 @@ class ShardFailed(Exception):
 
 
 class ShardAccess(NamedTuple):
-    """How shards are called: with an API key, over TLS if there are authorities."""
+    """Parameters for calling shards: an API key, and TLS if there are authorities."""
 
     key: str | None
     tls: SSLContext | None = None
 
 
 class SegmentBody(NamedTuple):
-    """A segment as sent to a shard: the address, the media type, and the number of bytes.
+    """A segment as sent to a shard: the path, the media type, and the number of bytes.
 
-    `room` is the number of bytes that the shard must have room for, `keys` the number of keys that it indexes before it
-    takes the rows.
+    `room` is the number of bytes for which the shard must have room, and `keys` the number of keys that it indexes
+    before it accepts the rows.
     """
 
     path: str
@@ -71,15 +71,15 @@ class SegmentBody(NamedTuple):
 
 
 class SegmentWriter:
-    """The rows of one segment on their way to the shard `node` at `address`. `failure` says why it does not have them.
+    """Sends the rows of one segment to the shard `node` at `address`. `failure` says why the shard does not have them.
 
-    The shard has them durably once `finish` returns without a failure; otherwise nothing of them stays.
+    The shard has the rows durably if `finish` returns without a failure. Otherwise none of them remain.
     """
 
     def __init__(
         self, access: ShardAccess, node: str, address: str, body: SegmentBody, is_lost: Callable[[], bool]
     ) -> None:
-        """`is_lost` says whether the shard's machine is known to be gone."""
+        """`is_lost` returns whether the shard's machine is known to be gone."""
         self.node = node
         self.failure: ShardFailed | None = None
         self.digest = ""
@@ -94,7 +94,7 @@ class SegmentWriter:
         self._thread.start()
 
     def write(self, piece: Buffer) -> None:
-        """Send the next rows, as soon as the earlier ones are on their way. Does nothing after a failure."""
+        """Queue the next rows; blocks while earlier ones wait to be sent. Does nothing after a failure."""
         while not self._done.is_set():
             try:
                 self._pieces.put(piece, timeout=_LOOK_S)
@@ -103,16 +103,16 @@ class SegmentWriter:
                 self._look()
 
     def end(self) -> None:
-        """All rows have been passed on."""
+        """Mark the end of the rows."""
         self.write(b"")
 
     def finish(self) -> None:
-        """Wait until the shard has them, or has failed."""
+        """Wait until the shard has the rows, or has failed."""
         while not self._done.wait(_LOOK_S):
             self._look()
 
     def give_up(self, why: str = "the upload has ended") -> None:
-        """Break the connection, so that nothing of the rows stays."""
+        """Break the connection, so that none of the rows remain."""
         if not self._done.is_set():
             self.failure = self.failure or ShardFailed(f"{self._address}: {why}")
             _break(self._connection)
@@ -139,15 +139,18 @@ class SegmentWriter:
         finally:
             self._connection.close()
             self._done.set()
-            with suppress(Empty):  # threads that wait for room see that it is done
+            with suppress(Empty):  # let a thread that waits to queue a piece see that it is over
                 self._pieces.get_nowait()
 
     def _find_room(self) -> None:
-        """Wait until the shard has room: segments that the catalogue no longer lists may be there for some seconds."""
+        """Wait until the shard has room.
+
+        Segments that the catalogue no longer lists may take space for some seconds.
+        """
         end = monotonic() + ROOM_S
         path = f"{path_of('checkRoom')}?bytes={self._body.room}"
         while True:
-            if self.failure is not None:  # it was given up
+            if self.failure is not None:  # the upload was given up
                 raise self.failure
             self._connection.request("GET", path, headers=self._fields)
             try:
@@ -170,7 +173,7 @@ class SegmentWriter:
             while piece := self._pieces.get():
                 self._connection.send(piece)
         except OSError:
-            # It may have refused, with the reason, before it had read everything.
+            # The shard may have refused, with a reason, before it had read everything.
             with suppress(OSError, HTTPException):
                 _answer(self._connection, self._address)
             raise
@@ -182,11 +185,11 @@ class Pulling:
     def __init__(self, access: ShardAccess) -> None:
         self._access = access
         self._open: dict[HTTPConnection, str] = {}
-        """The shard at the other end of each connection."""
+        """The shard of each open connection."""
         self._is_over = False
 
     def pull(self, node: str, address: str, tensor: str, order: PullOrder) -> str:
-        """Make a shard pull a segment. Returns its digest, once it is complete there. Raises ShardFailed."""
+        """Make a shard pull a segment. Returns its digest once it is complete there. Raises ShardFailed."""
         path = path_of("pullSegment", tensor=tensor)
         with self._connected(node, address) as connection:
             connection.sock.settimeout(ANSWER_S + order.size / (SLOWEST_ORIGIN if order.origin else SLOWEST))
@@ -195,7 +198,7 @@ class Pulling:
             return _digest(_answer(connection, address))
 
     def read(self, node: str, address: str, tensor: str, rows: tuple[int, int], row: int) -> Iterator[bytes]:
-        """The rows `rows[0]` to `rows[1]` - 1 of a segment, each of `row` bytes, in pieces of whole rows.
+        """Yield the rows `rows[0]` to `rows[1]` - 1 of a segment, each of `row` bytes, in pieces of whole rows.
 
         Raises ShardFailed.
         """
@@ -215,12 +218,12 @@ class Pulling:
                 yield piece
 
     def give_up(self) -> None:
-        """Break all connections: shards keep nothing of what they pull. From any thread."""
+        """Break all connections, so that shards keep nothing of what they pull. Thread-safe."""
         self._is_over = True
         self.leave(())
 
     def leave(self, alive: Container[str]) -> None:
-        """Break the connections to shards that are not among those `alive`."""
+        """Break the connections to shards that are not in `alive`."""
         for connection, node in list(self._open.items()):
             if node not in alive:
                 _break(connection)
@@ -262,12 +265,12 @@ def _connect(connection: HTTPConnection) -> None:
 
 
 def _fields(access: ShardAccess, node: str) -> dict[str, str]:
-    """The header fields of every request; another shard at this address refuses it."""
+    """Return the header fields of every request. Another shard at this address would refuse them."""
     return {NODE: node} if access.key is None else {NODE: node, "Authorization": f"Bearer {access.key}"}
 
 
 def _answer(connection: HTTPConnection, address: str) -> Any:
-    """The JSON of a successful answer. Raises ShardFailed for other answers, OSError and HTTPException."""
+    """Return the JSON of a successful response. Raises ShardFailed for other responses, OSError and HTTPException."""
     answer = connection.getresponse()
     text = answer.read(_MAX_ANSWER)
     try:
@@ -281,6 +284,6 @@ def _answer(connection: HTTPConnection, address: str) -> Any:
 
 
 def _digest(found: Any) -> str:
-    """The digest of a shard's segment: the pull's answer, or the metadata of the tensor it was put as."""
+    """Return the digest of a shard's segment from the response to a pull or the metadata of a PUT."""
     keys = found.get("keys")
     return digest_of(str(found.get("sha256", "")), None if keys is None else str(keys.get("sha256", "")))

@@ -1,10 +1,9 @@
 """The highest known sequence of each range of a catalogue, in this process of the router.
 
-A sequence counts the committed scatters of a range. A later answer on the same connection must not take back what its
-client has read or had acknowledged. A connection belongs to one process, so each read asks for the highest sequence
-that the process has learned, from any shard and for any client.
-
-The ETag of a table has the sum of its ranges' sequences.
+A sequence counts the committed scatters of a range. A later response on a connection must not go back behind what its
+client has already read or had acknowledged. Since a connection belongs to one process, each read requires the highest
+sequence that the process has learned, from any shard and for any client. The ETag of a table contains the sum of its
+ranges' sequences.
 """
 
 from __future__ import annotations
@@ -17,25 +16,26 @@ from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap, content_of
 from app.store.files.tensor_file import sequence_in
 
 FIELD: Final = b"x-gathernd-sequence"
-"""The header field with the smallest sequence that a read of a range accepts."""
+"""The header field with the lowest sequence that a read of a range accepts."""
 NOTHING_READ: Final[Mapping[str, int]] = {}
 
 
 class Sequences:
     """The highest sequence of each range that this process has learned, by the name of its tensor.
 
-    A shard may report the first scatter to a range before the map does: any range of a catalogue may have a sequence.
+    A shard may report the first scatter to a range before the map shows that it is open, so any range of a catalogue
+    may have a sequence.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._rows: dict[str, tuple[int, int]] = {}
-        """Number of rows, with its sequence, of ranges of tables with keys that upserts or removals have changed."""
+        """Number of rows and its sequence, for ranges of tables with keys that upserts or removals have changed."""
         self._contents: frozenset[str] = frozenset()
-        """The content ids of these ranges."""
+        """The content ids of all ranges with a known sequence."""
 
     def told(self, tensor: str, sequence: int) -> None:
-        """A shard reports that a range is at `sequence`, which is committed."""
+        """Record a shard's report that a range is at `sequence`, which is committed."""
         known = self._known.get(tensor, 0)
         if sequence > known:
             self._known[tensor] = sequence
@@ -43,30 +43,34 @@ class Sequences:
                 self._contents |= {content_of(tensor)}
 
     def told_rows(self, tensor: str, sequence: int, rows: int) -> None:
-        """A shard reports the rows of a range of a table with keys at `sequence`, which is committed."""
+        """Record a shard's report of the number of rows in a range of a table with keys at `sequence`, which is
+        committed.
+        """
         self.told(tensor, sequence)
         if sequence and sequence >= self._rows.get(tensor, (0, 0))[0]:
             self._rows[tensor] = sequence, rows
 
     def rows(self, version: ShardedVersion) -> list[int]:
-        """The rows of each range of a version, as last reported, or else as uploaded."""
+        """Return the number of rows of each range of a version, as last reported, or else as uploaded."""
         return [self._rows.get(one.tensor, (0, one.rows))[1] for one in version.ranges]
 
     def knows(self, content_id: str) -> bool:
-        """Whether a range of this content is known to have changed."""
+        """Return whether a range of this content is known to have changed."""
         return content_id in self._contents
 
     def least(self, tensor: str) -> int:
-        """The smallest sequence that a read of the range accepts."""
+        """Return the lowest sequence that a read of the range accepts."""
         return self._known.get(tensor, 0)
 
     def etag(self, version: ShardedVersion, read: Mapping[str, int] = NOTHING_READ) -> str:
-        """The ETag of a version whose ranges are at the sequences `read`; the others count as known."""
+        """Return the ETag of a version whose ranges are at the sequences `read`; known sequences are used for the
+        others.
+        """
         known = self._known
         return version.etag_at(sum(read.get(one.tensor, known.get(one.tensor, 0)) for one in version.ranges))
 
     def keep_only(self, shard_map: ShardMap) -> None:
-        """Forget ranges of contents that the map does not have."""
+        """Drop ranges of contents that are not in the map."""
         if self._known:
             self._contents &= {version.content_id for table in shard_map.tables.values() for version in table.versions}
             known = self._known.items()
@@ -75,8 +79,9 @@ class Sequences:
 
 
 def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:
-    """Checks an answer from a range of a catalogue: not older than the known sequence. Stores the
-    sequence in `read`.
+    """Return a check of responses from a range of a catalogue: they must not be older than the known sequence.
+
+    The check stores the sequence in `read`.
     """
     tensor, least = one.tensor, sequences.least(one.tensor)
 
@@ -91,7 +96,7 @@ def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callab
 
 
 def exactly(wanted: str) -> Callable[[str | None], None]:
-    """Checks an answer from a range whose ETag is in the map."""
+    """Return a check of responses from a range whose ETag is in the map."""
 
     def check(etag: str | None) -> None:
         if etag != wanted:
@@ -101,7 +106,7 @@ def exactly(wanted: str) -> Callable[[str | None], None]:
 
 
 def sequence_of(etag: str | None) -> int:
-    """The sequence in the ETag of a shard's tensor. Raises BadAnswer."""
+    """Return the sequence in the ETag of a shard's tensor. Raises BadAnswer."""
     try:
         return sequence_in(etag or "")
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Shared parts of gathers and lookups in tables in row ranges: fetching rows, needed ranges, and lost ranges."""
+"""Shared parts of gathers and lookups on tables in row ranges: fetching rows, explaining ranges, and lost ranges."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.tensor import Tensor, coordinates
 
 ROUTE: Final = "shards"
-"""The route of gathers and lookups in row ranges, in metrics."""
+"""The name in metrics of the route for gathers and lookups on row ranges."""
 SPLIT_BYTES: Final = 48
-"""Bytes per index while indices are split: as int64, sorted, its place, and in a request."""
+"""Bytes per index while indices are split: as int64, sorted, the index's place, and its copy in a request."""
 
 
 class ShardResources(CallResources):
-    """Shared by the runners of a router: `fetcher` fetches rows from the shards."""
+    """The resources that a router's runners share. `fetcher` fetches rows from the shards."""
 
     fetcher: RowFetcher
 
@@ -39,7 +39,7 @@ async def with_ranges(
     *,
     wrap: bool = False,
 ) -> Explanation:
-    """An explanation with the ranges that the rows of each resident, or the keys, need; without either, all of them."""
+    """Add to an explanation the ranges that the rows or keys of each resident need, or all ranges if None."""
     arrays = [each.array if isinstance(each, Tensor) else each for each in rows]
     count = sum(len(each) for each in arrays if each is not None)
     request.memory.charge(SPLIT_BYTES * count)
@@ -53,7 +53,7 @@ async def with_ranges(
 
 
 def _as_known(one: Resident, resources: ShardResources) -> Resident:
-    """A table with its known ETag."""
+    """Return a table with the ETag of its known sequences."""
     assert isinstance(one, ShardedResident)
     etag = resources.fetcher.etag_of(one)
     return one if etag == one.etag else Resident(one.tensor, etag, data_version=one.data_version)
@@ -62,9 +62,9 @@ def _as_known(one: Resident, resources: ShardResources) -> Resident:
 def explained_ranges(
     resident: Resident, rows: NDArray[Any] | Tensor | None, *, wrap: bool
 ) -> Sequence[Mapping[str, object]]:
-    """The ranges that a gather of `rows` needs, with their numbers of rows, for an explanation; all without rows.
+    """Return the ranges that a gather of `rows` needs, with their numbers of rows, for an explanation.
 
-    A tensor has keys. Rows out of bounds are not counted.
+    A tensor in place of rows has keys. Without rows, all ranges are returned. Rows out of bounds are not counted.
     """
     assert isinstance(resident, ShardedResident)
     version = resident.version_in_map
@@ -90,14 +90,14 @@ def explained_ranges(
 
 
 class NeedingPlaces(NamedTuple):
-    """Where a request has indices that need a range: the first ones in order, and their number."""
+    """Where a request has indices that need a range: the first ones in order, and their total number."""
 
     places: Sequence[tuple[int, Place]]
     total: int
 
 
 def needing(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) -> NeedingPlaces:
-    """The first of `tuples`, which ascend, as places in `indices`, and their number."""
+    """Return the first of `tuples`, which must be ascending, as places in `indices`, and their number."""
     places = []
     for number in tuples[:REPORTED_PLACES].tolist():
         item = number * depth
@@ -107,9 +107,9 @@ def needing(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) -> Needin
 
 
 def unavailable(resident: ShardedResident, lost: Sequence[LostRange], needing: Sequence[NeedingPlaces]) -> GatherError:
-    """The error for ranges for which no replica answers: `overloaded` if one is overloaded, else shard_unavailable.
+    """Return the error for ranges without a response: `overloaded` if a shard is overloaded, else shard_unavailable.
 
-    `needing` says which indices need each range.
+    `needing` has the indices that need each range.
     """
     busy = [failure for one in lost for failure in one.failures if failure.kind == "busy"]
     name = f"{resident.table}@{resident.data_version}"

@@ -1,7 +1,7 @@
-"""Gathers in tables in row ranges: validated here, with each range asked for its rows.
+"""Run gathers on tables in row ranges: validate them here, and ask each range for its rows.
 
-Types, shapes and indices are checked against the map, so that errors are those of one machine and reach no shard; the
-rows are collected in one output. Data in the request is gathered here.
+Types, shapes and indices are checked against the map, so that errors are the same as on one machine and involve no
+shard. The rows are collected in one output. Gathers from data in the request run here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from app.tensors.tensor import Tensor
 
 
 class _Work(NamedTuple):
-    """A gather, split: the requests, and their output."""
+    """A gather that was split: the requests to the ranges, and their output."""
 
     requests: Mapping[int, RangeRequest]
     output: Output
@@ -61,13 +61,15 @@ class _Work(NamedTuple):
 
 
 class ShardedGathers(Gathers):
-    """Runs gathers in the tables of a shard map."""
+    """Runs gathers on the tables of a shard map."""
 
     resources: ShardResources
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
-        """Run a gather. Raises not_implemented for rows by position of a table with keys, and for other inputs beside a
-        table in row ranges.
+        """Prepare a gather; see `Gathers.prepare`.
+
+        Also raises not_implemented for positions in a table with keys, and for operators with further inputs if an
+        input is a table in row ranges.
         """
         prepared = super().prepare(call, on_device=on_device)
         if prepared.resident is not None:
@@ -77,11 +79,11 @@ class ShardedGathers(Gathers):
         return prepared
 
     def _kernel_fills(self, prepared: Prepared) -> bool:
-        """Never for a table in row ranges, whose kernels are elsewhere."""
+        """Return False for a table in row ranges, because kernels run on its shards."""
         return not isinstance(prepared.resident, ShardedResident) and super()._kernel_fills(prepared)
 
     async def _gather_by_key(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Run a gather; for a table in row ranges, on its shards. Raises also shard_unavailable."""
+        """Run a gather by key. For a table in row ranges, rows come from its shards; also raises shard_unavailable."""
         call, keys, resident = prepared.call, prepared.keys, prepared.resident
         if not isinstance(resident, ShardedResident):
             return await super()._gather_by_key(prepared, request)
@@ -114,7 +116,7 @@ class ShardedGathers(Gathers):
         request: ServedRequest,
         further: Further = None,
     ) -> Answer:
-        """Run a gather by key; for a table in row ranges, on its shards. Raises also shard_unavailable."""
+        """Run a gather by position. A table in row ranges is gathered on its shards; also raises shard_unavailable."""
         call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
         if not isinstance(resident, ShardedResident):
             return await super()._run(prepared, request, further)
@@ -142,7 +144,7 @@ class ShardedGathers(Gathers):
         return Answer({OUTPUT: output}, call.dialect, "cpu", etag, resident.data_version)
 
     def _split(self, call: Call, planned: Planned, resident: ShardedResident, memory: Memory) -> _Work | None:
-        """The requests to the shards; None if an index is out of bounds."""
+        """Return the requests to the shards, or None if an index is out of bounds."""
         plan = planned.plan
         data, version = resident.tensor, resident.version_in_map
         by_rows = planned.first_axis == 0
@@ -168,12 +170,12 @@ class ShardedGathers(Gathers):
     def _row_requests(
         self, call: Call, planned: Planned, version: ShardedVersion, output: Output
     ) -> Mapping[int, RangeRequest]:
-        """Split by the rows that indices name. Raises IndexError if one is out of bounds."""
+        """Split a gather by the rows that its indices name. Raises IndexError if one is out of bounds."""
         plan, shape = planned.plan, call.indices.shape
         indices: NDArray[np.int64] = call.indices.array.astype(np.int64, copy=False)
         if not isinstance(plan, GatherElementsPlan):
             return row_requests(version, indices, plan.dims, output, version.shape[plan.depth :], wrap=plan.wrap)
-        # Entry (i, j, ...) picks the item (entry, j, ...): a GatherND of whole tuples.
+        # Entry (i, j, ...) selects the item (entry, j, ...), which makes it a GatherND with full tuples.
         whole = np.empty((indices.size, len(shape)), np.int64)
         whole[:, 0] = indices
         own = whole.reshape(*shape, -1)
@@ -230,7 +232,7 @@ def _check_device(call: Call) -> None:
 
 
 def place_of(call: Call, request: RangeRequest) -> NeedingPlaces:
-    """The indices of a gather that need the rows of `request`."""
+    """Return the indices of a gather that need the rows of `request`."""
     if request.places is None:
         return NeedingPlaces([(0, Place(call.data_pointer))], 1)
     indices = call.indices

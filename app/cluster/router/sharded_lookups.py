@@ -1,7 +1,7 @@
-"""Lookups in tables in row ranges: rows are fetched from the shards, and pooled here by the kernels of one machine.
+"""Run lookups on tables in row ranges: rows are fetched from the shards and pooled here by the local kernels.
 
-So the bits of the answer are those of one machine. Rows that are not pooled go straight to their columns of the output;
-for pooling, each distinct row is fetched once.
+So the result is bit-identical to that of one machine. Rows that are not pooled go straight to their columns of the
+output. For pooling, each distinct row is fetched once.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from app.tensors.tensor import Tensor
 
 
 class _Feature(NamedTuple):
-    """A split feature: its plan and indices for the kernel, the reads, and their destination.
+    """A feature that was split: its plan and indices for the kernel, the requests, and their destination.
 
-    `items` is the table of the fetched rows, None if they go straight to the output. Features with one `output` share
-    their reads; the first of them makes the reads, the others have None, as do features whose rows are here already.
+    `items` is the table of the fetched rows, or None if they go straight to the output. Features with the same `output`
+    share their requests; only the first of them has any. Features whose rows are already here have none either.
     """
 
     plan: FeaturePlan
@@ -60,12 +60,12 @@ class _Feature(NamedTuple):
 
 
 class ShardedLookups(Lookups):
-    """Runs lookups in the tables of a shard map."""
+    """Runs lookups on the tables of a shard map."""
 
     resources: ShardResources
 
     def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
-        """Run a lookup. Raises not_implemented for rows by position of a table with keys."""
+        """Prepare a lookup; see `Lookups.prepare`. Also raises not_implemented for positions in a table with keys."""
         prepared = super().prepare(call, on_device=on_device)
         for feature, resident in zip(call.features, prepared.residents, strict=True):
             check_keyed(resident, feature.by_key, feature.tensor, feature.indices)
@@ -74,7 +74,7 @@ class ShardedLookups(Lookups):
         return prepared
 
     async def start(self, prepared: PreparedLookup, request: ServedRequest) -> Answer:
-        """Run a lookup; the rows of keys are fetched first. Raises also shard_unavailable."""
+        """Run a prepared lookup. The rows of keys are fetched first. Also raises shard_unavailable."""
         if not prepared.is_by_key:
             return await super().start(prepared, request)
         answer = await super().start(await self._with_tables(prepared, request), request)
@@ -82,7 +82,7 @@ class ShardedLookups(Lookups):
         return answer
 
     async def _with_tables(self, prepared: PreparedLookup, request: ServedRequest) -> PreparedLookup:
-        """The lookup in tables of the rows that its keys name. Raises shard_unavailable."""
+        """Return the lookup with tables that have the rows for its keys. Raises shard_unavailable."""
         features, residents = prepared.call.features, list(prepared.residents)
         numbers: dict[int, list[int]] = {}
         for number, (feature, resident) in enumerate(zip(features, residents, strict=True)):
@@ -108,7 +108,9 @@ class ShardedLookups(Lookups):
         return prepared._replace(residents=residents, plan=replace(prepared.plan, features=tuple(plans)))
 
     def _keyed_read(self, prepared: PreparedLookup, numbers: Sequence[int], memory: Memory) -> KeyedRead:
-        """The keys of the features of one table: those of all entries, then those that name padding or default rows."""
+        """Return the keys of all features of one table: first those of entries, then those that name missing or default
+        rows.
+        """
         features, resident = prepared.call.features, prepared.residents[numbers[0]]
         assert isinstance(resident, ShardedResident)
         assert resident.keys is not None
@@ -126,8 +128,9 @@ class ShardedLookups(Lookups):
         residents: Sequence[Resident],
         request: ServedRequest,
     ) -> tuple[LookupRun, Sequence[Resident], Sequence[Resident], Sequence[int]]:
-        """Fetch the rows that the features need. Raises offsets_invalid, index_out_of_bounds, shard_unavailable,
-        overloaded, deadline_exceeded and ClientGone.
+        """Fetch the rows that the features need.
+
+        Raises offsets_invalid, index_out_of_bounds, shard_unavailable, overloaded, deadline_exceeded and ClientGone.
         """
         if not any(isinstance(resident, ShardedResident) for resident in residents):
             return await super()._read_tables(call, run, residents, request)
@@ -161,7 +164,7 @@ class ShardedLookups(Lookups):
         return run, self._as_read(residents, wanted), tables, left
 
     def _as_read(self, residents: Sequence[Resident], wanted: Sequence[TableReads]) -> Sequence[Resident]:
-        """The tables with the ETags of the contents that were read."""
+        """Return the tables with the ETags of the contents that were read."""
         read = {id(one.resident): one.read for one in wanted}
         found: dict[int, Resident] = {}
         for one in residents:
@@ -175,7 +178,7 @@ class ShardedLookups(Lookups):
         found: dict[int, _Feature] = {}
         for numbers in _read_together(residents):
             resident = residents[numbers[0]]
-            if not isinstance(resident, ShardedResident):  # the rows of its keys are here
+            if not isinstance(resident, ShardedResident):  # the rows of its keys have been fetched already
                 for number in numbers:
                     found[number] = _Feature(run.plan.features[number], run.indices[number], {}, None, None, 0)
             elif len(numbers) == 1:
@@ -187,7 +190,7 @@ class ShardedLookups(Lookups):
     def _split_together(
         self, run: LookupRun, numbers: Sequence[int], resident: ShardedResident, memory: Memory
     ) -> dict[int, _Feature]:
-        """The reads of features of one table, with each distinct row once."""
+        """Return features of one table that share requests, with each distinct row requested once."""
         marks = {number: run.indices[number] < run.plan.features[number].rows for number in numbers}
         every = np.concatenate([run.indices[number][valid].astype(np.int64) for number, valid in marks.items()])
         wanted, inverse = np.unique(every, return_inverse=True)
@@ -203,7 +206,7 @@ class ShardedLookups(Lookups):
         return found
 
     def _split_feature(self, run: LookupRun, number: int, resident: ShardedResident, memory: Memory) -> _Feature:
-        """The read of a feature with valid indices; an index equal to the number of rows is filled."""
+        """Return the split feature for valid indices. An index equal to the number of rows is filled."""
         plan, indices = run.plan.features[number], run.indices[number]
         version, dtype = resident.version_in_map, resident.tensor.dtype
         most = self.resources.limits.output_bytes
@@ -226,7 +229,7 @@ class ShardedLookups(Lookups):
         return self._fetching(plan, resident, wanted, memory)._replace(indices=local)
 
     def _fetching(self, plan: FeaturePlan, resident: ShardedResident, wanted: NDArray[Any], memory: Memory) -> _Feature:
-        """A feature whose rows `wanted` become a separate table; its indices are still to be set."""
+        """Return a feature whose rows `wanted` become a separate table. The caller must set its indices."""
         dtype, rows = resident.tensor.dtype, len(wanted)
         is_string = dtype.kind == "string"
         if not is_string:
@@ -249,7 +252,7 @@ class ShardedLookups(Lookups):
 def _needing_keys(
     features: Sequence[Feature], numbers: Sequence[int], read: KeyedRead, lost: LostRange
 ) -> NeedingPlaces:
-    """Where the features of one table have keys of a range."""
+    """Return where the features of one table have keys of a lost range."""
     begin, places, total = 0, [], 0
     for number in numbers:
         keys = features[number].indices
@@ -261,7 +264,7 @@ def _needing_keys(
 
 
 def _read_together(residents: Sequence[Resident]) -> Iterable[Sequence[int]]:
-    """The numbers of the features, grouped: those that read one changing table read it together."""
+    """Return the numbers of the features in groups: features of the same open table are read together."""
     found: dict[int, list[int]] = {}
     for number, one in enumerate(residents):
         is_open = isinstance(one, ShardedResident) and one.version_in_map.is_open
@@ -283,12 +286,12 @@ def _tables(features: Sequence[_Feature], residents: Sequence[Resident]) -> list
 
 
 def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Mapping[int, RangeRequest]:
-    """The requests to each range, for valid numbers of rows."""
+    """Return the requests to the ranges for valid row numbers."""
     return row_requests(version, rows.astype(np.int64, copy=False), (version.rows,), output, version.shape[1:])
 
 
 def _fetched(feature: _Feature, resident: Resident) -> Resident:
-    """The fetched rows, as a separate table."""
+    """Return the fetched rows as a separate table."""
     dtype, tail = resident.tensor.dtype, resident.tensor.shape[1:]
     shape = (feature.rows, *tail)
     assert feature.output is not None
@@ -309,7 +312,7 @@ def _fetched(feature: _Feature, resident: Resident) -> Resident:
 def _unavailable(
     call: LookupCall, run: LookupRun, residents: Sequence[Resident], lost: Sequence[LostRange], numbers: Sequence[int]
 ) -> GatherError:
-    """The error for lost ranges of the first feature that has some."""
+    """Return the error for the first feature with lost ranges."""
     first = min(one.reads for one in lost)
     own = [one for one in lost if one.reads == first]
     number = numbers[first]

@@ -1,9 +1,9 @@
-"""Scatters, upserts and removals in the tables of a cluster: validated here, sent to the primary of each range.
+"""Run scatters, upserts and removals on the tables of a cluster: validate them, and send each range's primary its part.
 
-A change by key is a scatter whose rows the shards find. Each range changes atomically, one after the other. Each range
-gets the Idempotency-Key of the request, or one that is drawn for it, so that the request can be repeated until the
-range reports that it made its part: after a lost connection, or at another primary. Retries with a caller's key go to
-the content that the key is bound to (`key_bindings`).
+A change by key is a scatter whose rows the shards find. Each range changes atomically, but not all ranges at the same
+moment. Each range gets the request's Idempotency-Key, or one that is drawn for it, so that the request can be repeated
+until the range reports that it has applied its part: after a lost connection, or at another primary. Retries with a
+caller's key go to the content that the key is bound to (`key_bindings`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.scatter_call import KeyedCall, ScatterCall
 
 _ATTEMPTS: Final = 8
-"""How often a scatter without a key begins anew if its version is removed meanwhile."""
+"""How often a scatter without a key is restarted if its version is removed while it runs."""
 _NO_SEQUENCE: Final = 1 << 62
-"""A sequence that no range has: at it a primary makes no scatter, and only says whether it knows the key."""
+"""A sequence that no range has. With it, a primary applies nothing and only reports whether it knows the key."""
 _UNCONDITIONAL: Final = (ALWAYS, Conditions(match=("*",)))
 
 
 class ContentGone(Exception):
-    """The version that a scatter was validated against no longer exists."""
+    """The version for which a scatter was validated no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A scatter that fits `version` of the table `table`. `is_own` says that the key was drawn here."""
+    """A scatter that fits `version` of the table `table`. `is_own` tells whether the key was drawn here."""
 
     table: str
     version: ShardedVersion
@@ -60,7 +60,7 @@ class _Judged:
 
 
 class ShardedScatters:
-    """Scatters into `tables`; a `ScatterTarget`."""
+    """Runs scatters into `tables`; see `ScatterTarget`."""
 
     def __init__(self, tables: PublishedTensors, asks: PrimaryAsks, threads: DiskThreads) -> None:
         self._tables = tables
@@ -68,12 +68,12 @@ class ShardedScatters:
         self._threads = threads
         self._tasks: set[asyncio.Task[ScatterOutcome]] = set()
         self._opening: dict[str, asyncio.Task[RangeFailed | None]] = {}
-        """By content id."""
+        """Tasks that open ranges, by content id."""
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
-        """Read, check and make a scatter. Raises also shard_unavailable."""
+        """Read, check and run a scatter. Also raises shard_unavailable."""
         call, digest = await self._threads.change(sent.name, sent.read)
-        # A separate task: a change that has begun on some ranges is made on all, even if the request is cancelled.
+        # A task of its own: once some ranges have changed, the others must too, even if the request is cancelled.
         task = asyncio.get_running_loop().create_task(self._carry_out(sent, call, digest, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -91,17 +91,17 @@ class ShardedScatters:
                     _refuse_gone(one.version.content_id)
         raise GatherError("overloaded", f"{sent.name!r} is replaced repeatedly", retry_after=1)
 
-    # The content that it is validated against
+    # Choosing the content
 
     async def _begin(self, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _Judged:
-        """The scatter, validated against the content that the name, or its key, stands for."""
+        """Return the scatter, validated for the content that the name or its key refers to."""
         try:
             found = self._tables.shard_map.find(sent.name)
             if found is None:
                 raise not_found(sent.name, self._tables)
             one = await self._judge(*found, sent, call, digest)
         except GatherError:
-            # The name may stand for another content by now, which the request does not fit: a known key still counts.
+            # The name may now refer to another content that the request does not fit. A known key still decides.
             known = await self._tables.binding_of(sent.name, sent.key) if sent.key is not None else None
             if known is None:
                 raise
@@ -114,7 +114,7 @@ class ShardedScatters:
         return await self._bound(binding, sent, call, digest)
 
     async def _bound(self, binding: Binding, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _Judged:
-        """The scatter, validated against the content that its key is bound to."""
+        """Return the scatter, validated for the content that its key is bound to."""
         if binding.digest != digest:
             raise GatherError(
                 "invalid_field",
@@ -147,20 +147,20 @@ class ShardedScatters:
         key = f"{DRAWN}{uuid4().hex}" if sent.key is None else f"{sent.name}/{sent.key}"
         return _Judged(table, version, whole, call, key, digest, sent.key is None)
 
-    # Making it
+    # Running it
 
     async def _make(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
-        """Let all ranges make their parts. Raises ContentGone."""
+        """Let all ranges apply their parts. Raises ContentGone."""
         if conditions not in _UNCONDITIONAL:
             return await self._make_if(one, conditions, request)
         parts = await self._threads.change(one.table, lambda: one.whole.cut(one.version.ranges))
         return await self._outcome(one, await self._all(one, parts, request))
 
     async def _make_if(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
-        """Make the scatter if `conditions` hold for the table, which has at most one range."""
+        """Run the scatter if `conditions` hold for the table, which must have at most one range."""
         version = self._newest(one)
         resident = ShardedResident(self._tables.shard_map, one.table, version)
-        if one.whole.is_empty:  # no primary is sent a part that could check it
+        if one.whole.is_empty:  # no primary receives a part with which it could check them
             conditions.check(await self._tables.etags.committed(resident, request))
             return await self._outcome(one, [])
         if isinstance(one.call, KeyedCall):
@@ -176,7 +176,7 @@ class ShardedScatters:
             refusal = next((answer for _, answer in answers if answer.refused), None)
             if refusal is None:
                 return await self._outcome(one, answers)
-            etag = version.etag_at(refusal.sequence)  # what was read may be older
+            etag = version.etag_at(refusal.sequence)  # the ETag that was read may be older
             if problem is not None and (problem := _problem(conditions, etag)) is not None:
                 raise problem
         raise GatherError("overloaded", f"{one.table!r} changes repeatedly", retry_after=1)
@@ -184,9 +184,9 @@ class ShardedScatters:
     async def _all(
         self, one: _Judged, parts: Sequence[Part], request: ServedRequest, if_sequence: int | None = None
     ) -> list[tuple[str, RangeScattered]]:
-        """The answers of the primaries of all parts, with the names of their tensors.
+        """Return the answers of the primaries of all parts, with the names of their tensors.
 
-        Raises one of their errors: one that leaves the outcome unknown, if there is one.
+        If there are errors, raises one of them, preferably one that leaves the outcome unknown.
         """
         asked = [self._part(one, part, request, if_sequence) for part in parts]
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -198,9 +198,9 @@ class ShardedScatters:
     async def _part(
         self, one: _Judged, part: Part, request: ServedRequest, if_sequence: int | None
     ) -> list[tuple[str, RangeScattered]]:
-        """Let a range make its part, at whichever primary it has, until the deadline of the request.
+        """Let a range apply its part, at whichever primary it has, until the request's deadline.
 
-        If the range has been split meanwhile, its pieces make the part.
+        If the range has been split since, its new ranges apply the part.
         """
         pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
         while True:
@@ -226,7 +226,7 @@ class ShardedScatters:
                 raise _unavailable(one, part, failure)
 
     async def _opened(self, one: _Judged, version: ShardedVersion, deadline: float) -> RangeFailed | None:
-        """Like `_open`, once for all parts and scatters that wait for it, until a deadline."""
+        """Do the same as `_open`, until a deadline, once for all parts and scatters that wait for it."""
         content = version.content_id
         task = self._opening.get(content)
         if task is None:
@@ -238,10 +238,10 @@ class ShardedScatters:
     def _no_longer_opening(self, content: str, task: asyncio.Task[RangeFailed | None]) -> None:
         del self._opening[content]
         if not task.cancelled():
-            task.exception()  # nobody may be left waiting for it
+            task.exception()  # mark the error as retrieved, because no one may be waiting for it any longer
 
     async def _open(self, one: _Judged, version: ShardedVersion) -> RangeFailed | None:
-        """Open the ranges of a version. Returns why they could not be opened."""
+        """Open the ranges of a version. Returns why they could not be opened, or None."""
         try:
             await asyncio.to_thread(self._tables.open_ranges, one.table, version.number)
         except GatherError as problem:
@@ -251,14 +251,14 @@ class ShardedScatters:
         return None
 
     def _newest(self, one: _Judged) -> ShardedVersion:
-        """The version in the newest map. Raises ContentGone."""
+        """Return the version from the newest map. Raises ContentGone."""
         found = self._tables.shard_map.find_content(one.version.content_id)
         if found is None:
             raise ContentGone
         return found
 
     def _is_led_anew(self, one: _Judged, part: Part, epoch: int) -> bool:
-        """Whether the newest map differs for a part, in more than its primary at `epoch`."""
+        """Return whether a part's range is gone from the newest map, or has a primary at another epoch than `epoch`."""
         found = self._tables.shard_map.find_content(one.version.content_id)
         ranges = () if found is None else found.ranges
         own = next((each for each in ranges if (each.start, each.stop) == (part.start, part.stop)), None)
@@ -267,7 +267,7 @@ class ShardedScatters:
     async def _outcome(self, one: _Judged, answers: Sequence[tuple[str, RangeScattered]]) -> ScatterOutcome:
         try:
             version = self._newest(one)
-        except ContentGone:  # it was made, and the version has been removed since
+        except ContentGone:  # the scatter was applied, and the version has been removed since
             version = one.version
         resident = ShardedResident(self._tables.shard_map, one.table, version)
         changed = {tensor: answer.sequence for tensor, answer in answers}
@@ -297,7 +297,7 @@ def _order(one: _Judged, part: Part, epoch: int, if_sequence: int | None) -> Ran
 
 
 def _problem(conditions: Conditions, etag: str) -> GatherError | None:
-    """The error for conditions that do not hold for this ETag."""
+    """Return the error for conditions that do not hold for this ETag, or None."""
     try:
         conditions.check(etag)
     except GatherError as problem:
@@ -330,9 +330,9 @@ def _refuse_conditions(name: str, count: int) -> NoReturn:
 
 
 def _weightiest(errors: Sequence[BaseException], parts: int, one: _Judged) -> BaseException:
-    """The error for a scatter of several parts: first refusals, then errors that leave the outcome unknown.
+    """Return the error to report for a scatter of several parts.
 
-    It says whether other parts were made.
+    Errors that leave the outcome unknown take precedence. Otherwise, the error says whether other parts were applied.
     """
     first = min(errors, key=lambda error: (isinstance(error, GatherError), _code(error) != "shard_unavailable"))
     made = parts - len(errors)
@@ -366,7 +366,7 @@ def _unavailable(one: _Judged, part: Part, failure: RangeFailed) -> GatherError:
 
 
 def _rows_of(version: ShardedVersion, part: Part) -> tuple[int, int]:
-    """The first row of a part and the one after its last, as in errors: for a table with keys, as uploaded."""
+    """Return the first row of a part and the row after its last one, for errors. For a table with keys, as uploaded."""
     bounds = [
         row_bounds
         for one, row_bounds in zip(version.ranges, version.row_bounds, strict=True)

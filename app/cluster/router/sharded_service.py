@@ -18,13 +18,15 @@ from app.cluster.shard_map import ShardMap
 
 COUNT_INTERVAL_S: Final = 0.25
 _MAX_LABEL: Final = 128
-"""Most characters of a shard's address in the names of counters, which have `shared_counters.NAME_BYTES`."""
+"""Maximum characters of a shard's address in counter names, which are limited to `shared_counters.NAME_BYTES`."""
 _LABEL_DIGITS: Final = 16
 
 
 def address_label(address: str) -> str:
-    """The name of a shard in metrics: its address. If that is too long for a counter, its beginning and digits of its
-    SHA-256, which distinguish addresses with the same beginning.
+    """Return the name of a shard in metrics: its address.
+
+    If the address is too long for a counter, it is shortened, and digits of its SHA-256 keep addresses with the same
+    beginning distinct.
     """
     if len(address) <= _MAX_LABEL:
         return address
@@ -33,7 +35,7 @@ def address_label(address: str) -> str:
 
 
 class RoutedTables(ABC):
-    """The tables of the newest map, their shards, and counters of these."""
+    """The tables of the newest map, their shards, and the shards' counters."""
 
     def __init__(
         self, tables: ShardedTensors, late_after: float, key: str | None, tls: SSLContext | None = None
@@ -45,14 +47,14 @@ class RoutedTables(ABC):
 
     @abstractmethod
     def connect(self) -> None:
-        """Wait for the first map. Blocks; returns early when the service is closed."""
+        """Wait for the first map. Blocks; returns early if the service is closed."""
 
     @abstractmethod
     async def watch(self) -> None:
         """Switch to newer maps and changed files. Runs until it is cancelled."""
 
     def use_map(self, shard_map: ShardMap, addresses: frozenset[str]) -> None:
-        """Use `shard_map` from now on; `addresses` are those of its shards, and perhaps of more."""
+        """Use `shard_map` from now on. `addresses` are those of its shards, and possibly of others."""
         self.fetcher.use_map(shard_map)
         self.tables.use_map(shard_map)
         self.shards.keep_only(addresses)
@@ -66,7 +68,7 @@ class RoutedTables(ABC):
                 numbers = {f"gathernd_shard_requests|{label}|{key}": n for key, n in shard.outcomes.items()}
                 for name, number in (numbers | {f"gathernd_shard_seconds|{label}": shard.seconds}).items():
                     before = self._counted.get(name, 0.0)
-                    if number < before:  # it left the map, and came back
+                    if number < before:  # the shard left the map and came back
                         before = 0.0
                     if number > before:
                         add(name, number - before)
@@ -78,21 +80,21 @@ class RoutedTables(ABC):
 
 
 class ShardedService(RoutedTables):
-    """The tables of a static map and their shards; `late_after` is in seconds."""
+    """The tables of a static map, and their shards. `late_after` is in seconds."""
 
     def __init__(self, shard_map: ShardMap, late_after: float, files: RouterFiles) -> None:
-        """`shard_map` is the content of the file of `files`."""
+        """`shard_map` is the content of the map file in `files`."""
         super().__init__(ShardedTensors(shard_map), late_after, files.key, files.tls)
         self._files = files
         self._newest = shard_map.generation
 
     def connect(self) -> None:
-        """Nothing to wait for: the map has been read."""
+        """Do nothing: the map has already been read."""
 
     async def watch(self) -> None:
         await self._files.watch(self._use, self.fetcher.use_key, self.shards.use_tls)
 
     def _use(self, found: ShardMap) -> None:
-        # A file need not count its generations: each new content is newer than the last.
+        # A file need not change its generation, so each new content counts as newer than the last.
         self._newest = max(found.generation, self._newest + 1)
         self.use_map(replace(found, generation=self._newest), found.addresses)

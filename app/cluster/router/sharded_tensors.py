@@ -1,6 +1,6 @@
 """The tables of a shard map as the tensors of a store: resolved by reference, described and listed, but read-only.
 
-A static map changes with its file. Methods that would change it raise `not_implemented`.
+A static map changes only with its file. Methods for changes raise `not_implemented`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from app.tensors.tensor_name import check_reference, split_reference
 
 
 class _PlacedKeys:
-    """The keys of a table in row ranges, which shards look up: their type and number."""
+    """Type and number of the keys of a table in row ranges. The shards look keys up."""
 
     def __init__(self, dtype: KeyType, count: int) -> None:
         self.dtype = dtype
         self.count = count
 
     def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
-        """Raises NotImplementedError."""
+        """Raise NotImplementedError."""
         raise NotImplementedError("the shards of a table look its keys up")
 
 
 class ShardedResident(Resident):
-    """One version of a table in row ranges, from a map: `tensor` has its type and shape, and no items.
+    """One version of a table in row ranges. `tensor` has its type and shape, but no items.
 
     Its `keys` have only a type and a number.
     """
@@ -68,7 +68,7 @@ class _ServedMap(NamedTuple):
     residents: dict[str, ShardedResident]
 
     def get(self, reference: str) -> ShardedResident | None:
-        """The version that a reference names, None if there is none."""
+        """Return the version that a reference names, or None."""
         resident = self.residents.get(reference)
         if resident is not None:
             return resident
@@ -77,14 +77,14 @@ class _ServedMap(NamedTuple):
             return None
         table, version = found
         own = f"{table}@{version.number}"
-        # One object for all references to a version, by which lookups recognize that they read the same table.
+        # All references to a version share one object, by which lookups recognize that they read the same table.
         resident = self.residents.get(own) or ShardedResident(self.shard_map, table, version)
         self.residents[own] = self.residents[reference] = resident
         return resident
 
 
 class ShardedTensors(TensorStore):
-    """The tables of the newest map. `use_map` switches to another one atomically."""
+    """The tables of the newest map. `use_map` switches to another map atomically."""
 
     has_replicas = True
 
@@ -97,10 +97,10 @@ class ShardedTensors(TensorStore):
         return self._served.shard_map
 
     def use_map(self, shard_map: ShardMap) -> None:
-        """Use the tables of `shard_map` from now on; running requests keep theirs."""
+        """Use the tables of `shard_map` from now on. Running requests keep the earlier map."""
         self._served = _ServedMap(shard_map, {})
 
-    # As `app.store.store_interface.Store`
+    # `app.store.store_interface.Store`
     def get(self, reference: str) -> Resident | None:
         return self._served.get(reference)
 
@@ -160,7 +160,7 @@ class ShardedTensors(TensorStore):
         name, number = split_reference(shard_map.aliases[alias])
         version = shard_map.tables[name].version(number or 0)
         assert version is not None, "`ShardMap.check` has looked"
-        # While it names this content, it is the same alias.
+        # The alias is the same as long as it names this content.
         etag = f'"{version.content_id}-{alias}"'
         return Alias(alias, name, version.number, etag, version.created, version.created)
 
@@ -243,7 +243,7 @@ def _describe_range(one: RowRange, bounds: tuple[int, int]) -> RangeMetadata:
 
 
 def without_positions(name: str, pointer: str | None, hint: str) -> GatherError:
-    """not_implemented for a request that names rows by position of table `name`, whose rows have keys."""
+    """Return not_implemented for a request that names rows by position in table `name`, whose rows have keys."""
     return GatherError(
         "not_implemented",
         f"the rows of {name!r} have no positions: a cluster places them by key",
@@ -253,7 +253,7 @@ def without_positions(name: str, pointer: str | None, hint: str) -> GatherError:
 
 
 def immutable(what: str) -> NoReturn:
-    """Raise not_implemented for operations on a whole table in row ranges."""
+    """Raise not_implemented for an operation on a whole table in row ranges."""
     raise GatherError(
         "not_implemented",
         f"{what} is not there for tables in row ranges: they are immutable, and change by publishing a new version",

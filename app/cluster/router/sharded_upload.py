@@ -1,10 +1,10 @@
-"""Uploads a table in row ranges: checks and hashes it here, like one machine, and sends the rows to the shards.
+"""Upload a table in row ranges: check and hash it here, as on one machine, and send the rows to the shards.
 
-`StreamedUpload` sends rows on as they arrive, in bounded memory. So does `KeyedUpload`, after all keys have arrived:
-these are first written to files of the router's store, which checks that they are valid and distinct. `SpooledUpload`
-first writes the items to a file of the router's store, in row-major order, and sends them from there. It is for
-strings, because only the whole array shows where each range ends, and for arrays in column-major order, whose rows are
-complete only at the very end.
+`StreamedUpload` sends rows as they arrive, in bounded memory. `KeyedUpload` does the same once all keys have arrived;
+the keys are first written to files of the router's store, which checks that they are valid and distinct.
+`SpooledUpload` first writes the items to a file of the router's store, in row-major order, and sends them from there.
+It is used for strings, because only the whole array shows where each range ends, and for arrays in column-major order,
+whose rows are complete only at the very end.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 Spool: TypeAlias = Callable[[UploadSpec], Upload]
-"""Begins a file for an upload in the router's own store; see `LocalStore.upload`."""
+"""Creates a file for an upload in the router's own store; see `LocalStore.upload`."""
 BeginWritingKeyed: TypeAlias = Callable[[KeyColumn, str], KeyedVersionWriter]
-"""Begins to write a version with these keys; the text is their digest."""
+"""Begins to write a version with these keys; the second argument is their digest."""
 
 
 class ShardedUpload(Upload):
-    """One table in progress, which `writer` publishes once `finish` has returned. All methods block."""
+    """An upload of one table. `writer` publishes it after `finish` has returned. All methods block."""
 
     def __init__(self, spec: UploadSpec, limits: Limits) -> None:
         super().__init__(Path(), spec, limits)
@@ -48,20 +48,20 @@ class ShardedUpload(Upload):
 
     @property
     def digest(self) -> str:
-        """The digest of type, shape and items, once all have arrived."""
+        """The digest of type, shape and items, valid once all items have arrived."""
         return str(self._digest.hexdigest())
 
     def abandon(self) -> None:
-        """Remove everything."""
+        """Remove everything that was written."""
         if self.writer is not None:
             self.writer.abandon()
 
 
 class StreamedUpload(ShardedUpload):
-    """Rows of a size known from the shape, which are sent on as they arrive."""
+    """Rows whose size is known from the shape, sent to the shards as they arrive."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting) -> None:
-        """Raises limit_exceeded, and what `begin` raises."""
+        """Begin the upload. Raises limit_exceeded and the errors of `begin`."""
         super().__init__(spec, limits)
         assert self.expected is not None, "strings have no size of their own"
         rows = rows_of(spec.shape)
@@ -69,12 +69,12 @@ class StreamedUpload(ShardedUpload):
         self.writer = begin(lambda number: number * row)
 
     def write_out(self, piece: Buffer) -> None:
-        """The next bytes in their final form. Raises shard_unavailable and insufficient_storage."""
+        """Send the next bytes in their final form. Raises shard_unavailable and insufficient_storage."""
         assert self.writer is not None
         self.writer.write(piece)
 
     def finish(self) -> None:
-        """The bytes have ended: check their number, and wait until the shards have them.
+        """Check the number of bytes, and wait until the shards have them.
 
         Raises element_count_mismatch, shard_unavailable and insufficient_storage.
         """
@@ -84,10 +84,10 @@ class StreamedUpload(ShardedUpload):
 
 
 class KeyedUpload(ShardedUpload):
-    """Keys, and then rows of a size known from the shape, which are sent on as they arrive."""
+    """Keys, followed by rows whose size is known from the shape and which are sent to the shards as they arrive."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWritingKeyed, spool: Spool) -> None:
-        """Raises limit_exceeded, element_count_mismatch and insufficient_storage."""
+        """Begin the upload. Raises limit_exceeded, element_count_mismatch and insufficient_storage."""
         super().__init__(spec, limits)
         assert spec.keys is not None
         assert self.expected is not None, "no format has keys and strings"
@@ -96,10 +96,10 @@ class KeyedUpload(ShardedUpload):
         self._file = spool(no_rows)
         self._begin = begin
         self._left = spec.keys.size
-        """Bytes of keys that are still to come."""
+        """Bytes of keys that are yet to come."""
 
     def write(self, piece: Buffer) -> None:
-        """Take the next bytes. Raises OSError and what an upload to one machine raises."""
+        """Take the next bytes. Raises OSError and the errors of an upload to one machine."""
         with memoryview(piece) as view:
             of_keys = min(self._left, len(view))
             self._file.write(view[:of_keys])
@@ -119,14 +119,14 @@ class KeyedUpload(ShardedUpload):
         writer.begin()
 
     def write_out(self, piece: Buffer) -> None:
-        """The next bytes of rows in their final form. Raises shard_unavailable and insufficient_storage."""
+        """Send the next bytes of rows in their final form. Raises shard_unavailable and insufficient_storage."""
         assert self.writer is not None
         self.writer.write(piece)
 
     def finish(self) -> None:
-        """The bytes have ended: check their number, and wait until the shards have them.
+        """Check the number of bytes, and wait until the shards have them.
 
-        Raises element_count_mismatch, shard_unavailable and insufficient_storage, and what is wrong with keys.
+        Raises element_count_mismatch, shard_unavailable, insufficient_storage, and the errors of invalid keys.
         """
         if self.writer is None:
             self._end_keys()
@@ -136,7 +136,7 @@ class KeyedUpload(ShardedUpload):
         self._file.abandon()
 
     def abandon(self) -> None:
-        """Remove everything."""
+        """Remove everything that was written."""
         try:
             self._file.abandon()
         finally:
@@ -144,7 +144,7 @@ class KeyedUpload(ShardedUpload):
 
 
 class PulledUpload(StreamedUpload):
-    """Rows that the shards pull from the source of an import. They are read from the shards to hash them."""
+    """Rows that the shards pull from the source of an import. They are read back from the shards to hash them."""
 
     is_pulled = True
 
@@ -154,23 +154,24 @@ class PulledUpload(StreamedUpload):
         self._pieces = self.writer.pulled_from(spec.origin)
 
     def take_pulled(self) -> Buffer:
-        """The next bytes that a shard has; none if no shard has them yet. Raises shard_unavailable
-        if none ever will.
+        """Return the next bytes that a shard has, or an empty piece if no shard has them yet.
+
+        Raises shard_unavailable if no shard will ever have them.
         """
         piece = next(self._pieces)
         self.write(piece)
         return piece
 
     def write_out(self, piece: Buffer) -> None:
-        """The shards have it."""
+        """Do nothing: the shard already has the bytes."""
 
     def finish(self) -> None:
-        """Raises element_count_mismatch."""
+        """Check the number of bytes. Raises element_count_mismatch."""
         self.check_count()
         self._pieces.close()
 
     def abandon(self) -> None:
-        """Remove everything."""
+        """Remove everything that was written."""
         self._pieces.close()
         super().abandon()
 
@@ -179,7 +180,7 @@ class SpooledUpload(ShardedUpload):
     """Items that are first written to a file of the router, and sent to the shards when all have arrived."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting, spool: Spool) -> None:
-        """Raises limit_exceeded and insufficient_storage."""
+        """Begin the upload. Raises limit_exceeded and insufficient_storage."""
         super().__init__(spec, limits)
         self._file = spool(spec)
         self._begin = begin
@@ -187,18 +188,18 @@ class SpooledUpload(ShardedUpload):
 
     @property
     def digest(self) -> str:
-        """The digest of type, shape and items in row-major order, once all have arrived."""
+        """The digest of type, shape and items in row-major order, valid once all items have arrived."""
         assert self._described is not None
         return self._described.sha256
 
     def write(self, piece: Buffer) -> None:
-        """Take the next bytes. Raises OSError and what an upload to one machine raises."""
+        """Take the next bytes. Raises OSError and the errors of an upload to one machine."""
         self._file.write(piece)
 
     def finish(self) -> None:
-        """The bytes have ended: check them, and send all to the shards.
+        """Check the items, and send them all to the shards.
 
-        Raises OSError, element_count_mismatch, value_not_representable, and what `begin` and the writer raise.
+        Raises OSError, element_count_mismatch, value_not_representable, and the errors of `begin` and the writer.
         """
         self._file.finish()
         found = self._described = self._file.describe()
@@ -226,13 +227,13 @@ class SpooledUpload(ShardedUpload):
         self._file.abandon()
 
     def _starts(self, found: Description) -> NDArray[np.int64]:
-        """The offset of each string among the bytes."""
+        """Return the offset of each string among the bytes."""
         if self.dtype.kind != "string" or not found.item_count:
             return np.empty(0, np.int64)
         return np.memmap(self._file.path, np.int64, "r", found.offsets_at, (found.item_count,))
 
     def abandon(self) -> None:
-        """Remove the spooled file, and end the upload to the shards."""
+        """Remove the spooled file, and abandon the upload to the shards."""
         try:
             self._file.abandon()
         finally:

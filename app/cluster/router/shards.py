@@ -1,6 +1,6 @@
 """The shards that a router calls: persistent connections to each address, and counters.
 
-All of it belongs to one event loop.
+Everything here belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from app.cluster.router.shard_connection import ContentCheck, Failure, ShardConn
 from app.tensors.buffer_type import Buffer
 
 MAX_CONNECTIONS: Final = 64
-"""Most connections to one shard; further requests wait for one of these."""
+"""Maximum number of connections to one shard; further requests wait for one of them."""
 CONNECT_S: Final = 3.0
-"""Seconds for opening a connection. A lost machine answers nothing, and the kernel tries for two minutes."""
+"""Seconds to open a connection. A lost machine does not respond, and the kernel would try for two minutes."""
 
 AskDone = Callable[["Ask", Failure | None], None]
 AskBegun = Callable[["Ask"], None]
 
 
 class Ask:
-    """One request to one shard. `done` is called once, unless the ask was dropped before.
+    """One request to one shard. `done` is called once, unless the ask is dropped first.
 
-    `begun` is called before the answer's first byte goes to the sink. `seconds` is how long the ask took, once it is
-    over.
+    `begun` is called before the response's first byte goes to the sink. `seconds` is the duration of the ask, once it
+    has ended.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Ask:
         self.seconds = 0.0
 
     def drop(self) -> None:
-        """Drop it: it is no longer needed."""
+        """Drop the ask, which is no longer needed."""
         self._dropped = True
         if self._connection is not None:
             self._connection.drop()
@@ -71,13 +71,13 @@ class Ask:
             self._settle(Failure("dropped", ""))
 
     def start(self) -> None:
-        """Send it on a connection that is free, or once there is one."""
+        """Send the request on a free connection, or as soon as one is free."""
         shard = self._shard
         shard.in_flight += 1
         if shard.idle:
             self._send(shard.idle.pop())
             return
-        # Until it is sent it waits at most as long as for an answer.
+        # It waits for a connection at most as long as for a response.
         self._timer = asyncio.get_running_loop().call_later(self._patience, self._wait_no_more)
         self._is_waiting = True
         shard.waiting.append(self)
@@ -85,7 +85,7 @@ class Ask:
             shard.open_connection()
 
     def send_on(self, connection: ShardConnection) -> None:
-        """A connection is free for it."""
+        """Send the request on a connection that has become free."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -93,7 +93,7 @@ class Ask:
         self._send(connection)
 
     def refuse(self, failure: Failure) -> None:
-        """No connection is available."""
+        """Fail, because no connection is available."""
         self._is_waiting = False
         self._settle(failure)
 
@@ -120,7 +120,7 @@ class Ask:
             and not self._retried
             and not self._dropped
         ):
-            # The shard had closed a connection that it considered idle: that says nothing about the shard.
+            # The shard closed a connection that it considered idle, which says nothing about the shard's state.
             self._retried = True
             shard.in_flight -= 1
             self.start()
@@ -134,7 +134,7 @@ class Ask:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._is_waiting:  # there may be thousands
+        if self._is_waiting:  # `remove` is slow, because thousands may be waiting
             self._is_waiting = False
             shard.waiting.remove(self)
         shard.in_flight -= 1
@@ -145,10 +145,11 @@ class Ask:
 
 
 class Shard:
-    """A shard at an address, host:port, over TLS if `tls` is given, which new connections use.
+    """A shard at an address (host:port). New connections use TLS if `tls` is given.
 
-    `idle` are its free connections, `open` counts those that are open or being opened, `waiting` are asks that wait for
-    one. `outcomes` counts its answers by "ok" or the kind of failure, `seconds` how long they took.
+    `idle` are its free connections, `open` counts connections that are open or being opened, and `waiting` are asks
+    that wait for a connection. `outcomes` counts responses by "ok" or the kind of failure, and `seconds` is their total
+    duration.
     """
 
     def __init__(self, address: str, tls: SSLContext | None = None) -> None:
@@ -166,7 +167,7 @@ class Shard:
         self._closing = False
 
     def give_back(self, connection: ShardConnection) -> None:
-        """A connection is free."""
+        """Hand a connection that has become free to a waiting ask, or keep it."""
         if self.waiting:
             self.waiting.popleft().send_on(connection)
         elif self._closing:
@@ -175,13 +176,13 @@ class Shard:
             self.idle.append(connection)
 
     def count(self, failure: Failure | None, seconds: float) -> None:
-        """An ask is over."""
+        """Count an ask that has ended."""
         outcome = "ok" if failure is None else failure.kind
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         self.seconds += seconds
 
     def open_connection(self) -> None:
-        """Open one more connection for the waiting asks."""
+        """Open another connection for the waiting asks."""
         self.open += 1
         task = asyncio.get_running_loop().create_task(self._open())
         self._opening.add(task)
@@ -194,7 +195,7 @@ class Shard:
                 _, connection = await loop.create_connection(
                     lambda: ShardConnection(self._on_end), self._host, self._port, ssl=self.tls
                 )
-        except (OSError, ValueError) as error:  # ValueError for an invalid host
+        except (OSError, ValueError) as error:  # ValueError: an invalid host
             self._not_opened(getattr(error, "strerror", None) or str(error) or "nothing answers")
             return
         except asyncio.CancelledError:
@@ -204,7 +205,7 @@ class Shard:
 
     def _not_opened(self, why: str) -> None:
         self.open -= 1
-        if not self.open:  # with others open, waiting asks get one of these
+        if not self.open:  # if other connections are open, waiting asks will get one of those
             failure = Failure("refused", f"no connection: {why}")
             while self.waiting:
                 self.waiting.popleft().refuse(failure)
@@ -217,7 +218,7 @@ class Shard:
             self.open_connection()
 
     def close(self) -> None:
-        """Close the idle connections, and the others once they are idle."""
+        """Close idle connections now, and the others once they are idle."""
         self._closing = True
         for task in self._opening:
             task.cancel()
@@ -234,24 +235,24 @@ class Shards:
         self._shards: dict[str, Shard] = {}
 
     def get(self, address: str) -> Shard:
-        """The shard at an address."""
+        """Return the shard at an address, creating it if necessary."""
         shard = self._shards.get(address)
         if shard is None:
             shard = self._shards[address] = Shard(address, self.tls)
         return shard
 
     def use_tls(self, tls: SSLContext) -> None:
-        """Open new connections with `tls`; open ones stay."""
+        """Open new connections with `tls`. Existing connections stay open."""
         self.tls = tls
         for shard in self._shards.values():
             shard.tls = tls
 
     def known(self) -> list[Shard]:
-        """The shards that have been called."""
+        """Return the shards that have been called."""
         return list(self._shards.values())
 
     def keep_only(self, addresses: frozenset[str]) -> None:
-        """Forget shards that the map no longer names."""
+        """Close and drop shards that are no longer in the map."""
         for address in self._shards.keys() - addresses:
             self._shards.pop(address).close()
         self.choice.keep_only(addresses)

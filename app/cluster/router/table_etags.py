@@ -1,7 +1,7 @@
-"""The current ETags of open tables, and the row counts of those with keys: each range is asked for its sequence.
+"""Find the current ETags of open tables, and the row counts of those with keys, by asking each range.
 
-Any in-sync replica answers for a reader. A condition on a change is checked by the primaries only, because a replica
-learns a moment later that a scatter is committed.
+For a reader, any in-sync replica may answer. A condition on a change is checked with the primaries only, because a
+replica learns slightly later that a scatter is committed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from app.memory.budget import Budget, MemoryReservation
 from app.telemetry.served_request import ServedRequest
 
 SOON_S: Final = 2.0
-"""Seconds that an answer waits for shards if it can do without them."""
+"""Seconds that a response waits for shards if it can do without them."""
 BLOCKED_S: Final = 10.0
-"""Seconds that a thread waits for the ETag that a change depends on."""
+"""Seconds that a thread waits for the ETag on which a change depends."""
 _ROUNDS: Final = 3
 _PAUSE_S: Final = 0.1
 _NOWHERE: Final = NeedingPlaces((), 0)
@@ -34,16 +34,16 @@ _BUDGET: Final = Budget(0)
 
 
 class TableEtags:
-    """Finds the ETags of tables by asking shards with `fetcher`, on one event loop."""
+    """Finds the ETags of tables by asking shards with `fetcher`, in one event loop."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
         self._asks = PrimaryAsks(fetcher)
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The loop on which `now` runs it; set before it is called."""
+        """The event loop in which `now` runs its requests; set before `now` is called."""
 
     async def read(self, resident: ShardedResident, request: ServedRequest) -> str:
-        """The ETag of a table. Raises shard_unavailable if a range does not answer, and deadline_exceeded."""
+        """Return the ETag of a table. Raises deadline_exceeded, and shard_unavailable if a range does not respond."""
         reads = _probing(resident)
         if not reads.requests:
             return resident.etag
@@ -53,7 +53,7 @@ class TableEtags:
         return self._fetcher.etag_of(resident, reads.read)
 
     async def read_soon(self, residents: Sequence[ShardedResident]) -> list[str]:
-        """The ETags of tables; a range that does not answer soon counts with the known sequence."""
+        """Return the ETags of tables. For a range that does not respond soon, the known sequence is used."""
         wanted = [one for one in map(_probing, residents) if one.requests]
         await self._fetch_soon(wanted)
         read = {id(one.resident): one.read for one in wanted}
@@ -62,9 +62,10 @@ class TableEtags:
     async def measure(
         self, resident: ShardedResident, request: ServedRequest | None, but: Collection[str] = ()
     ) -> tuple[str, list[int]]:
-        """The ETag of a table with keys, and the rows of each range; ranges with tensors in `but` are not asked.
+        """Return the ETag of a table with keys, and the rows of each range. Ranges with tensors in `but` are not asked.
 
-        Without a request, ranges that do not answer soon count as known. Otherwise raises shard_unavailable.
+        Without a request, known values are used for ranges that do not respond soon. With a request, raises
+        shard_unavailable instead.
         """
         version, wanted = resident.version_in_map, request or _request_of(SOON_S)
         asked = [
@@ -84,7 +85,7 @@ class TableEtags:
         return self._fetcher.etag_of(resident, read), rows
 
     async def _extent(self, one: RowRange, request: ServedRequest) -> Extent | RangeFailed:
-        """The number of rows of a range, from whichever replica answers."""
+        """Return the number of rows of a range, from any replica that responds."""
         failure = RangeFailed("no replica is in sync")
         for turn in range(_ROUNDS):
             if turn:
@@ -99,20 +100,21 @@ class TableEtags:
         return failure
 
     async def after(self, resident: ShardedResident, changed: Mapping[str, int]) -> str:
-        """The ETag of a table after a scatter that has left the ranges `changed` at these sequences."""
+        """Return the ETag of a table after a scatter that left the ranges in `changed` at these sequences."""
         reads = _probing(resident, changed.keys())
         if reads.requests:
             await self._fetch_soon([reads])
         return self._fetcher.etag_of(resident, {**(reads.read or {}), **changed})
 
     def known(self, resident: ShardedResident, changed: Mapping[str, int]) -> str:
-        """The ETag of a table whose ranges `changed` are at these sequences, and the others at the known ones."""
+        """Return the ETag of a table with the ranges in `changed` at these sequences, the others at the known ones."""
         return self._fetcher.etag_of(resident, changed)
 
     def now(self, resident: ShardedResident) -> str:
-        """The ETag that a change of the table depends on: it counts each scatter that was acknowledged before.
+        """Return the ETag on which a change of the table depends. It counts every scatter acknowledged before this
+        call.
 
-        Blocks, and belongs on a thread. Raises shard_unavailable if a primary does not answer.
+        Blocks; call it from a thread. Raises shard_unavailable if a primary does not respond.
         """
         if not resident.version_in_map.is_open:
             return resident.etag
@@ -123,7 +125,7 @@ class TableEtags:
         return asking.result()
 
     async def committed(self, resident: ShardedResident, request: ServedRequest) -> str:
-        """Like `now`, on the event loop, until the deadline of a request."""
+        """Do the same as `now`, in the event loop and until the deadline of a request."""
         version = resident.version_in_map
         numbers = [number for number, one in enumerate(version.ranges) if one.primary is not None]
         found = await asyncio.gather(*(self._sequence(resident, number, request) for number in numbers))
@@ -137,7 +139,7 @@ class TableEtags:
         return version.etag_at(sum(answer for answer in found if not isinstance(answer, RangeFailed)))
 
     async def _sequence(self, resident: ShardedResident, number: int, request: ServedRequest) -> int | RangeFailed:
-        """The number of committed scatters of a range, from whichever primary it has until the deadline."""
+        """Return the number of committed scatters of a range, from whichever primary it has before the deadline."""
         pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
         tensor, asked = resident.version_in_map.ranges[number].tensor, 0
         while True:
@@ -167,7 +169,7 @@ class TableEtags:
 
 
 def _probing(resident: ShardedResident, but: Collection[str] = ()) -> TableReads:
-    """Reads of the sequence of each open range, except those with tensors in `but`."""
+    """Return reads of the sequence of each open range, except those with tensors in `but`."""
     ranges = resident.version_in_map.ranges
     numbers = [number for number, one in enumerate(ranges) if one.primary is not None and one.tensor not in but]
     return TableReads(resident, probes(resident.version_in_map, numbers))

@@ -1,8 +1,9 @@
-"""Downloads of open tables, and of tables with keys: each range is read as one of its replicas sends it.
+"""Download open tables, and tables with keys: each range is streamed from one of its replicas.
 
-All streams are opened before the first byte is sent on, so that the ETag is known and each range has one sequence. The
-rows of the ranges follow one another; the streams that wait hold some memory each. A shard gives up an answer that is
-not read for an hour. So a little is read of each stream now and then, however slow the client is.
+All streams are opened before the first byte is sent, so that the ETag is known and each range is at one sequence. The
+ranges' rows are sent one range after the other, and waiting streams each hold some memory. A shard gives up a response
+that has not been read for an hour, so a little is read from each waiting stream from time to time, however slow the
+client is.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.keys_spec import KeysSpec
 
 _HELD: Final = 1 << 18
-"""A waiting stream holds at most twice as many bytes."""
+"""A waiting stream holds at most twice this many bytes."""
 _PIECE: Final = 1 << 20
 _RAW: Final = b"application/octet-stream"
 _LENGTH: Final = 8
 """Bytes of the length at the start of a safetensors body."""
 _MAX_HEADER: Final = 1 << 12
 TOUCH_S: Final = 1200.0
-"""Seconds between reads of a waiting stream; a client may take as long for one piece."""
+"""Seconds between reads from a waiting stream. A client may take this long for one piece."""
 _TOUCH: Final = 1 << 20
 """Bytes of such a read: enough for the kernels of both machines to let more through."""
 _TOUCH_WAIT_S: Final = 1.0
@@ -63,7 +64,7 @@ class _Target(NamedTuple):
 
 @dataclass(slots=True)
 class _RangeStream:
-    """The incoming rows of one range, of the content at `sequence`: `held`, and `left` bytes after that."""
+    """The incoming rows of one range at `sequence`: `held` has received bytes, and `left` further bytes are to come."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -72,7 +73,7 @@ class _RangeStream:
     rows: int
     held: deque[bytes] = field(default_factory=deque)
     keys: KeysSpec | None = None
-    """The bytes that come first."""
+    """The description of the keys, which come first, if there are any."""
 
     @property
     def is_over(self) -> bool:
@@ -80,7 +81,7 @@ class _RangeStream:
         return not self.left and not self.held
 
     async def read(self, most: int = _PIECE) -> bytes:
-        """The next bytes, at most this many. Raises OSError, EOFError and TimeoutError."""
+        """Return the next bytes, at most `most`. Raises OSError, EOFError and TimeoutError."""
         if self.held:
             piece = self.held.popleft()
             if len(piece) > most:
@@ -90,7 +91,7 @@ class _RangeStream:
             return await self._take(min(most, _PIECE))
 
     async def read_keys(self) -> KeysSpec:
-        """The header of a safetensors file that begins with keys. Raises also BadAnswer."""
+        """Read the header of a safetensors file that begins with keys. Also raises BadAnswer."""
         length = int.from_bytes(await self._whole(_LENGTH), "little")
         if length > _MAX_HEADER:
             raise BadAnswer(f"the header of a download has {length} bytes")
@@ -109,7 +110,10 @@ class _RangeStream:
         return piece
 
     async def touch(self, memory: Memory) -> None:
-        """Read a little ahead of its turn. Raises OSError and EOFError, and overloaded if there is no room for it."""
+        """Read a little from a waiting stream.
+
+        Raises OSError, EOFError, and overloaded if there is no memory for it.
+        """
         most = min(_TOUCH, self.left)
         memory.charge(most)
         with suppress(TimeoutError):
@@ -128,13 +132,13 @@ class _RangeStream:
 
 
 class TableSnapshots:
-    """Opens snapshots over its own connections, with the key and authorities of `fetcher`."""
+    """Opens snapshots over connections of its own, with the key and authorities of `fetcher`."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
 
     async def open(self, resident: ShardedResident, first: int, last: int, request: ServedRequest) -> ContentSnapshot:
-        """The rows `first` to `last` - 1 of a version, all of one with keys.
+        """Open the rows `first` to `last` - 1 of a version; all rows for a table with keys.
 
         Raises shard_unavailable and overloaded.
         """
@@ -148,7 +152,7 @@ class TableSnapshots:
         return ContentSnapshot(etag, sum(one.left for one in found), _rows_of(found), pieces, lambda: _close(found))
 
     async def open_keys(self, resident: ShardedResident, request: ServedRequest) -> ContentSnapshot:
-        """All keys: integers, or strings in BYTES framing. Raises shard_unavailable and overloaded."""
+        """Open all keys: integers, or strings in BYTES framing. Raises shard_unavailable and overloaded."""
         targets = dict.fromkeys(range(len(resident.version_in_map.ranges)), _Target(b"keys"))
         found, etag = await self._streams(resident, targets, request)
         pieces = _pieces(found, request.memory)
@@ -157,7 +161,10 @@ class TableSnapshots:
     async def open_keyed(
         self, resident: ShardedResident, request: ServedRequest, *, with_rows: bool
     ) -> ContentSnapshot:
-        """All keys in the form of an upload, and the rows after them. Raises shard_unavailable and overloaded."""
+        """Open all keys in the form of an upload, followed by the rows if requested.
+
+        Raises shard_unavailable and overloaded.
+        """
         target = _Target(b"content" if with_rows else b"keys", SAFETENSORS_FILE.media_type.encode())
         targets = dict.fromkeys(range(len(resident.version_in_map.ranges)), target)
         found, etag = await self._streams(resident, targets, request)
@@ -170,7 +177,7 @@ class TableSnapshots:
     async def _streams(
         self, resident: ShardedResident, targets: Mapping[int, _Target], request: ServedRequest
     ) -> tuple[list[_RangeStream], str]:
-        """The streams of these ranges, and their ETag. Raises shard_unavailable and overloaded."""
+        """Open the streams of these ranges. Returns them and their ETag. Raises shard_unavailable and overloaded."""
         version, read = resident.version_in_map, dict[str, int]()
         request.memory.charge(2 * _HELD * len(targets))
         wanted = {number: version.ranges[number] for number in targets}
@@ -191,7 +198,7 @@ class TableSnapshots:
         return found, self._fetcher.sequences.etag(version, read)
 
     async def _stream(self, one: RowRange, target: _Target, request: ServedRequest) -> _RangeStream | Sequence[Failure]:
-        """The stream of a range, from whichever replica gives it, or why none does."""
+        """Open the stream of a range, from any replica that offers it. Returns the failures if none does."""
         failures: list[Failure] = []
         for turn in range(_ROUNDS):
             if turn:
@@ -243,7 +250,7 @@ def _rows_of(streams: Sequence[_RangeStream]) -> int:
 
 
 async def _pieces(streams: Sequence[_RangeStream], memory: Memory) -> AsyncIterator[bytes]:
-    """The bytes of all streams. Raises OSError and EOFError if one ends early."""
+    """Yield the bytes of all streams. Raises OSError, and EOFError if a stream ends early."""
     turns = _Turns(streams, memory)
     for stream in streams:
         while not stream.is_over:
@@ -254,13 +261,13 @@ async def _pieces(streams: Sequence[_RangeStream], memory: Memory) -> AsyncItera
 async def _keyed_pieces(
     streams: Sequence[_RangeStream], specs: Sequence[KeysSpec], memory: Memory
 ) -> AsyncIterator[bytes]:
-    """The keys of all streams, then the rest; for strings, all offsets first, from 0."""
+    """Yield the keys of all streams, then the rest. For strings, all offsets come first, counted from 0."""
     turns = _Turns(streams, memory)
     before = 0
     for number, (stream, spec) in enumerate(zip(streams, specs, strict=True)):
         left = 8 * (spec.count + 1) if spec.dtype == "string" else 0
         incomplete = b""
-        skipped = 8 if number else 0  # the stop of the last range is the start of this one
+        skipped = 8 if number else 0  # the last offset of one range is the first offset of the next
         while left:
             piece = incomplete + await turns.read(stream, left - len(incomplete))
             whole = len(piece) // 8 * 8
@@ -282,7 +289,7 @@ async def _keyed_pieces(
 
 
 class _Turns:
-    """Reads one stream after the other, and now and then a little of the waiting ones."""
+    """Reads one stream after the other, and from time to time a little of the waiting ones."""
 
     def __init__(self, streams: Sequence[_RangeStream], memory: Memory) -> None:
         self._streams = streams
@@ -290,7 +297,7 @@ class _Turns:
         self._touched = asyncio.get_running_loop().time()
 
     async def read(self, stream: _RangeStream, most: int = _PIECE) -> bytes:
-        """The next bytes of a stream. Raises OSError and EOFError."""
+        """Return the next bytes of a stream. Raises OSError and EOFError."""
         now = asyncio.get_running_loop().time
         if now() >= self._touched + TOUCH_S:
             await asyncio.gather(*(one.touch(self._memory) for one in self._streams if one is not stream))

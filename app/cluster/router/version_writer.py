@@ -1,9 +1,8 @@
-"""Writes one version: its rows to all replicas of a segment at once, segment after segment, and then publishes it.
+"""Write one version: its rows to all replicas of a segment concurrently, segment by segment, and then publish it.
 
-While the shards of one segment make it durable, the next segment begins. A shard that is lost midway is left out: once
-all rows have arrived, another one pulls the segment from a replica that has it.
-
-The shards themselves may pull the rows of an import, see `pulled_from`.
+While the shards of one segment make it durable, the next segment begins. A shard that is lost midway is skipped; once
+all rows have arrived, another one pulls the segment from a replica that has it. For an import, the shards themselves
+may pull the rows; see `pulled_from`.
 """
 
 from __future__ import annotations
@@ -33,26 +32,27 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 
 _FINISHING: Final = 8
-"""Segments that may be finishing while the next one is written."""
+"""Maximum number of segments that may be finishing while the next one is written."""
 _PULLS: Final = 8
-"""Segments that are pulled at the same time."""
+"""Maximum number of segments that are pulled concurrently."""
 _LOOK_S: Final = 0.5
 _ATTEMPTS: Final = 3
-"""Shards that are tried in place of a lost one."""
+"""Number of shards to try in place of a lost one."""
 logger = logging.getLogger("gathernd")
 
 Found = TypeVar("Found")
 BytesBefore: TypeAlias = Callable[[int], int]
-"""Number of bytes before a row."""
+"""Returns the number of bytes before a row."""
 
 
 class VersionWriter:
-    """One version in progress. All methods block, on shards and etcd, and raise shard_unavailable and
-    insufficient_storage.
+    """One version in progress. All methods block on shards and etcd.
+
+    They may raise shard_unavailable and insufficient_storage.
     """
 
     keys: KeyPlacement | None = None
-    """The placement of its rows by key, if they have keys."""
+    """The placement of its rows by key, or None if they have no keys."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class VersionWriter:
         uploads: RunningUploads,
         replicas: int | None = None,
     ) -> None:
-        """Place the segments, each on `replicas` shards if given. Raises what `transitions.begin_upload` raises."""
+        """Place the segments, each on `replicas` shards if given. Raises the errors of `transitions.begin_upload`."""
         self._uploads = uploads
         self.content_id = uploads.begin()
         self._client = client
@@ -77,19 +77,19 @@ class VersionWriter:
         self._shape = shape
         self._bytes_before = bytes_before
         self._place = 0
-        """Bytes that have been written."""
+        """Number of bytes written so far."""
         self._writers: dict[int, list[SegmentWriter]] = {}
-        """By the start of their segment, the writers of those that have begun."""
+        """The writers of each segment that has begun, by the segment's start."""
         self._finishing: deque[Segment] = deque()
         self._lost: set[str] = set()
-        """Shards that have failed: they get nothing more of this version."""
+        """Shards that have failed. They receive nothing more of this version."""
         try:
             self._segments = list(self._placed(client.transact(self._begun)))
         except BaseException:
             uploads.end(self.content_id)
             raise
         self._next = 0
-        """The number of the segment that is being written, or comes next."""
+        """The number of the segment that is being written or comes next."""
 
     def _begun(self, catalogue: Catalogue) -> Change | None:
         parts = self._parts(catalogue.options)
@@ -98,7 +98,7 @@ class VersionWriter:
         )
 
     def _parts(self, options: Options) -> Sequence[Segment]:
-        """The segments, without their shards."""
+        """Return the segments, without their shards."""
         rows = rows_of(self._shape)
         return [
             Segment(start, stop, self._bytes_before(stop) - self._bytes_before(start))
@@ -106,7 +106,7 @@ class VersionWriter:
         ]
 
     def write(self, piece: Buffer) -> None:
-        """The next bytes in their final form."""
+        """Write the next bytes in their final form."""
         view = memoryview(piece)
         while view.nbytes:
             segment = self._current()
@@ -124,8 +124,8 @@ class VersionWriter:
         """Make the shards pull all segments from the source of an import, in place of `write` and `finish`. Yields the
         bytes.
 
-        Segments are pulled in parallel, each by one shard from `origin`, and by the others from that shard. The bytes
-        are read from the shards, in order; an empty piece says that the next ones have not arrived yet.
+        Segments are pulled in parallel, each by one shard from `origin` and by the others from that shard. The bytes
+        are read from the shards in order. An empty piece means that the next ones have not arrived yet.
         """
         with ThreadPoolExecutor(_PULLS, "pull-segment") as threads:
             try:
@@ -141,15 +141,19 @@ class VersionWriter:
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def _waited(self, pulling: Future[Found]) -> Generator[Buffer, None, Found]:
-        """Wait until shards have pulled; meanwhile yield empty pieces, and give up shards that are no longer alive."""
+        """Wait until shards have pulled.
+
+        Yields empty pieces while waiting, and gives up shards that are no longer alive.
+        """
         while not wait((pulling,), _LOOK_S).done:
             self._pulling.leave(self._client.catalogue.alive)
             yield b""
         return pulling.result()
 
     def _pull_everywhere(self, segment: Segment, origin: str) -> tuple[dict[str, str], dict[str, ShardFailed]]:
-        """Make all its shards pull a segment. Returns the digest on those that have it, and the
-        failures of the others.
+        """Make all shards of a segment pull it.
+
+        Returns the digests on shards that have it, and the others' failures.
         """
         digests: dict[str, str] = {}
         failures: dict[str, ShardFailed] = {}
@@ -163,7 +167,7 @@ class VersionWriter:
         return digests, failures
 
     def _rows_of(self, segment: Segment) -> Iterator[Buffer]:
-        """The bytes of a segment, from one of its shards. If it fails midway, the next one continues."""
+        """Yield the bytes of a segment from one of its shards. If that fails midway, the next shard continues."""
         first, count = 0, segment.row_count
         row = segment.size // count
         failures = []
@@ -180,8 +184,8 @@ class VersionWriter:
         raise _error(failures)
 
     def finish(self) -> None:
-        """All bytes are written: wait until each segment is complete and durable on all its shards."""
-        while self._next < len(self._segments):  # those without a byte
+        """Wait until each segment is complete and durable on all its shards, after all bytes were written."""
+        while self._next < len(self._segments):  # segments without any bytes
             self._end(self._current())
         while self._finishing:
             self._finish(self._finishing.popleft())
@@ -189,10 +193,9 @@ class VersionWriter:
     def publish(
         self, conditions: Conditions, sha256: str, keep: int, origin: str, note: str
     ) -> tuple[Version, Catalogue]:
-        """Make it the current version. Returns the version, and a catalogue that has it. `sha256` is the digest of all
-        items.
+        """Make the upload the current version. Returns the version, and a catalogue that has it.
 
-        Raises what `transitions.publish` raises.
+        `sha256` is the digest of all items. Raises the errors of `transitions.publish`.
         """
         rows = rows_of(self._shape)
         version = Version(
@@ -205,7 +208,7 @@ class VersionWriter:
 
         catalogue = self._client.transact(publish)
         found = self._published(catalogue)
-        if found is None:  # another one has been published and has replaced it
+        if found is None:  # another version was published since and has replaced it
             raise unavailable(f"the new version of {self._table!r} was superseded and removed at once")
         self._uploads.end(self.content_id)
         return found, catalogue
@@ -216,7 +219,7 @@ class VersionWriter:
         return next((one for one in versions if one.content_id == self.content_id), None)
 
     def abandon(self) -> None:
-        """Remove everything, unless it is published: the reconciler drops the written rows."""
+        """Remove everything, unless it is published. The reconciler then drops the rows that were written."""
         for writers in self._writers.values():
             for writer in writers:
                 writer.give_up()
@@ -226,7 +229,7 @@ class VersionWriter:
     # One segment
 
     def _current(self) -> Segment:
-        """The segment that is being written; it begins, and so do earlier ones without a byte."""
+        """Return the segment that is being written. Begins it, and earlier ones without any bytes, if necessary."""
         while True:
             segment = self._segments[self._next]
             if segment.start not in self._writers:
@@ -236,9 +239,9 @@ class VersionWriter:
             self._end(segment)
 
     def _begin(self, segment: Segment) -> Segment:
-        """Connect to all shards of a segment, with others in place of those that failed before."""
+        """Connect to all shards of a segment. Shards that failed before are replaced by others."""
         for node in self._lost & set(segment.nodes):
-            with suppress(GatherError):  # if no other has room, it is tried
+            with suppress(GatherError):  # if no other shard has room, try it anyway
                 segment = self._moved(segment, node)
         body = self._body(segment)
         self._writers[segment.start] = [
@@ -254,13 +257,13 @@ class VersionWriter:
         return segment
 
     def _body(self, segment: Segment) -> SegmentBody:
-        """The segment as a shard gets it."""
+        """Return the description of a segment as a shard receives it."""
         shape = ",".join(map(str, segment.shape(self._shape)))
         path = f"{path_of('putTensor', name=self._tensor(segment))}?dtype={self._dtype.name}&shape={shape}&keep=1"
         return SegmentBody(path, RAW, segment.size, segment.size)
 
     def _check(self, segment: Segment) -> None:
-        """Raise unless a shard still accepts the rows of a segment."""
+        """Raise an error unless a shard still accepts the rows of a segment."""
         writers = self._writers[segment.start]
         if all(writer.failure is not None for writer in writers):
             raise _error([writer.failure for writer in writers if writer.failure is not None])
@@ -274,7 +277,7 @@ class VersionWriter:
             self._finish(self._finishing.popleft())
 
     def _finish(self, segment: Segment) -> None:
-        """Wait until a segment is complete on all its shards; others replace those that fail."""
+        """Wait until a segment is complete on all its shards. Others replace those that fail."""
         writers = self._writers[segment.start]
         for writer in writers:
             writer.finish()
@@ -285,7 +288,7 @@ class VersionWriter:
     def _settle(
         self, segment: Segment, digests: Mapping[str, str], failures: Mapping[str, ShardFailed], origin: str = ""
     ) -> Segment:
-        """The segment, complete on all its shards: others replace those in `failures`."""
+        """Return the segment, complete on all its shards. Others replace those in `failures`."""
         if len(set(digests.values())) > 1:
             raise GatherError("internal", "the replicas of a segment have different rows")
         segment = replace(segment, sha256=next(iter(digests.values()), ""))
@@ -299,8 +302,9 @@ class VersionWriter:
         return segment
 
     def _replaced(self, segment: Segment, lost: str, whole: list[str], failure: ShardFailed, origin: str) -> Segment:
-        """The segment with another shard in place of `lost`, which has pulled it from a shard in `whole` or from
-        `origin`, and is added to `whole`.
+        """Return the segment with another shard in place of `lost`.
+
+        The new shard has pulled the segment from a shard in `whole` or from `origin`, and is added to `whole`.
         """
         for _ in range(_ATTEMPTS):
             before = set(segment.nodes)
@@ -337,7 +341,10 @@ class VersionWriter:
         return shard_tensor(self.content_id, segment.start, segment.stop)
 
     def _moved(self, segment: Segment, lost: str) -> Segment:
-        """The segment with a shard in place of `lost` that has not failed; raises GatherError if there is none."""
+        """Return the segment with a shard that has not failed in place of `lost`.
+
+        Raises GatherError if there is none.
+        """
 
         def move(catalogue: Catalogue) -> Change | None:
             return transitions.move_upload(catalogue, self.content_id, segment.start, lost, self._lost)
@@ -356,7 +363,7 @@ class VersionWriter:
 
 
 def ranges_for(size: int, options: Options) -> int:
-    """The number of ranges for a table of `size` bytes."""
+    """Return the number of ranges for a table of `size` bytes."""
     largest = options.segment_bytes
     return max(options.ranges, -(-size // largest) if largest else 0)
 
