@@ -59,8 +59,9 @@ class HttpRanges(ABC):
 
     @abstractmethod
     async def _ask(self, stack: AsyncExitStack, headers: dict[str, str]) -> httpx.Response:
-        """Send a GET with these header fields. Returns the response with status 200, 206, 412 or 416, its body still
-        unread.
+        """Send a GET with these header fields.
+
+        Returns the response with status 200, 206, 412 or 416, its body still unread.
 
         Header fields in both directions are bytes encoded as FIELDS. Raises Interrupted and SourceFailed.
         """

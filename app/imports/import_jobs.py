@@ -67,8 +67,9 @@ class ImportJobs:
         self._disk: Executor = ThreadPoolExecutor(at_once, "import")
 
     async def begin(self, request: ImportSpec, caller: Caller | None = None) -> ImportRecord:
-        """Begin an import and return its record; the import continues in the background. `caller` is logged when it
-        ends.
+        """Begin an import and return its record; the import continues in the background.
+
+        `caller` is logged when it ends.
 
         Raises import_failed, invalid_field at /tensor, overloaded, payload_too_large, limit_exceeded,
         insufficient_storage and name_conflict.
@@ -219,8 +220,9 @@ class ImportJobs:
         await self._on_disk(lambda: steps.commit(self._tensors))
 
     async def _have_pulled(self, steps: ImportSteps, source: Source) -> bool:
-        """Have the shards read the items. Returns False if they cannot; the upload is then started again, to be read
-        here.
+        """Have the shards read the items.
+
+        Returns False if they cannot; the upload is then started again, to be read here.
         """
         try:
             while await self._on_disk(steps.take_pulled):

@@ -111,8 +111,9 @@ class Worker:
 
 
 class Supervisor:
-    """The parent process. A worker runs the Python source `program` with the descriptor of its `WorkerStart` as
-    argument.
+    """The parent process.
+
+    A worker runs the Python source `program` with the descriptor of its `WorkerStart` as argument.
 
     `WorkerStart` passes on `settings`, `store_token` and the current contents of the `watchers`' files.
     """

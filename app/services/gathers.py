@@ -367,8 +367,9 @@ class Gathers(Runner):
     def run_at_once(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further = None
     ) -> tuple[int, NDArray[Any]]:
-        """Run the kernel here. Returns the first bad component of the indices or -1, and the output's items as
-        carriers.
+        """Run the kernel here.
+
+        Returns the first bad component of the indices or -1, and the output's items as carriers.
 
         See `DType` for carriers.
         """

@@ -51,8 +51,9 @@ CPU_ONLY: Final = "lookups run on the CPU alone"
 Value = TypeVar("Value")
 _MAX_REMEMBERED_PLANS: Final = 256
 _MAX_REMEMBERED_FEATURES: Final = 64
-"""Plans of lookups with more features are not cached. A plan takes about 500 bytes per feature, which are charged to no
-request.
+"""Plans of lookups with more features are not cached.
+
+A plan takes about 500 bytes per feature, which are charged to no request.
 """
 
 
@@ -310,8 +311,9 @@ class Lookups(Runner):
     async def _edit_bags(
         self, prepared: PreparedLookup, found: Found, run: LookupRun, request: ServedRequest
     ) -> LookupRun:
-        """Return the run without padding in bags, and with default rows in empty ones. Raises the errors of
-        `edit_bags`.
+        """Return the run without padding in bags, and with default rows in empty ones.
+
+        Raises the errors of `edit_bags`.
         """
         features = prepared.call.features
         edited = [number for number, feature in enumerate(features) if feature.edits_bags]

@@ -43,7 +43,7 @@ class RequestLog:
 
     Without `access`, at most `rate` lines are written per second. Further ones are counted and summarized in one line,
     so that a client that sends only invalid requests cannot fill the disk or keep the service busy. Errors on the
-    routes `readiness` are not logged, because the service's state has lines of its own.
+    routes `readiness` are then not logged, because the service's state has lines of its own.
     """
 
     def __init__(self, rate: int, readiness: Collection[str] = (), *, access: bool = False) -> None:

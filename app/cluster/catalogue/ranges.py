@@ -178,8 +178,9 @@ def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeR
 
 
 def _led(catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync: tuple[str, ...]) -> RangeRecord:
-    """Return the record with the replicas `in_sync`. If the primary is not in `able`, a running one of those replaces
-    it.
+    """Return the record with the replicas `in_sync`.
+
+    If the primary is not in `able`, a running one of those replaces it.
 
     Drained shards are chosen last.
     """

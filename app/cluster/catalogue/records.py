@@ -76,8 +76,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version. Its segments cover the rows in order, without gaps or overlaps. A table without rows has no
-    segments.
+    """One version.
+
+    Its segments cover the rows in order, without gaps or overlaps. A table without rows has no segments.
 
     If the table has `keys`, the segments cover the hashes of keys instead. `created` is in nanoseconds since 1970.
     `sha256` and `size` (bytes) are those of all items, in the order sent. `origin` is the URL or URL#TENSOR of an

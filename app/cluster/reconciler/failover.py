@@ -1,5 +1,6 @@
-"""Failover of open ranges. It runs concurrently with the rounds, because a round takes seconds, and a range without a
-primary refuses scatters.
+"""Failover of open ranges.
+
+It runs concurrently with the rounds, because a round takes seconds, and a range without a primary refuses scatters.
 
 A shard counts as lost when its lease has expired, 15 s after its last renewal. It counts as lost earlier if its process
 is gone, that is, if its address has refused every connection for GONE_AFTER_S. Only a running machine without a

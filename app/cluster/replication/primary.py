@@ -51,8 +51,9 @@ class Standing(StrEnum):
 
 
 def standing(members: Members | None, node: str, state: ReplicaState | None, resolved: int) -> Standing:
-    """Return what `node` may do. `resolved` is the epoch at which it last committed its whole tail, or 0 since its
-    start.
+    """Return what `node` may do.
+
+    `resolved` is the epoch at which it last committed its whole tail, or 0 since its start.
 
     `resolved` need not be durable or shared between processes, because resolving again is harmless.
     """
@@ -211,8 +212,9 @@ def begin_round(members: Members, state: ReplicaState, now: float) -> Round:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The request of the replica `node` to get in sync, or to learn what is committed. `state` is None if it has no
-    rows.
+    """The request of the replica `node` to get in sync, or to learn what is committed.
+
+    `state` is None if it has no rows.
 
     An in-sync replica asks after its start, and when it has had a tail for a second: after a power failure it may have
     applied less than it had reported. The primary first sends what is committed, and uses `state` only if records are

@@ -105,8 +105,9 @@ class RowFetcher:
         return self.sequences.etag(version, read or NOTHING_READ)
 
     async def fetch(self, wanted: Sequence[TableReads], request: ServedRequest) -> list[LostRange]:
-        """Send all requests to shards, whose responses go to the requests' sinks. Returns the ranges without a
-        response.
+        """Send all requests to shards, whose responses go to the requests' sinks.
+
+        Returns the ranges without a response.
 
         Raises deadline_exceeded, ClientGone, VersionGone, and errors of shards that concern the whole request.
         """

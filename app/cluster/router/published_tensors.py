@@ -125,8 +125,9 @@ class PublishedTensors(ShardedTensors):
         )  # fmt: skip
 
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
-        """Publish a finished upload as the next version of its table. Returns its metadata, and whether the name is
-        new.
+        """Publish a finished upload as the next version of its table.
+
+        Returns its metadata, and whether the name is new.
 
         Raises name_conflict, precondition_failed, insufficient_storage and shard_unavailable; the upload is then
         abandoned.

@@ -111,8 +111,9 @@ class TableEtags:
         return self._fetcher.etag_of(resident, changed)
 
     def now(self, resident: ShardedResident) -> str:
-        """Return the ETag on which a change of the table depends. It counts every scatter acknowledged before this
-        call.
+        """Return the ETag on which a change of the table depends.
+
+        It counts every scatter acknowledged before this call.
 
         Blocks; call it from a thread. Raises shard_unavailable if a primary does not respond.
         """

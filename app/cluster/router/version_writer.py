@@ -121,8 +121,9 @@ class VersionWriter:
                 self._end(segment)
 
     def pulled_from(self, origin: str) -> Generator[Buffer, None, None]:
-        """Make the shards pull all segments from the source of an import, in place of `write` and `finish`. Yields the
-        bytes.
+        """Make the shards pull all segments from the source of an import, in place of `write` and `finish`.
+
+        Yields the bytes.
 
         Segments are pulled in parallel, each by one shard from `origin` and by the others from that shard. The bytes
         are read from the shards in order. An empty piece means that the next ones have not arrived yet.

@@ -158,8 +158,9 @@ class PeerRequest:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Record the failure of the request. If it used a kept connection, which the shard may have closed, send it
-        once more.
+        """Record the failure of the request.
+
+        If it used a kept connection, which the shard may have closed, send it once more.
 
         All requests between shards may be repeated.
         """
