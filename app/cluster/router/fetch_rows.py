@@ -286,7 +286,7 @@ class _Fetch:
         self.reads[begun.place].begun(begun.number, begun.replica)
 
     def _drop(self, ask: Ask) -> None:
-        """Drop an ask and record how long it waited."""
+        """Drop an ask. If its response has not begun, record how long it waited."""
         asked = self.asks.pop(ask)
         ask.drop()
         if not ask.has_begun:
