@@ -74,7 +74,7 @@ class Http1Connection(Connection):
     connections hold outside of requests.
     """
 
-    __slots__ = (  # uvicorn's own take up the 30 attributes that CPython finds quickly in an instance's dict
+    __slots__ = (  # uvicorn's attributes fill the 30 that CPython finds quickly in an instance's dict
         *("at_request_start", "beyond_limit", "feeding", "header_size", "header_weight", "in_header", "known_headers"),
         *("last_answered", "last_received", "length", "lingering", "refused", "request_began", "starting", "waiting"),
     )
