@@ -1,12 +1,12 @@
-"""Places for calls, of which only so many may be under way at once, and for the messages of those that need no key.
+"""Slots that limit the calls in flight, and the messages being read of calls that need no key.
 
-gRPC takes a message in up to its end once it is read, however long the caller takes, so only a few messages of calls
-that need no key are read at once. Until then a call holds no more than the first window of its stream, `FIRST_WINDOW`
-bytes.
+Once a read has begun, gRPC receives the whole message, however slowly the caller sends it. So only a few messages of
+calls that need no key are read concurrently. Before that, a call holds at most the first window of its stream,
+`FIRST_WINDOW` bytes.
 
-A call without a place waits for one. Honest messages have a few bytes and come together with their call: a call whose
-message is not there in a moment gives its place to one that waits, and the newest is served first. So callers who send
-half of a message, or none, cannot keep the health from others.
+A call without a slot waits for one. Honest messages have a few bytes and arrive together with their call. So a call
+whose message does not arrive within a moment is ended if others wait, and the newest waiting call is served first.
+Callers that send half a message, or none, cannot block the health checks of others.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from time import perf_counter
 from typing import Any, Final
 
 FIRST_WINDOW: Final = (1 << 16) - 1
-"""Bytes of a stream that a caller may send before its message is read: the first window of HTTP/2."""
+"""Bytes that a caller may send on a stream before its message is read: HTTP/2's initial window."""
 MOST_PUBLIC_BYTES: Final = 1 << 14
-"""The longest message of a call that needs no key. It holds the name of a service at most."""
+"""Maximum size of a message of a call that needs no key; it contains at most the name of a service."""
 MOST_SECONDS: Final = 2.0
-"""So long a message may be on its way where nobody waits for its place."""
+"""Maximum seconds that a message may take to arrive if no other call waits for its slot."""
 _MOMENT_S: Final = 0.01
-"""A message that is not there so soon is still on its way."""
+"""Seconds after which a message that has not arrived is late."""
 _LAST_LOOK_S: Final = 0.005
-"""Before a call is ended, what has come in the meantime is looked at: the event loop may have been busy."""
+"""Seconds to wait before late calls are ended, to process messages that arrived while the event loop was busy."""
 _MOST_WAIT_S: Final = 5.0
-"""So long a call waits for a place."""
+"""Maximum seconds that a call waits for a slot."""
 
 
 class Places:
-    """At most `most` tasks have a place at once, and `most_waiting` others wait for one, each for so many `seconds`.
+    """Slots for `most` tasks. Up to `most_waiting` others wait for a slot, each for up to `seconds`.
 
-    With `newest_first` the newest of those who wait is served first, and the oldest gives up where too many wait.
+    With `newest_first`, the newest waiting task is served first, and the oldest one gives up if too many wait.
     """
 
     def __init__(self, most: int, most_waiting: int, seconds: float, *, newest_first: bool = False) -> None:
         self.most = most
         self.taken: dict[asyncio.Task[Any], float] = {}
-        """The tasks with a place, and since when, the oldest first."""
+        """The tasks with a slot, with the time at which they got it; the oldest comes first."""
         self.waiting: OrderedDict[asyncio.Task[Any], asyncio.Future[bool]] = OrderedDict()
         self._most_waiting = most_waiting
         self._seconds = seconds
         self._newest_first = newest_first
 
     async def take(self, task: asyncio.Task[Any]) -> bool:
-        """Take a place for `task`, or wait for one; False if it gets none."""
+        """Take a slot for `task`; waits for one. Returns False if it does not get a slot."""
         if not self.waiting and len(self.taken) < self.most:
             self.taken[task] = perf_counter()
             return True
@@ -67,21 +67,21 @@ class Places:
             self.waiting.pop(task, None)
 
     def leave(self, task: asyncio.Task[Any]) -> None:
-        """Give up the place of `task`, if it has one."""
+        """Free the slot of `task`, if it has one."""
         if self.taken.pop(task, None) is not None:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Give free places to those who wait."""
+        """Give free slots to waiting tasks."""
         while self.waiting and len(self.taken) < self.most:
             task, place = self.waiting.popitem(last=self._newest_first)
-            if not place.done():  # else its caller has gone
+            if not place.done():  # otherwise the caller is gone
                 self.taken[task] = perf_counter()
                 place.set_result(True)
 
 
 class PublicMessages(Places):
-    """The places of the messages of calls that need no key. A call that is ended for another is `giving_way`."""
+    """Slots for reading messages of calls that need no key. Calls that are ended for others are in `giving_way`."""
 
     def __init__(self, most: int, most_waiting: int, giving_way: set[asyncio.Task[Any]]) -> None:
         super().__init__(most, most_waiting, _MOST_WAIT_S, newest_first=True)
@@ -89,18 +89,18 @@ class PublicMessages(Places):
         self._ending: asyncio.Task[None] | None = None
 
     def has_message(self, task: asyncio.Task[Any]) -> None:
-        """The message of a call is there."""
-        if task not in self._giving_way:  # else the place is needed until its stream has ended
+        """Free the slot of a call whose message has arrived."""
+        if task not in self._giving_way:  # a call that is being ended keeps its slot until its stream has ended
             self.leave(task)
 
     def hand_over(self) -> None:
-        """Give free places to those who wait; if some still do, look for calls whose message does not come."""
+        """Give free slots to waiting tasks. If some still wait, start to end calls whose messages are late."""
         super().hand_over()
         if self.waiting and (self._ending is None or self._ending.done()):
             self._ending = asyncio.ensure_future(self._end_late_calls())
 
     async def _end_late_calls(self) -> None:
-        """As long as others wait, end as many calls whose message has not come in its moment."""
+        """While tasks wait, end the same number of calls whose messages are late."""
         while self.waiting and (coming := self._coming()):
             await asyncio.sleep(next(iter(coming.values())) + _MOMENT_S - perf_counter())
             latest = perf_counter() - _MOMENT_S
@@ -111,5 +111,5 @@ class PublicMessages(Places):
                 task.cancel()
 
     def _coming(self) -> dict[asyncio.Task[Any], float]:
-        """The calls whose message is on its way, and since when, the oldest first."""
+        """Return the calls whose messages are being received, with their start; the oldest comes first."""
         return {task: since for task, since in self.taken.items() if task not in self._giving_way}

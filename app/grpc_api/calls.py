@@ -1,7 +1,7 @@
-"""How a call is answered: the one place that checks its key, admits it, turns errors into statuses and counts it.
+"""Answers calls: the one place that checks the API key, admits a call, converts errors to statuses, and counts it.
 
-A handler is called once the metadata has come and reads the message itself, so that a caller without a key, or one too
-many, is refused before its message is taken; to gRPC they are handlers of streams, which are the same on the wire.
+A handler is called when the metadata has arrived, and reads the message itself. So a call without a valid key, or above
+the limit, is refused before its message is read. For gRPC these are stream handlers, which are the same on the wire.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from app.telemetry.request_metrics import Metrics
 logger = logging.getLogger("gathernd")
 
 _WATCH_S: Final = 0.2
-"""How often a watched health is looked at."""
+"""Seconds between two checks of the status for a health watch."""
 _INFLATED_AT_ONCE: Final = 1 << 10
-"""Compressed messages with more bytes are inflated in a thread."""
+"""Compressed messages of more bytes are decompressed in a thread."""
 _GONE: Final = "client_gone"
-"""What is counted as the code of a call that its caller has ended."""
+"""The code in the metrics for a call that its caller has ended."""
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Result = TypeVar("Result")
 
 
 class Calls(grpc.GenericRpcHandler):
-    """Answers all calls: those that infer by `inference`, the others by the handlers of their methods."""
+    """Answers all calls: infer calls through `inference`, the others through the handlers of their methods."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class Calls(grpc.GenericRpcHandler):
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """The handler of a method, also of one that there is not."""
+        """Return the handler of a method; for an unknown method, a handler that refuses it."""
         return self._handlers.get(details.method) or self._refusing_handler(details.method)
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until no call has been under way for a moment, for so many seconds at most."""
+        """Wait up to `seconds` for a moment without calls in flight."""
         await self._under_way.quiet(seconds)
 
     def end_idle_streams(self) -> None:
-        """End the streams that wait for a request; those that answer one end after it."""
+        """End the streams that wait for a request; a stream that is answering one ends after it."""
         self._stopping.set()
         self._under_way.cancel_idle_streams()
 
@@ -131,7 +131,7 @@ class Calls(grpc.GenericRpcHandler):
             self._authorizer.check("POST", request.rpc.access, request.credential)
 
     def _check(self, request: RpcRequest, running: int) -> None:
-        """Raises unauthorized, forbidden, not_ready and overloaded, before the message is read."""
+        """Check a call before its message is read. Raises unauthorized, forbidden, not_ready and overloaded."""
         self._check_access(request)
         if request.rpc.is_infer:
             if self._readiness.waiting_for:
@@ -140,7 +140,7 @@ class Calls(grpc.GenericRpcHandler):
                 raise self._admission.too_many()
 
     async def _inflated(self, message: bytes, coding: bytes, request: RpcRequest, most: int) -> bytes:
-        """A message that came compressed. Raises payload_too_large above `most` bytes, and malformed_request."""
+        """Decompress a message. Raises payload_too_large above `most` bytes, and malformed_request."""
 
         def inflated() -> bytes:
             whole = inflate(message, coding, most, request.memory, name="message_bytes")
@@ -152,16 +152,16 @@ class Calls(grpc.GenericRpcHandler):
         return await self._run(self._admission.pool.run(inflated, request), request)
 
     async def _read_public(self, context: Context, request: RpcRequest, task: asyncio.Task[Any]) -> bytes:
-        """The only message of a call that needs no key. Raises as `_read` does, and overloaded."""
+        """Read the only message of a call that needs no key. Raises overloaded, and any error of `_read`."""
         await self._under_way.take_public_place(task)
         message = await self._read(context, request, min(MOST_SECONDS, self._deadline), MOST_PUBLIC_BYTES)
         self._under_way.has_public_message(task)
         return message
 
     async def _read(self, context: Context, request: RpcRequest, seconds: float, most: int) -> bytes:
-        """The only message of a call, charged to the budget.
+        """Read the only message of a call, and charge it to the budget.
 
-        Raises malformed_request, request_timeout where it does not come within `seconds`, and payload_too_large above
+        Raises malformed_request, request_timeout if it does not arrive within `seconds`, and payload_too_large above
         `most` bytes.
         """
         try:
@@ -177,7 +177,7 @@ class Calls(grpc.GenericRpcHandler):
         return await self._taken(message, request, most)
 
     async def _taken(self, message: bytes, request: RpcRequest, most: int) -> bytes:
-        """A message that has come, charged and inflated. Raises what charging raises, and as `_inflated` does."""
+        """Charge a received message, and decompress it. May raise any error of charging and of `_inflated`."""
         request.memory.charge(len(message))
         request.admitted = len(message) > SMALL_BODY_BYTES
         coding = coding_of(message)
@@ -212,15 +212,15 @@ class Calls(grpc.GenericRpcHandler):
                 try:
                     await self._end_with(error, request, context)
                 finally:
-                    leave()  # until now gRPC may hold a part of the message
+                    leave()  # only now, because gRPC may have held a part of the message
                 raise
             request.sent = len(written)
-            if rpc.is_public:  # its answer has a few bytes
+            if rpc.is_public:  # the answer has only a few bytes
                 leave()
             else:
                 self.unsent.add(context, task, leave)
             self._count(request, None)
-            if request.given_id is not None:  # to send what differs from call to call costs as much as a small gather
+            if request.given_id is not None:  # only on request: trailers that vary cost as much as a small gather
                 timing = request.server_timing().decode()
                 context.set_trailing_metadata((("x-request-id", request.request_id), ("server-timing", timing)))
             return written
@@ -228,9 +228,9 @@ class Calls(grpc.GenericRpcHandler):
         return grpc.stream_unary_rpc_method_handler(handle)
 
     async def _run(self, work: Coroutine[Any, Any, Result], request: RpcRequest) -> Result:
-        """Run `work` at once up to its first wait, and to its end even where the caller goes before that.
+        """Run `work` directly up to its first wait, and to its end even if the caller goes away.
 
-        What runs in a thread cannot be interrupted, and goes on to charge: all of that is released once it has ended.
+        Work in a thread cannot be interrupted, and continues to charge memory. The charge is released when it ends.
         """
         try:
             awaited = work.send(None)
@@ -246,20 +246,20 @@ class Calls(grpc.GenericRpcHandler):
             raise
 
     def _error(self, error: BaseException, request: RpcRequest) -> GatherError:
-        """The error of the catalogue that an exception is answered with."""
+        """Return the catalogue's error for an exception. Logs unexpected exceptions."""
         if isinstance(error, GatherError):
             return error
         logger.error("a request failed", exc_info=error, extra={"fields": {"request_id": request.request_id}})
         return GatherError("internal", "the service failed; its log has the request_id")
 
     def _gone(self, request: RpcRequest) -> str:
-        """The code of a call that its caller has ended, or whose deadline has passed."""
+        """Return the code of a call that was cancelled or whose deadline has passed."""
         if request.callers_deadline and perf_counter() >= request.deadline - 0.001:
             return "deadline_exceeded"
         return "not_ready" if self._stopping.is_set() else _GONE
 
     def _stream_handler(self, rpc: Rpc) -> Any:
-        """Requests of a stream are answered one after the other, in their order; a wrong one does not end it."""
+        """Return the handler of a stream: answers its requests in order; an invalid request does not end it."""
 
         async def handle(_: object, context: Context) -> None:
             call = self._request(rpc, context)
@@ -281,7 +281,7 @@ class Calls(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _answer_next(self, rpc: Rpc, context: Context) -> bool:
-        """Answer the next request of a stream; False at its end. Raises unauthorized, forbidden."""
+        """Answer the next request of a stream. Returns False at its end. Raises unauthorized and forbidden."""
         if self._stopping.is_set():
             return False
         task = asyncio.current_task()
@@ -345,7 +345,7 @@ class Calls(grpc.GenericRpcHandler):
     def _watch_handler(self, rpc: Rpc) -> Any:
         async def handle(_: object, context: Context) -> None:
             request = self._request(rpc, context)
-            request.callers_deadline = False  # it says how long the caller watches
+            request.callers_deadline = False  # here the caller's deadline limits the watch
             task = self._under_way.begin(rpc)
             try:
                 service = read_message(rpc, await self._read_public(context, request, task)).service
@@ -356,7 +356,7 @@ class Calls(grpc.GenericRpcHandler):
                 await self._end_with(error, request, context)
                 raise
             else:
-                self._metrics.begin()  # only now: a watch is no request in flight
+                self._metrics.begin()  # only now, because a watch does not count as a request in flight
                 self._count(request, None)
             finally:
                 self._under_way.end(task)
@@ -365,7 +365,7 @@ class Calls(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(handle)
 
     async def _tell(self, rpc: Rpc, service: str, context: Context) -> None:
-        """Send the status of a service, again whenever it has changed, until the server stops."""
+        """Send the status of a service, and each change of it, until the server stops."""
         last = -1
         while True:
             now = serving_status(service, self._readiness)
@@ -377,9 +377,9 @@ class Calls(grpc.GenericRpcHandler):
             await asyncio.sleep(_WATCH_S)
 
     async def _end_with(self, error: BaseException, request: RpcRequest, context: Context) -> None:
-        """Count a call that `error` ends, and tell its caller: gRPC raises an error of its own then.
+        """Count a call that ends with `error`, and send the error. gRPC then raises an exception of its own.
 
-        Returns if the caller has gone.
+        Returns only if the caller is gone.
         """
         if isinstance(error, ClientGone | asyncio.CancelledError):
             failure = self._under_way.gave_way()
@@ -391,7 +391,7 @@ class Calls(grpc.GenericRpcHandler):
             await self._abort(context, failure, request)
 
     def _count(self, request: RpcRequest, code: str | None) -> None:
-        row = CATALOGUE.get(code)  # type: ignore[call-overload]  # None for no error, and for `_GONE`
+        row = CATALOGUE.get(code)  # type: ignore[call-overload]  # None if there is no error, and for `_GONE`
         status = "OK" if code is None else "CANCELLED" if row is None else row.grpc_status
         self._metrics.counters.add(f"gathernd_grpc_requests|{request.rpc.method}|{status}")
         request.status = 200 if code is None else 0 if row is None else row.status
@@ -409,7 +409,7 @@ class Calls(grpc.GenericRpcHandler):
 
 
 async def _answer(handler: CallHandler, message: bytes, request: RpcRequest) -> bytes:
-    """The answer to a call that does not infer."""
+    """Return the answer to a call other than infer."""
     content = await handler(read_message(request.rpc, message), request.memory)
     if request.rpc.method in LONG:
         return await asyncio.to_thread(write_message, request.rpc, content)
@@ -417,9 +417,10 @@ async def _answer(handler: CallHandler, message: bytes, request: RpcRequest) -> 
 
 
 def coding_of(message: bytes) -> bytes | None:
-    """How a message is compressed, by its first bytes: gzip's, or zlib's, gRPC's deflate; None for a plain one.
+    """Detect the compression of a message from its first bytes: gzip, deflate (zlib), or None.
 
-    As a message the first would have wire type 7, which there is not, and the other a field 15, which no call has.
+    An uncompressed message cannot begin like this: gzip's first byte would be wire type 7, which does not exist, and
+    zlib's would be field 15, which no message has.
     """
     first = message[:1]
     if first == b"\x1f":
@@ -428,6 +429,6 @@ def coding_of(message: bytes) -> bytes | None:
 
 
 def _release(request: RpcRequest, ended: asyncio.Task[Any]) -> None:
-    """Give back what a request has charged whose caller went before its end."""
+    """Release the charge of a request whose caller left before its work ended."""
     forget_failure(ended)
     request.memory.release()

@@ -1,9 +1,9 @@
-"""How many calls are under way, and which of them is ended where there is no room for one more.
+"""Limits the number of calls in flight, and selects the call to end if there is no slot for another one.
 
-A message is in memory before it can be charged, so that only so many calls may be under way at once. For one more the
-stream is ended that has waited the longest for a request. The call waits for a place, with its message unread, for a
-moment: calls that their caller has reset take their places until the service is told, one after the other. Without a
-place by then it is refused. Calls that need no key have a few places of their own, while their message is read (see
+A message is in memory before it can be charged, so the number of calls in flight is limited. If a new call has no slot,
+the stream that has waited longest for a request is ended. The new call waits a short time for a slot, with its message
+unread, because calls that their callers have reset keep their slots until gRPC reports each of them. If it still has
+no slot, it is refused. Calls that need no key have a few slots of their own, while their message is read (see
 `call_limits`).
 """
 
@@ -18,33 +18,33 @@ from app.grpc_api.call_limits import FIRST_WINDOW, Places, PublicMessages
 from app.grpc_api.rpc_table import Rpc
 
 _MOST_PUBLIC: Final = 32
-"""Messages of calls that need no key, such as those of the health, that may be read at once."""
+"""Maximum number of messages that are read concurrently for calls without a key, such as health checks."""
 _MOST_WATCHES: Final = 500
-"""Watches of the health: each client may have one."""
+"""Maximum number of health watches; each client may have one."""
 _IDLE_S: Final = 1.0
-"""What has waited for so long may be ended for another; sooner, its message may just be coming."""
+"""Seconds that a stream must have waited before it can be ended for another call; its message may just be arriving."""
 _MOST_WAIT_S: Final = 1.0
-"""So long a call waits for a place."""
+"""Maximum seconds that a call waits for a slot."""
 _MOST_WAITING: Final = 256
-"""So many calls may wait for a place; each takes some kilobytes."""
+"""Maximum number of calls that wait for a slot; each takes a few kilobytes."""
 _QUIET_S: Final = 0.003
-"""In such a moment a call that has reached the connection has begun."""
+"""Seconds within which a call that has reached the connection begins."""
 _TURNS: Final = 8
-"""So many turns of the event loop a call takes to begin, and a few more."""
+"""Iterations of the event loop within which a call begins, with a margin."""
 _Since = dict[asyncio.Task[Any], float]
-"""Tasks of calls, and since when they have waited; the longest first."""
+"""Tasks of calls, with the start of their wait; the longest wait comes first."""
 
 
 def divided(most: int) -> tuple[int, int]:
-    """How many of so many messages may be of calls with a place, and how many of those that need no key."""
+    """Divide a limit on messages. Returns the numbers for calls with a slot, and for calls that need no key."""
     public = max(1, min(_MOST_PUBLIC, most // 8))
     return max(1, most - public), public
 
 
 class CallsUnderWay:
-    """The calls of one server: at most `most` at once, beside `public` that need no key and whose message is read.
+    """The calls of one server: at most `most` in flight, plus `public` calls without a key whose message is being read.
 
-    What is unread, of calls that wait and of watches, is `unread_bytes` at most.
+    Unread messages of waiting calls and of watches hold at most `unread_bytes`.
     """
 
     def __init__(self, most: int, public: int, unread_bytes: int) -> None:
@@ -54,7 +54,7 @@ class CallsUnderWay:
         self._begun = 0
         self._running: set[asyncio.Task[Any]] = set()
         self.public: set[asyncio.Task[Any]] = set()
-        """Those that need no key and are no watch."""
+        """Tasks of calls that need no key, except watches."""
         self.places = Places(most, most_waiting, _MOST_WAIT_S)
         self._giving_way: set[asyncio.Task[Any]] = set()
         self._messages = PublicMessages(public, most_waiting, self._giving_way)
@@ -62,25 +62,25 @@ class CallsUnderWay:
         self._watches: _Since = {}
 
     def begin(self, rpc: Rpc) -> asyncio.Task[Any]:
-        """Count a call that begins in the task that runs."""
+        """Register a new call. Returns its task, which is the current task."""
         self._begun += 1
         task = _running_task()
         (self.public if rpc.is_public else self._running).add(task)
         return task
 
     async def take_public_place(self, task: asyncio.Task[Any]) -> None:
-        """Take a place for the message of a call that needs no key, or wait for one. Raises overloaded."""
+        """Take a slot for the message of a call that needs no key; waits for one. Raises overloaded."""
         if not await self._messages.take(task):
             raise self._too_many("too many calls wait for their message", self._messages.most)
 
     def has_public_message(self, task: asyncio.Task[Any]) -> None:
-        """The message of a call that needs no key is there: it needs no place any more."""
+        """Give up the slot of a call that needs no key, because its message has arrived."""
         self._messages.has_message(task)
 
     async def take_place(self, task: asyncio.Task[Any]) -> None:
-        """Take a place for the call of `task`, which has begun, or wait for one.
+        """Take a slot for the call of `task`, a registered call; waits for one.
 
-        Raises overloaded where too many wait already, or where it takes too long.
+        Raises overloaded if too many calls are waiting, or if the wait is too long.
         """
         most = self.places.most
         if len(self.places.taken) >= most:
@@ -89,7 +89,7 @@ class CallsUnderWay:
             raise self._too_many(f"{most} calls are in progress, which is the limit", most)
 
     def end(self, task: asyncio.Task[Any]) -> None:
-        """Count the end of a call."""
+        """Remove a call that has ended, and free its slot."""
         for calls in (self._running, self.public, self._giving_way):
             calls.discard(task)
         self._watches.pop(task, None)
@@ -97,18 +97,18 @@ class CallsUnderWay:
         self.places.leave(task)
 
     def watch(self, task: asyncio.Task[Any]) -> None:
-        """Take a call that needs no key for a watch of the health from now on."""
+        """Mark a call that needs no key as a health watch. Ends the oldest watch if there are too many."""
         if len(self._watches) >= self._most_watches:
             self._end(next(iter(self._watches)), self._watches)
         self.public.discard(task)
         self._watches[task] = perf_counter()
 
     def wait_for_request(self, task: asyncio.Task[Any]) -> None:
-        """A stream waits for its next request."""
+        """Mark a stream as waiting for its next request."""
         self._idle_streams[task] = perf_counter()
 
     def has_request(self, task: asyncio.Task[Any]) -> None:
-        """A stream waits no more."""
+        """Mark a stream as no longer waiting."""
         self._idle_streams.pop(task, None)
 
     def cancel_idle_streams(self) -> None:
@@ -117,7 +117,7 @@ class CallsUnderWay:
             task.cancel()
 
     def gave_way(self) -> GatherError | None:
-        """The error for the running call if it was ended for another, whose cancellation is then over; else None."""
+        """If the current call was ended for another one, undo its cancellation and return its error; else None."""
         task = _running_task()
         if task not in self._giving_way:
             return None
@@ -126,8 +126,9 @@ class CallsUnderWay:
         return self._too_many("the call's place was needed for another", places.most)
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until no call has been under way for a moment, for so many seconds at most. Watches of the health and
-        streams that wait for a request count as none.
+        """Wait up to `seconds` for a moment without calls in flight.
+
+        Health watches and streams that wait for a request do not count.
         """
         end = perf_counter() + seconds
         begun = -1
@@ -141,10 +142,10 @@ class CallsUnderWay:
         return len(self._running) > len(self._idle_streams) or bool(self.public)
 
     def _end_idle_stream(self) -> None:
-        """End the stream that has waited the longest for a request, if it waits for more than a moment."""
+        """End the stream that has waited longest for a request, if it has waited at least `_IDLE_S`."""
         task, since = next(iter(self._idle_streams.items()), (None, 0.0))
         if task is not None and perf_counter() >= since + _IDLE_S:
-            self._end(task, self._idle_streams)  # its place is free once gRPC has let go of what had come
+            self._end(task, self._idle_streams)  # its slot is freed once gRPC has released its unread bytes
 
     def _end(self, task: asyncio.Task[Any], among: _Since) -> None:
         del among[task]

@@ -1,4 +1,4 @@
-"""The trailers of a call that ends with an error: its status message, and the problem body beside it."""
+"""The trailers of a call that ends with an error: its status message and the problem body."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from app.errors import GatherError
 from app.surrogate_safe_json import dump
 
 PROBLEM: Final = "gathernd-problem-bin"
-"""The trailing metadata that has the problem body."""
+"""Name of the trailing metadata with the problem body."""
 MOST_PROBLEM_BYTES: Final = 4096
 _MOST_DETAIL: Final = 512
-"""Characters of an error's detail in the status message and in a problem body that is too long: together with the
-body they stay below 8 KiB, the most bytes of metadata that clients take by default."""
+"""Maximum number of characters of an error's detail in the status message and in a shortened problem body. Both
+together stay below 8 KiB, the default limit on metadata in clients."""
 
 _MOST_SENT: Final = 1536
-"""Bytes of a status message as it is sent, percent-encoded."""
+"""Maximum number of bytes of a status message after percent-encoding."""
 _LONGEST_SENT: Final = 12
-"""So many bytes a character has then at most."""
+"""Maximum number of bytes of a percent-encoded character."""
 
 
 def problem_bytes(error: GatherError, request_id: str) -> bytes:
-    """The problem body as JSON of at most MOST_PROBLEM_BYTES: places and then the ends of texts are left out."""
+    """Return the problem body as JSON of at most MOST_PROBLEM_BYTES. Drops places first, then shortens texts."""
     body: dict[str, Any] = problem(error, request_id)
     text = dump(body)
     while len(text) > MOST_PROBLEM_BYTES and body.get("errors"):
@@ -38,7 +38,7 @@ def problem_bytes(error: GatherError, request_id: str) -> bytes:
 
 
 def status_message(error: GatherError) -> str:
-    """The error's detail as the status has it."""
+    """Return the error's detail, shortened for the status message."""
     text = str(_cut(error.detail, _MOST_DETAIL))
     if len(quote(text, " ", errors="replace")) > _MOST_SENT:
         text = str(_cut(error.detail, _MOST_SENT // _LONGEST_SENT))

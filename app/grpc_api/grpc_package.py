@@ -1,6 +1,6 @@
-"""The packages of the extra `grpc`: whether they are there, and what gRPC itself writes into the log.
+"""Checks that the packages of the extra `grpc` are installed, and limits what gRPC itself logs.
 
-Callers could fill the log with lines that are of no use to an operator.
+Otherwise callers could fill the log with lines that are useless to an operator.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _VERBOSITY: Final = "GRPC_VERBOSITY"
 
 
 class NoGrpc(Exception):
-    """gRPC is asked for and its packages are missing; the text says which extra has them."""
+    """gRPC is requested, but its packages are missing. The text names the extra that contains them."""
 
 
 def check_grpc() -> None:
-    """Raises NoGrpc where the packages of the extra `grpc` are missing."""
+    """Raise NoGrpc if the packages of the extra `grpc` are missing."""
     quiet_core()
     for package in ("grpc", "google.protobuf"):
         try:
@@ -31,25 +31,25 @@ def check_grpc() -> None:
 
 
 def quiet_core() -> None:
-    """Have gRPC's core write nothing to stderr, unless the environment says what; to be called before it is imported.
+    """Stop gRPC's core from writing to stderr, unless the environment sets its verbosity. Call before importing gRPC.
 
-    It writes lines of its own form, one for each header field that a caller got wrong.
+    The core writes lines in its own format, one for each invalid header field of a caller.
     """
     os.environ.setdefault(_VERBOSITY, "NONE")
 
 
 def quiet_python() -> None:
-    """Leave out what callers cause from what gRPC's Python part logs and prints."""
+    """Suppress what gRPC's Python layer logs and prints because of callers' mistakes."""
     logging.getLogger(_LOGGER).addFilter(is_no_callers_doing)
-    # It prints a traceback to stderr, past all logging, where an error cannot be sent since the call has ended.
+    # It prints a traceback to stderr, bypassing logging, if it cannot send an error because the call has ended.
     own = vars(import_module(_LOGGER))
     own["traceback"] = SimpleNamespace(**vars(traceback) | {"print_exc": _nothing})
 
 
 def is_no_callers_doing(record: logging.LogRecord) -> bool:
-    """Whether a line of gRPC's own log is to be kept; the others are tracebacks.
+    """Return True if a line of gRPC's own log should be kept.
 
-    Those are of methods and metadata that are no UTF-8, and of calls that had ended before they could be answered.
+    Drops the tracebacks of method names and metadata that are not UTF-8, and of calls that ended before their answer.
     """
     import grpc.aio  # noqa: PLC0415  (after `quiet_core`)
 

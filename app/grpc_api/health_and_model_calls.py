@@ -1,6 +1,6 @@
-"""The calls that are no inference: health, metadata, configuration, statistics and the repository of models.
+"""The calls other than infer: health, metadata, configuration, statistics and the model repository.
 
-What they say is what `app.api.routes` says over REST, as messages.
+Their answers have the same content as those of `app.api.routes` over REST.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from app.memory.budget import Memory
 from app.server.readiness import Readiness
 
 CallHandler = Callable[[Any, Memory], Awaitable[dict[str, Any]]]
-"""From a request's message, and its memory, to what its answer has, as JSON names it."""
+"""Takes a request's message and its memory. Returns the content of the answer, with JSON's member names."""
 LONG: Final = ("ModelStatistics", "RepositoryIndex")
-"""Calls whose answers name every model: they are written in a thread."""
+"""Calls whose answers list every model, and so are written in a thread."""
 _HEALTH_SERVICES: Final = ("", SERVICE)
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 def call_handlers(models: Models, readiness: Readiness) -> Mapping[str, CallHandler]:
-    """The handlers of the calls, by their methods."""
+    """Return the handlers of the calls by method name."""
 
     async def server_live(_: Any, __: Memory) -> dict[str, Any]:
         return {"live": True}
@@ -95,14 +95,14 @@ def call_handlers(models: Models, readiness: Readiness) -> Mapping[str, CallHand
 
 
 def serving_status(service: str, readiness: Readiness) -> int:
-    """The status of a service for gRPC's health checks; those that there are have that of /readyz."""
+    """Return the status of a service for gRPC's health checks. Known services have the status of /readyz."""
     if service not in _HEALTH_SERVICES:
         return SERVICE_UNKNOWN
     return SERVING if readiness.ready else NOT_SERVING
 
 
 def read_message(rpc: Rpc, message: bytes) -> Any:
-    """The request of a call. Raises malformed_request."""
+    """Parse the request of a call. Raises malformed_request."""
     try:
         return _classes(rpc)[0].FromString(message)
     except Exception:  # noqa: BLE001  (protobuf's implementations differ in what they raise)
@@ -114,9 +114,9 @@ def _as_it_is(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_message(rpc: Rpc, content: dict[str, Any]) -> bytes:
-    """The message of an answer; members that the protocol has over REST only are left out."""
+    """Encode an answer as a message, without the members that the protocol has only over REST."""
     message = _classes(rpc)[1]()
-    # Not as one text, which the interpreter would read in one go while all others wait.
+    # Not `Parse` of one text, which would hold the interpreter's lock throughout.
     json_format.ParseDict(content, message, ignore_unknown_fields=True, descriptor_pool=POOL)
     written: bytes = message.SerializeToString()
     return written

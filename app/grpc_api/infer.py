@@ -1,4 +1,4 @@
-"""Infer requests over gRPC: bytes of a message to bytes of its answer, as `app.api.routes.v2_infer` over REST."""
+"""Infer requests over gRPC, from the bytes of a message to the bytes of its answer; see `app.api.routes.v2_infer`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from app.tensors.gather_call import Answer
 from app.tensors.lookup_call import ARRAYS
 
 _FEW_FIELDS: Final = 1 << 9
-"""A message with more fields is cut in a thread: each takes up to half a microsecond."""
+"""A message with more fields is split in a thread; each field takes up to 0.5 us."""
 _RAW_BYTES: Final = 256
-"""Bytes that the objects take which stand for a raw array."""
+"""Bytes of Python objects per raw array."""
 _LARGE_INPUT, _LARGE_OUTPUT = 1 << 20, 1 << 18
-"""Bytes of items, of which longer ones are read, looked at and copied in a thread."""
+"""Items of more bytes are read, checked and copied in a thread."""
 
 
 class RpcInference:
-    """Answers infer requests of gRPC by `inference`."""
+    """Answers infer requests over gRPC through `inference`."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
         self._service = inference.service
 
     async def parse(self, message: bytes, request: RpcRequest) -> ParsedMessage:
-        """What a message says. Raises malformed_request and limit_exceeded, and what charging raises."""
+        """Parse a message. Raises malformed_request, limit_exceeded, and any error of charging."""
         features, memory = self._service.limits.features, request.memory
         few = split(message, features, _FEW_FIELDS)
         if few is not None and len(few.rest) <= LONG_REST:
@@ -47,7 +47,7 @@ class RpcInference:
         return await self._service.pool.run(parse_long, request)
 
     async def infer(self, message: bytes, request: RpcRequest, *, stream: bool = False) -> bytes:
-        """Answer a ModelInferRequest; with `stream` by a ModelStreamInferResponse.
+        """Answer a ModelInferRequest; with `stream`, return a ModelStreamInferResponse.
 
         Raises GatherError and ClientGone.
         """

@@ -1,4 +1,4 @@
-"""The gRPC server of a process: its ports, its start and its stop."""
+"""The gRPC server of a process: its ports, start and stop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from app.server.unix_sockets import UnixSocket
 logger = logging.getLogger("gathernd")
 
 _QUIET_S: Final = 0.1
-"""So long a stop waits for a call that is just coming, before it ends streams without one."""
+"""Seconds that a stop waits for calls that are just arriving, before it ends idle streams."""
 _MOST_QUIET_S: Final = 0.5
-"""So long it waits at most for a moment without calls."""
+"""Maximum seconds that a stop waits for a moment without calls."""
 
 
 class GrpcListener:
-    """Listens for the calls of `calls`. To be started and stopped in the event loop that answers them.
+    """Serves `calls` over gRPC. Start and stop it in the event loop that answers the calls.
 
-    `options` are gRPC's own, by their names. `addresses` are those to listen on, as in `127.0.0.1:8081`; `unix_socket`
-    is one more, without TLS.
+    `options` are gRPC's own options, by name. `addresses` are the addresses to listen on, such as `127.0.0.1:8081`;
+    `unix_socket` is an additional one without TLS.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class GrpcListener:
         self._sweep: asyncio.Future[None] | None = None
 
     async def start(self, tls: Tls | None) -> None:
-        """Listen; with `tls` its certificate, as it is at each handshake.
+        """Start to listen. With `tls`, each handshake uses its current certificate.
 
-        Raises RuntimeError where that cannot be, and CannotListen for the Unix socket.
+        Raises RuntimeError if an address cannot be used, and CannotListen for the Unix socket.
         """
         quiet_python()
         server = grpc.aio.server(options=self._options)
@@ -72,10 +72,10 @@ class GrpcListener:
         logger.info("gRPC on %s", ", ".join(shown))
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, let those that run finish within `grace` seconds, and cut off the rest.
+        """Stop accepting calls, let running calls finish within `grace` seconds, and cancel the rest.
 
-        gRPC's core ends with CANCELLED what has come and not begun, and clients do not ask that again. So it is told
-        in a moment without calls, if there is one soon.
+        gRPC's core ends calls that have arrived but not begun with CANCELLED, which clients do not retry. So the core
+        is stopped in a moment without calls, if there is one soon.
         """
         server, self._server = self._server, None
         if server is None:
@@ -92,7 +92,7 @@ class GrpcListener:
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Credentials that take the certificate and the authorities in force at each handshake."""
+    """Return credentials that use the current certificate and authorities at each handshake."""
     last = tls.pem()
 
     def configuration() -> Any:

@@ -1,4 +1,4 @@
-"""One call and what is known of it, as metrics, logs, traces and the thread pool see requests of HTTP."""
+"""One call, with the interface that metrics, logs, traces and the thread pool use for HTTP requests."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _AUTHORIZATION: Final = "authorization"
 _REQUEST_ID: Final = "x-request-id"
 _TRACE: Final = "traceparent"
 _OBSERVED: Final = frozenset((_TRACE, "tracestate", _REQUEST_ID, "user-agent"))
-"""Metadata that logs and traces see; the key, and all else that a caller may send, is in neither."""
+"""Metadata that logs and traces may contain. They contain neither the key nor any other metadata."""
 
 
 Address = tuple[str, int]
 
 
 class RpcRequest(ServedRequest):
-    """A call, or one request of a stream. `exchange` is the request itself, since bytes, and whether the caller has
-    gone, are known here.
+    """A call, or one request of a stream.
+
+    `exchange` is the request itself, because it holds the byte counts and whether the caller has disconnected.
     """
 
     refusal: Code | None = None
@@ -52,7 +53,7 @@ class RpcRequest(ServedRequest):
         self.method, self.path = "POST", rpc.path
         self.number = next(COUNTER)
         self._peer = peer
-        # Of what came more than once the last.
+        # If a name is repeated, the last value counts.
         self.headers = {name.encode(): _octets(value) for name, value in metadata if name in _OBSERVED}
         for name, value in metadata:
             if name == _AUTHORIZATION:
@@ -62,23 +63,23 @@ class RpcRequest(ServedRequest):
 
     @property
     def exchange(self) -> RpcRequest:  # type: ignore[override]
-        """The server's side of it."""
+        """The server's side of the request: the request itself."""
         return self
 
     @property
     def scope(self) -> dict[str, Any]:
-        """What logs and traces say of the caller's side, as of a request of HTTP."""
+        """What logs and traces record about the caller, in the form of an HTTP request's ASGI scope."""
         peer = self._peer()
         client = address_of_peer(peer) or (peer.partition(":")[0], 0)
         return {"client": client, "http_version": "2", "scheme": "http"}
 
     @property
     def sent_key(self) -> bytes | None:
-        """The SHA-256 of the key that came with it; None without one."""
+        """The SHA-256 of the request's key, or None."""
         return self.credential
 
     def leave(self) -> None:
-        """The caller has gone: work that waits is dropped, work that runs is finished for nobody."""
+        """Mark the caller as disconnected. Waiting work is dropped; running work finishes without a recipient."""
         self.disconnected = True
         if self.on_disconnect is not None:
             self.on_disconnect()
@@ -89,7 +90,7 @@ def _octets(value: str | bytes) -> bytes:
 
 
 def address_of_peer(peer: str) -> Address | None:
-    """Host and port in gRPC's word for a peer, such as `ipv6:%5B::1%5D:5000`; None for a Unix socket."""
+    """Parse host and port from gRPC's peer name, such as `ipv6:%5B::1%5D:5000`. Returns None for a Unix socket."""
     kind, _, rest = peer.partition(":")
     host, _, port = unquote(rest).rpartition(":")
     return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdecimal() else None

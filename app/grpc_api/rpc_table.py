@@ -1,4 +1,4 @@
-"""The calls: the methods of both services, and what each is over REST, whose rules of access hold for it."""
+"""The table of calls: the methods of both services, and the REST operation whose access rules apply to each."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _OPERATION_OF: Final = {
     "RepositoryModelLoad": "repositoryLoad",
     "RepositoryModelUnload": "repositoryUnload",
 }
-"""The operation that each call of the inference protocol is over REST."""
+"""The REST operation that corresponds to each call of the inference protocol."""
 NOT_OFFERED: Final = (
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
     "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings",
 )  # fmt: skip
-"""Calls of extensions that this service has not."""
+"""Calls of extensions that this service does not support."""
 OTHER: Final = "other"
-"""Stands in metrics for every method that there is not."""
+"""The label in metrics for all unknown methods."""
 _MARK: Final = "grpc:"
 
 
 class Rpc(NamedTuple):
-    """A call: its method as metrics show it, its path with a mark that no path of HTTP has, who may call it, and the
-    names of its messages.
+    """A call: its method name in metrics, its path with a prefix that no HTTP path has, the access that it requires,
+    and the names of its messages.
     """
 
     method: str
@@ -48,12 +48,12 @@ class Rpc(NamedTuple):
 
     @property
     def is_public(self) -> bool:
-        """Whether anybody may call it."""
+        """True if it needs no API key."""
         return self.access is Access.PUBLIC
 
     @property
     def is_infer(self) -> bool:
-        """Whether it gathers."""
+        """True for infer calls."""
         return _OPERATION_OF.get(self.method) == "modelInfer"
 
 
@@ -68,11 +68,11 @@ RPCS: Final[Mapping[str, Rpc]] = {
     for service in (INFERENCE, HEALTH)
     for method in service.methods
 }
-"""The calls by their paths."""
+"""The calls by path."""
 UNKNOWN: Final = Rpc(OTHER, f"{_MARK}{OTHER}", Access.GATHER, "", "")
 _TEMPLATES: Final = {rpc.path: path for path, rpc in RPCS.items()} | {UNKNOWN.path: OTHER}
 
 
 def template(path: str) -> str | None:
-    """The label under which a call's path is counted, None for a path of HTTP."""
+    """Return the label of a call's path in metrics, or None for an HTTP path."""
     return _TEMPLATES.get(path) if path.startswith(_MARK) else None

@@ -1,13 +1,13 @@
-"""Answers that gRPC has and the caller has not taken yet: their bytes stay charged, and their calls keep their places.
+"""Answers that gRPC holds because the caller has not read them. They stay charged, and their calls keep their slots.
 
-A caller may open no window for an answer, or stop reading. gRPC holds the answer for as long as the connection lives,
-and has no call that ends it. So a connection on which answers have waited is looked at twice, half of
-GATHERND_ANSWER_TIMEOUT apart: where its caller has meanwhile acknowledged fewer bytes than GATHERND_MIN_ANSWER_RATE
-asks for, it is reset.
+A caller may open no flow-control window for an answer, or stop reading. gRPC then holds the answer as long as the
+connection exists, and has no function to drop it. So each connection with waiting answers is checked twice, half of
+GATHERND_ANSWER_TIMEOUT apart. It is reset if the caller has acknowledged fewer bytes in between than
+GATHERND_MIN_ANSWER_RATE requires.
 
-On a Unix socket all callers have one name, and the kernel counts no bytes. There a connection is reset whose caller has
-left the same bytes unread for as long as it may take to read all of them. A caller that reads and opens no window is
-left to GATHERND_GRPC_MAX_CONNECTION_AGE.
+On a Unix socket, all callers have the same peer name, and the kernel does not count acknowledged bytes. There, a
+connection is reset if the number of unread bytes has not changed for the time in which the caller should have read all
+of them. A caller that reads but opens no window is only limited by GATHERND_GRPC_MAX_CONNECTION_AGE.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from app.server.slow_and_idle_clients import reset_on_close, unsent_bytes
 logger = logging.getLogger("gathernd")
 
 _ACKNOWLEDGED_AT: Final = 120
-"""Where struct tcp_info of linux/tcp.h has tcpi_bytes_acked, 8 bytes."""
+"""Offset of tcpi_bytes_acked (8 bytes) in struct tcp_info of linux/tcp.h."""
 _LEAST_BYTES: Final = 1024
-"""So many bytes are more than answers to pings, and count as reading under any rate."""
+"""Minimum number of bytes that counts as reading, at any rate; answers to pings have fewer."""
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 @dataclass(slots=True, eq=False)
 class _Unsent:
-    """An answer that waits: when to look at it, and what its caller had acknowledged at the last look, in bytes."""
+    """A waiting answer: the time of its next check, and the bytes that its caller had acknowledged at the last one."""
 
     context: Context
     look_at: float
@@ -48,28 +48,29 @@ class _Unsent:
 
 
 class _FullQueue(NamedTuple):
-    """Bytes that the peer of a Unix socket has not read, and since when they have been so many."""
+    """The number of bytes that the peer of a Unix socket has not read, and since when it has not changed."""
 
     size: int
     since: float
 
 
 class UnsentAnswers:
-    """The answers of a server; `timeout` is in seconds, `rate` in bytes a second.
+    """The unsent answers of a server; `timeout` is in seconds, `rate` in bytes per second.
 
-    `unix_address` is where the server's Unix socket was bound, if it has one.
+    `unix_address` is the address of the server's Unix socket, if it has one.
     """
 
     def __init__(self, timeout: float, rate: int) -> None:
         self.unix_address: str | None = None
-        self._full_queues: dict[int, _FullQueue] = {}  # by the inodes of the sockets
+        self._full_queues: dict[int, _FullQueue] = {}  # by socket inode
         self._pause = timeout / 2
         self._least = max(int(rate * self._pause), _LEAST_BYTES)
         self._waiting: set[_Unsent] = set()
 
     def add(self, context: Context, task: asyncio.Task[Any], done: Callable[[], None]) -> None:
-        """The handler of a call, run by `task`, returns its answer now; `done` is called once that has been sent or
-        given up.
+        """Track the answer that the handler of a call, running in `task`, is about to return.
+
+        `done` is called once the answer has been sent or abandoned.
         """
         unsent = self._begin(context)
 
@@ -77,11 +78,11 @@ class UnsentAnswers:
             self._waiting.discard(unsent)
             done()
 
-        # Not the context's own callbacks: they would keep it, and with it the call, until garbage is collected.
+        # Not the context's own callbacks: they would keep the context and its call alive until a garbage collection.
         task.add_done_callback(sent)
 
     async def wait(self, context: Context, sending: Awaitable[Any]) -> None:
-        """Send an answer of a stream, or the error that a call ends with; the call releases what it has charged."""
+        """Await `sending`, a stream's answer or a call's final error. The call releases its own charge."""
         unsent = self._begin(context)
         try:
             await sending
@@ -94,13 +95,13 @@ class UnsentAnswers:
         return unsent
 
     async def sweep(self, interval: float = 1.0) -> None:
-        """Reset the connections of callers that read too slowly. Runs until it is cancelled."""
+        """Check the waiting answers at intervals, until cancelled; see `look`."""
         while True:
             await asyncio.sleep(min(interval, self._pause))
             self.look()
 
     def look(self) -> None:
-        """Look once at the answers that have waited long enough."""
+        """Check the answers that are due, and reset the connections of callers that read too slowly."""
         now = monotonic()
         if not any(one.look_at <= now for one in self._waiting):
             self._full_queues.clear()
@@ -111,7 +112,7 @@ class UnsentAnswers:
                 overdue.setdefault(address, []).append(one)
         known, self._full_queues = self._full_queues, {}
         for connection in _sockets():
-            with suppress(OSError):  # it listens, or has just ended
+            with suppress(OSError):  # a listening socket, or one that was just closed
                 peer = connection.getpeername()
                 if connection.family == socket.AF_UNIX:
                     if connection.getsockname() == self.unix_address:
@@ -121,7 +122,7 @@ class UnsentAnswers:
                     self._look_at_connection(connection, now, address[0], overdue.get(address, []))
 
     def _look_at_connection(self, connection: socket.socket, now: float, host: str, overdue: list[_Unsent]) -> None:
-        """Reset a connection whose peer has not acknowledged enough since the last look at one of its answers."""
+        """Reset a connection if its peer has not acknowledged enough bytes since the last check of an answer."""
         acknowledged = _bytes_acknowledged(connection) if overdue else 0
         for one in overdue:
             if one.acknowledged is not None and acknowledged - one.acknowledged < self._least:
@@ -131,8 +132,8 @@ class UnsentAnswers:
             one.acknowledged, one.look_at = acknowledged, now + self._pause
 
     def _look_at_unix_connection(self, connection: socket.socket, now: float, known: Mapping[int, _FullQueue]) -> None:
-        """Reset a connection whose peer has read nothing for as long as the least rate gives it for all that waits."""
-        size = unsent_bytes(connection)  # as the kernel counts them, with its own for each piece
+        """Reset a connection if its peer has read nothing for the time that its unread bytes take at the minimum rate."""
+        size = unsent_bytes(connection)  # includes the kernel's overhead for each piece
         if not size:
             return
         inode = os.fstat(connection.fileno()).st_ino
@@ -147,12 +148,12 @@ class UnsentAnswers:
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """The process's sockets, each while it is looked at."""
+    """Yield the process's sockets; each is closed after its iteration."""
     for descriptor in _DESCRIPTORS.iterdir():
         with suppress(OSError):
             if not descriptor.is_socket():
                 continue
-            # A descriptor of our own: gRPC's threads may close theirs meanwhile.
+            # Use our own descriptor, because gRPC's threads may close theirs concurrently.
             with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
                 yield connection
 

@@ -1,1 +1,1 @@
-"""What a request asks, whatever carried it: its document and arrays, validated, to a call."""
+"""Validates a request's document and arrays, in any format, and builds its call."""

@@ -1,8 +1,7 @@
-"""The one cache of validated requests: what a document said, by the route and the bytes that said it.
+"""The cache of validated requests, by route and envelope.
 
-Callers repeat themselves: their requests differ in the items of their arrays, in the lengths of these, and in nothing
-else. The envelope is a request without those; a request whose envelope is known is not validated again. Refusals are
-not kept.
+A caller's requests often differ only in the items and the lengths of their arrays. The envelope is a request without
+the items and lengths. A request with a known envelope is not validated again. Refusals are not cached.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from typing import Any, Final
 from app.tensors.gather_call import Encoding
 
 LONGEST: Final = 1 << 14
-"""Bytes of the longest envelope that is kept: of a lookup of two hundred features."""
+"""Maximum size in bytes of a cached envelope; a lookup of two hundred features has this size."""
 _OBJECTS: Final = 48
-"""Bytes that a byte of an envelope takes as key, validated fields and descriptions of arrays."""
+"""Bytes of memory per byte of an envelope, for the key, the validated fields and the descriptions of arrays."""
 _MOST: Final = 1 << 24
-"""Bytes of memory that the cache holds at most."""
+"""Maximum bytes of memory of the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Validated:
-    """A document that was found right: its fields, the arguments that its call has beside arrays, and its arrays.
+    """A valid document: its fields, the arguments of its call except arrays, and its arrays.
 
-    `arrays` has the name and the description of each. `encoding` is that of a JSON answer, and `ready` what the format
-    has worked out of the document.
+    `arrays` holds the name and the description of each array. `encoding` is the encoding of a JSON answer, and `ready`
+    is whatever the format has derived from the document.
     """
 
     fields: Any
@@ -36,7 +35,7 @@ class Validated:
 
 
 class EnvelopeCache(dict[tuple[Any, bytes], Validated]):
-    """A dict by route and envelope that holds at most `most` bytes: a further envelope empties it first."""
+    """A dict by route and envelope of at most `most` bytes. Cleared when another envelope would exceed that."""
 
     __slots__ = ("_held", "most")
 
@@ -46,7 +45,7 @@ class EnvelopeCache(dict[tuple[Any, bytes], Validated]):
         self._held = 0
 
     def keep(self, route: Any, envelope: bytes, validated: Validated) -> None:
-        """Keep what a request said, unless its envelope is too long."""
+        """Cache a validated request, unless its envelope is too long."""
         if len(envelope) > LONGEST:
             return
         size = _OBJECTS * len(envelope)
@@ -61,5 +60,5 @@ envelopes: Final = EnvelopeCache()
 
 
 def has_plain_shape(described: Any) -> bool:
-    """Tell whether the sizes of a shape are written so that any JSON library reads them as they are meant."""
+    """Return True if all sizes of a shape are plain integers below 2**63, which every JSON library reads exactly."""
     return all(type(size) is int and size < 1 << 63 for size in described.get("shape") or ())

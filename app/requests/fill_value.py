@@ -1,6 +1,6 @@
-"""Values of a request that have no type until a tensor has one, such as `fill_value`, which slices are filled with.
+"""Values of a request whose type is that of a tensor, and so is not yet known, such as `fill_value`.
 
-In a JSON body it is a JSON value; in a query and among the parameters of the inference protocol it is the text of one.
+In a JSON body it is a JSON value; in a query and in the parameters of the inference protocol it is JSON text.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ _QUOTED: Final = '"none"'
 
 
 class JsonItem(NamedTuple):
-    """A JSON value, the field `name` of the request, where it stands at `pointer`."""
+    """The JSON value of the request field `name`, at `pointer`."""
 
     value: Any
     pointer: str
     name: str = "fill_value"
 
     def item(self, dtype: DType) -> Tensor:
-        """See `app.tensors.by_key.ItemOfRequest`: one item in the JSON form of `dtype`, `[re, im]` for complex."""
+        """Convert the value to one item of `dtype`; complex values are `[re, im]`. Raises value_not_representable.
+
+        Implements `app.tensors.by_key.ItemOfRequest`.
+        """
         text = f"[{lossless_json.text_of(self.value)}]".encode()
         depth = len(text) - len(text.lstrip(b"["))
         try:
@@ -44,10 +47,10 @@ class JsonItem(NamedTuple):
 
 
 def given_fill_value(fields: Any, mode: str, pointer: str, asked_by: str = "out_of_bounds") -> JsonItem | None:
-    """The fill value of valid fields, None if they have none: a JSON value, or the text of one.
+    """Return the fill value in valid fields, or None if there is none.
 
-    `mode` is the value of the field `asked_by`. Raises invalid_field if nothing is to be filled, and for a text that is
-    not JSON.
+    `mode` is the value of the field `asked_by`. Raises invalid_field unless `mode` is fill, and for text that is not
+    JSON.
     """
     if "fill_value" not in fields.model_fields_set:
         return None
@@ -59,7 +62,7 @@ def given_fill_value(fields: Any, mode: str, pointer: str, asked_by: str = "out_
 
 
 def json_value(value: Any, name: str, pointer: str) -> Any:
-    """The value itself, or if it is the text of a JSON value, that one. Raises invalid_field for another text."""
+    """Parse the value if it is JSON text, else return it. Raises invalid_field for text that is not JSON."""
     if type(value) is JsonText:
         try:
             value = grammar.value_of(value)
@@ -70,7 +73,7 @@ def json_value(value: Any, name: str, pointer: str) -> Any:
 
 
 def _form(dtype: DType) -> str:
-    """What to write for an item of a type, with an example in JSON."""
+    """Say what to write for an item of a type, with an example in JSON."""
     if dtype.kind == "string":
         return 'Write a string, such as "none",'
     if dtype.kind == "bool":

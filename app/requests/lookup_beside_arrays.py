@@ -1,4 +1,4 @@
-"""A lookup in a binary format: a JSON text of what is no array, and arrays named `0.indices`, `0.offsets`, ..."""
+"""A lookup in a binary format: arrays named `0.indices`, `0.offsets` and so on, and a JSON text with all the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from app.tensors.shape_limits import Limits
 
 _NAME: Final = re.compile(rf"(0|[1-9][0-9]{{0,5}})\.({'|'.join(ARRAYS)})")
 _OBJECTS: Final = 32
-"""Bytes that a byte of the text takes as Python objects."""
+"""Bytes of Python objects per byte of the text."""
 _USUAL: Final = 1 << 10
 _INDICES, _KEYS = ARRAYS.index("indices"), ARRAYS.index(KEYS)
 Array = TypeVar("Array")
@@ -35,11 +35,10 @@ def validate_lookup(
     limits: Limits,
     memory: Memory,
 ) -> tuple[dict[str, Array], Validated]:
-    """The arrays that were found, by the names that they have in a document, and what the JSON text says, which stands
-    in the request at `at`.
+    """Validate a lookup. Returns the arrays `found`, by their names in a document, and the validated JSON text.
 
-    `pointer` says where the request has an array of a name, or would have it; each is called `what`. Raises
-    invalid_field and limit_exceeded.
+    `at` is the text's pointer. `pointer` returns the pointer of an array by its name, even if the array is missing;
+    `what` is the word for an array in errors. Raises invalid_field and limit_exceeded.
     """
     key = f"\0{at}?{','.join(found)}?{text}".encode("utf-8", "surrogatepass")
     validated = envelopes.get((LOOKUP_SIGNATURE, key))
@@ -55,7 +54,7 @@ def validate_lookup(
 
 
 def _document(text: str, pointer: str, memory: Memory) -> Any:
-    """The value of the JSON text, which stands in the request at `pointer`. Raises invalid_field if it is not JSON."""
+    """Parse the JSON text, which is at `pointer` in the request. Raises invalid_field if it is not JSON."""
     memory.charge(_OBJECTS * len(text))
     try:
         return grammar.value_of(text, memory)
@@ -67,9 +66,9 @@ def _document(text: str, pointer: str, memory: Memory) -> Any:
 def _by_feature(
     features: int, found: Mapping[str, Array], pointer: Callable[[str], str], what: str
 ) -> dict[str, Array]:
-    """The arrays that were found, by the names that they have in a document (`features/3/indices`), in its order.
+    """Return the arrays `found` by their names in a document (`features/3/indices`), in document order.
 
-    Raises invalid_field for the first name that is not one of this request, and for indices that are missing.
+    Raises invalid_field for the first unknown name, and for missing indices.
     """
     named: dict[tuple[int, int], Array] = {}
     usual = _usual_places()
@@ -86,7 +85,7 @@ def _by_feature(
 
 
 def name_beside(name: str) -> str:
-    """The name in a binary format of the array `features/3/indices`: `3.indices`."""
+    """Return the name of an array in a binary format: `3.indices` for `features/3/indices`."""
     return name.removeprefix("features/").replace("/", ".")
 
 
@@ -105,12 +104,12 @@ def _unknown(name: str, features: int, found: Set[str], pointer: Callable[[str],
 
 
 def _place_of(name: str) -> tuple[int, int] | None:
-    """The number of a feature and which array of it `name` names, if it is the name of one."""
+    """Parse an array's name to the feature's number and the array's position in ARRAYS. Returns None if invalid."""
     match = _NAME.fullmatch(name)
     return None if match is None else (int(match[1]), ARRAYS.index(match[2]))
 
 
 @cache
 def _usual_places() -> Mapping[str, tuple[int, int]]:
-    """The same of each name of the first `_USUAL` features: an expression takes as long as the JSON of an array."""
+    """Return the results of `_place_of` for the first `_USUAL` features, since a match costs as much as an array."""
     return {f"{number}.{array}": (number, place) for number in range(_USUAL) for place, array in enumerate(ARRAYS)}

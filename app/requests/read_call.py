@@ -1,7 +1,8 @@
-"""A document and its arrays to a call: one reader for every family of requests and every format.
+"""Builds a call from a document and its arrays, for every family of requests and every format.
 
-A family is a row of `FAMILIES`: its model, its arrays in the order in which they are judged, what its model cannot say,
-and the call. A further field is a line of the model (`app.requests.schemas`) and the field of that name of the call.
+A family is a row of `FAMILIES`: its model, its arrays in the order in which they are checked, the checks that the model
+cannot express, and the call. To add a field, add a line to the model (`app.requests.schemas`) and a field with the same
+name to the call.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ Arguments = dict[str, Any]
 Tensors = dict[str, Any]
 _INDICES_ALONE: Final = ["indices"]
 _FAULTS_OF_ARRAYS: Final = ("invalid_field", "unsupported_dtype", "element_count_mismatch", "value_not_representable")
-"""Codes of what is wrong with an array, in the order in which they are judged."""
+"""Error codes of an array, in order of precedence."""
 
 
 class Family(NamedTuple):
-    """A family of requests, of each of which the row is one: a signature of an operator, a gradient, a lookup, ...
+    """A family of requests. The first parameter of each function is the request's signature.
 
-    `model` validates documents. `arrays` lists name and description of the arrays of valid fields. `arguments` makes
-    what a call has beside arrays, and raises what the model cannot say; `call` makes the call.
+    `model` returns the model that validates documents. `arrays` yields name and description of each array in valid
+    fields. `arguments` returns the arguments of a call except arrays, and makes the checks that the model cannot
+    express. `call` makes the call.
     """
 
     model: Callable[[Any], type[RequestModel]]
@@ -65,9 +67,9 @@ class Family(NamedTuple):
 
 
 def validate(row: Signature, request: Request, limits: Limits) -> Any:
-    """The fields of a document. Raises invalid_field at the first that is wrong, and limit_exceeded.
+    """Validate a document and return its fields. Raises invalid_field at the first invalid field, and limit_exceeded.
 
-    What is wrong with an array includes what `Request.array` refuses.
+    An array that `Request.array` refuses is an invalid field, too.
     """
     family, document = FAMILIES[row.kind], request.document
     features = document.get("features") if row.kind == "lookup" and type(document) is dict else None
@@ -99,9 +101,9 @@ def validate(row: Signature, request: Request, limits: Limits) -> Any:
 
 
 def _members(model: type[RequestModel], document: Any, origin: Origin) -> Iterator[tuple[str, Any]]:
-    """The members of a model in the order in which they are refused, and what a document has there.
+    """Yield the names of a model's members in the order of their checks, with their values in a document.
 
-    Features come first, and the name of a resident tensor last if it is not within the data.
+    Features come first. The name of a resident tensor comes last if it is not inside `data`.
     """
     names = [field.alias or name for name, field in model.model_fields.items()]
     last = "data" if origin.fields else None
@@ -110,7 +112,7 @@ def _members(model: type[RequestModel], document: Any, origin: Origin) -> Iterat
 
 
 def _check_features(features: Any, request: Request) -> None:
-    """Raise invalid_field at the first array that is wrong of features whose members have been validated."""
+    """Raise invalid_field at the first invalid array; the other members of the features are already validated."""
     for number, feature in enumerate(features):
         if type(feature) is not dict:
             continue
@@ -121,7 +123,7 @@ def _check_features(features: Any, request: Request) -> None:
 
 
 def settle(row: Signature, request: Request, fields: Any) -> tuple[Validated, dict[str, ReadArray]]:
-    """What valid fields say, and the arrays. Raises invalid_field for what the model cannot say."""
+    """Return the validated request and its arrays. Raises invalid_field for rules that the model cannot express."""
     family = FAMILIES[row.kind]
     arrays: tuple[tuple[str, Any], ...] = ()
     given: dict[str, ReadArray] = {}
@@ -134,7 +136,7 @@ def settle(row: Signature, request: Request, fields: Any) -> tuple[Validated, di
 
 
 def read_arrays(given: Mapping[str, ReadArray]) -> Tensors:
-    """Read the arrays. Of what is wrong with them it raises the first by `_FAULTS_OF_ARRAYS`, then by their order."""
+    """Read the arrays. If several are invalid, `_FAULTS_OF_ARRAYS` sets the precedence, then the arrays' order."""
     tensors: Tensors = {}
     wrong: dict[str, GatherError] = {}
     for name, (read, arguments) in given.items():
@@ -150,18 +152,18 @@ def read_arrays(given: Mapping[str, ReadArray]) -> Tensors:
 
 
 def make_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> Any:
-    """The call of valid fields and arrays that were read."""
+    """Make the call from a validated request and its arrays."""
     return FAMILIES[row.kind].call(row, validated, tensors, limits)
 
 
 def first_too_long_string(tensors: Iterable[Tensor], limits: Limits) -> GatherError | None:
-    """The error for the first string of any of them that is too long, if there is one."""
+    """Return the error for the first string in `tensors` that is too long, or None."""
     found = (too_long_string(tensor, limits) for tensor in tensors if isinstance(tensor, PackedStrings))
     return next(filter(None, found), None)
 
 
 def too_long_string(tensor: PackedStrings, limits: Limits, what: str = "a string") -> GatherError | None:
-    """The error for a string that is too long, if there is one; it calls the string `what`."""
+    """Return the error for the first string that is too long, or None. `what` is the word for the string."""
     item = tensor.first_longer(limits.string_bytes)
     if item < 0:
         return None
@@ -174,7 +176,7 @@ def too_long_string(tensor: PackedStrings, limits: Limits, what: str = "a string
 
 
 def _inputs(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays of a request whose row names its inputs, but for a resident tensor in place of one."""
+    """Yield name and description of a request's arrays, without inputs that are resident tensors or missing."""
     for name in row.arrays:
         value = getattr(fields, name)
         if value is not ABSENT and not isinstance(value, NamedTensor):
@@ -183,14 +185,15 @@ def _inputs(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
 
 @cache
 def _plain_fields(row: Signature, model: Any, call: Any) -> tuple[tuple[str, Any], ...]:
-    """The fields of a call that are those of a request's model as they are, and what the call has without them."""
+    """Return the call's fields that are copied from the request's model, with their defaults."""
     own = ((field.name, field.default) for field in dataclass_fields(call))
     return tuple((name, usual) for name, usual in own if name in model.model_fields and name not in row.inputs)
 
 
 def _arguments(row: Signature, fields: RequestModel, call: Any, origin: Origin) -> Arguments:
-    """The arguments of a call that have the names and values of valid fields, and the pointer of these; none that the
-    call has anyway, since each takes time of every call.
+    """Return the call's arguments that are copied from valid fields, and the pointer of the fields.
+
+    Leaves out values that equal the call's default, because each argument costs time in every call.
     """
     names = _plain_fields(row, type(fields), call)
     given = ((name, usual, getattr(fields, name)) for name, usual in names)
@@ -226,7 +229,7 @@ def _operator_arguments(row: Signature, fields: Any, origin: Origin, given: Coll
 
 
 def _gather_by_key(fields: Any, origin: Origin) -> ByKey | None:
-    """What a gather says beside keys, None if it has indices. Raises invalid_field."""
+    """Return the fields of a gather by key, or None for a gather with indices. Raises invalid_field."""
     check_one_given([name for name in ("indices", KEYS) if getattr(fields, name) is not ABSENT], origin.array)
     by_key = given_by_key(fields, fields.keys is not ABSENT, origin.field)
     if by_key is not None:
@@ -248,12 +251,12 @@ def _operator_call(row: Signature, validated: Validated, tensors: Tensors, limit
 
 
 def _call_with_further_inputs(row: Signature, arguments: Arguments, tensors: Tensors, limits: Limits) -> Call:
-    """The call of an operator that has inputs beside data and indices."""
+    """Make the call of an operator with inputs in addition to data and indices."""
     given = arguments["further"] | tensors
     further = {name: given[name] for name in row.further if name in given}
     own = {name: tensor for name, tensor in tensors.items() if name not in further}
     call = Call(**{**arguments, **own, "further": further})
-    # Indices of strings are refused for their type.
+    # String indices are refused later, because of their type.
     call.over_limit = first_too_long_string([tensor for name, tensor in tensors.items() if name != "indices"], limits)
     return call
 
@@ -314,7 +317,7 @@ def _lookup_arguments(row: Signature, fields: Any, origin: Origin, given: Collec
 def _feature(
     number: int, fields: Any, origin: Origin, given: Collection[str]
 ) -> tuple[Arguments, list[tuple[str, str]]]:
-    """The arguments of a feature beside its arrays, and the names of these for the feature and in the document.
+    """Return the arguments of a feature except arrays, and its arrays' names, in the feature and in the document.
 
     Raises invalid_field.
     """
@@ -338,7 +341,7 @@ def _check_arrays_given(number: int, pooling: Any, given: Iterable[str], origin:
 
 def _lookup_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> LookupCall:
     arguments = validated.arguments
-    # A known request may be of other limits.
+    # A cached request may have been validated with other limits.
     check_feature_count(len(arguments["features"]), arguments["at"], limits.features)
     features = [
         Feature(**settings, **{name: tensors[place] for name, place in arrays})

@@ -1,4 +1,4 @@
-"""What a request says that names rows by key: which fields it may have, and the row that stands for missing keys."""
+"""The fields of requests that name rows by key: which are allowed, and the row that replaces missing keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMS = 'a position, such as 0, or a key, such as {"key": 7}'
 
 
 def check_one_given(given: Collection[str], pointer: Callable[[str], str]) -> None:
-    """Raise invalid_field unless a request has either indices or keys; `pointer` is that of an array."""
+    """Raise invalid_field unless exactly one of indices and keys is given; `pointer` returns an array's pointer."""
     at = pointer("indices")
     if "indices" not in given and KEYS not in given:
         raise invalid_field(at, "indices is missing", f"Add 'indices' at {at}.")
@@ -25,9 +25,9 @@ def check_one_given(given: Collection[str], pointer: Callable[[str], str]) -> No
 
 
 def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> ByKey | None:
-    """What valid fields say beside keys, None without keys. `field` is the pointer of a field.
+    """Return the fields that go with keys, or None without keys. `field` returns a field's pointer.
 
-    Raises invalid_field for a field that is for keys where there are none, and for a wrong `missing_row`.
+    Raises invalid_field for such a field without keys, and for an invalid `missing_row`.
     """
     given: Collection[str] = fields.model_fields_set
     if not has_keys:
@@ -52,7 +52,7 @@ def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> By
 
 
 def named_row(value: Any, name: str, pointer: str) -> NamedRow:
-    """The row that a JSON value of the field `name` names: an integer, or an object with a key.
+    """Convert the JSON value of the field `name`, an integer or an object with a key, to a row reference.
 
     Raises invalid_field.
     """
@@ -65,9 +65,9 @@ def named_row(value: Any, name: str, pointer: str) -> NamedRow:
 
 
 def rows_of_bags(fields: Any, has_keys: bool, field: Callable[[str], str]) -> dict[str, NamedRow]:
-    """The rows that a valid feature names for its bags, by field. Raises invalid_field.
+    """Return the rows that a valid feature names for its bags, by field. Raises invalid_field.
 
-    What is skipped is an entry: a key of a feature with keys, else a position.
+    `padding_index` must have the form of the feature's entries: a key if the feature has keys, else a position.
     """
     rows: dict[str, NamedRow] = {}
     for name in ROWS_OF_BAGS:
@@ -87,9 +87,9 @@ def rows_of_bags(fields: Any, has_keys: bool, field: Callable[[str], str]) -> di
 
 
 def check_gather(fields: Any, keys: str, field: Callable[[str], str]) -> None:
-    """Raise invalid_field for what a gather by key cannot have: data in the request, bounds, or another axis than 0.
+    """Raise invalid_field if a gather by key has data in the request, an axis other than 0, or `out_of_bounds`.
 
-    `keys` is where the request has the keys.
+    `keys` is the pointer of the keys.
     """
     if not isinstance(fields.data, NamedTensor):
         detail = "keys name rows of a resident tensor, and the data is in the request"
@@ -103,7 +103,7 @@ def check_gather(fields: Any, keys: str, field: Callable[[str], str]) -> None:
 
 
 def check_no_bounds(fields: Any, field: Callable[[str], str]) -> None:
-    """Raise invalid_field for `out_of_bounds` of a request that has keys alone."""
+    """Raise invalid_field if a request that has only keys sets `out_of_bounds`."""
     if "out_of_bounds" in fields.model_fields_set:
         at = field("out_of_bounds")
         hint = "Leave out 'out_of_bounds'; 'missing' says what becomes of keys that the table lacks."

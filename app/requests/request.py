@@ -1,7 +1,7 @@
-"""A request between the bytes that carried it and the call that it makes: a document, arrays, and an origin.
+"""A parsed request, between its bytes and its call: a document, arrays, and an origin.
 
-A format cuts the arrays out of what it received. What is left, a small document, is validated by the model of its
-family, whichever format it came in; the arrays are read once everything else is right.
+A format cuts the arrays out of the bytes. The rest, a small document, is validated by the model of its family, which is
+the same for all formats. The arrays are read once everything else is valid.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from app.memory.budget import UNCOUNTED, Memory
 from app.tensors.tensor import Tensor
 
 ReadArray = tuple[Callable[..., Tensor], tuple[Any, ...]]
-"""A function that reads an array of a request, and its arguments: it is called once all else is known to be right. The
-memory of the request is charged before it is taken.
+"""A function that reads an array of a request, and its arguments. It is called once everything else is valid, and
+charges the request's memory before it allocates.
 
-Raises unsupported_dtype if its type has a name that no type has; element_count_mismatch if there are too many or too
-few items, or their lists are wrongly nested; value_not_representable at the first item that the type cannot hold; and
-what charging raises.
+Raises unsupported_dtype for an unknown type name, element_count_mismatch for a wrong number of items or wrong nesting,
+value_not_representable at the first item that the type cannot hold, and any error of charging.
 """
 
 
 class Origin(NamedTuple):
-    """Where a request has what the document has: `fields` is the pointer that its fields stand below, `tensor` that of
-    the name of a resident tensor in place of the data. `array` is the pointer of an array beside the document.
+    """Where the parts of a document are in the request, for the pointers in errors.
+
+    `fields` is the pointer of the object with the fields. `tensor` is the pointer of the name of a resident tensor that
+    replaces the data. `array` returns the pointer of an array by its name.
     """
 
     fields: str
@@ -32,11 +33,11 @@ class Origin(NamedTuple):
     array: Callable[[str], str] = "/".__add__
 
     def field(self, name: str | None) -> str:
-        """The pointer of a field."""
+        """Return the pointer of a field."""
         return f"{self.fields}/{name}"
 
     def resident(self, name: str) -> str:
-        """The pointer of the name of a resident tensor in place of an input."""
+        """Return the pointer of the name of a resident tensor that replaces the input `name`."""
         if name == "data":
             return self.tensor
         return self.field(name) if self.fields else f"/{name}/tensor"
@@ -47,16 +48,18 @@ QUERY: Final = Origin("/query", "/query/tensor")
 
 
 class JsonText(str):
-    """The text of a JSON value, which a query or a parameter has where a JSON body has the value itself."""
+    """JSON text in a query or a parameter, where a JSON body has the value itself."""
 
     __slots__ = ()
 
 
 class Request(NamedTuple):
-    """`document` has every field. `array` finds the array that a validated description stands for, by the name that it
-    has in the document (`indices`, `features/3/indices`), and raises invalid_field if there is none; it is None if the
-    format describes the arrays itself. Those of a lookup are then not in the document: `beside` has their names.
-    `memory` is charged with what is read.
+    """A parsed request. `document` holds every field.
+
+    `array` takes the name of an array in the document (`indices`, `features/3/indices`) and its validated description,
+    and returns its reader; it raises invalid_field if there is no such array. It is None if the format describes the
+    arrays itself; then the document of a lookup does not contain them, and `beside` holds their names. `memory` is
+    charged for what is read.
     """
 
     document: Any

@@ -1,4 +1,4 @@
-"""The fields of a URL's query, parsed one after the other: who refuses one has not paid for the rest."""
+"""Parses the fields of a URL's query lazily, so that a refused field ends the parsing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_ESCAPES: Final = 1 << 11
 
 
 def query_fields(query: bytes) -> Iterator[tuple[str, str]]:
-    """Name and value of each field, as `urllib.parse.parse_qsl` reads them; of a very long name the beginning.
+    """Yield name and value of each field, parsed like `urllib.parse.parse_qsl`; very long names are truncated.
 
     Raises invalid_field for a value with more than 2,048 escapes.
     """
@@ -31,7 +31,7 @@ def query_fields(query: bytes) -> Iterator[tuple[str, str]]:
 
 
 def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
-    """The fields of a query by name. Raises invalid_field for one that is not `known` or is given twice."""
+    """Return the fields of a query by name. Raises invalid_field for an unknown or repeated field."""
     fields: dict[str, str] = {}
     for name, value in query_fields(query):
         if name not in known:
@@ -45,5 +45,5 @@ def read_query(query: bytes, known: Collection[str]) -> dict[str, str]:
 
 
 def escape(name: str) -> str:
-    """`name` as one step of a JSON pointer."""
+    """Escape `name` for use as one segment of a JSON pointer."""
     return name.encode("utf-8", "replace").decode().replace("~", "~0").replace("/", "~1")

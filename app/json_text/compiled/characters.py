@@ -1,9 +1,9 @@
-"""JSON's characters (RFC 8259), and how compiled code gets past its strings, lists and objects.
+"""JSON's characters (RFC 8259), and compiled functions that skip strings, lists and objects.
 
-All functions take the address of a body and places in it, and look at no more of it than they say.
+All functions take the address of a body and byte offsets (`place`) in it. They read no further than documented.
 """
 
-# Comparisons are spelt out, since that is what compiles well.
+# Comparisons are written out, because they compile to faster code.
 # ruff: noqa: PLR1714, SIM109, SIM110
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ NINE: Final = ord("9")
 LETTER_E: Final = ord("e")
 LETTER_U: Final = ord("u")
 LOWER: Final = 0x20
-"""The bit that makes a small letter of a capital."""
+"""The bit that converts an ASCII capital to lower case."""
 ASCII_END: Final = 0x80
 SURROGATE: Final = 0xD800
 SURROGATE_BITS: Final = 0xFFFFF800
-"""A character is half of a surrogate pair where these of its bits are SURROGATE's (The Unicode Standard, 3.8)."""
+"""A code point is a surrogate if these bits are those of SURROGATE (The Unicode Standard, 3.8)."""
 _HALF_BITS: Final = 0xFFFFFC00
 _LOW_SURROGATE: Final = 0xDC00
 _BEYOND_16_BITS: Final = 0x10000
@@ -55,9 +55,9 @@ _BACKSPACE: Final = ord("\b")
 _FORM_FEED: Final = ord("\f")
 _LETTER_A, _LETTER_B, _LETTER_F, _LETTER_N, _LETTER_R, _LETTER_T = b"abfnrt"
 _OPENS: Final = 0x02
-"""The bit that [ and { have, of those five characters, and the other three have not."""
+"""Of the five characters that `find_structure` finds, only [ and { have this bit."""
 _BLOCK: Final = 64
-"""Bytes that are searched at once."""
+"""Number of bytes that are searched at a time."""
 HIGH_BITS: Final = eight(0x80)
 _ONES: Final = eight(1)
 _SPACES: Final = eight(SPACE)
@@ -67,7 +67,10 @@ _BACKSLASHES: Final = eight(BACKSLASH)
 
 @inlined
 def escape_marks(word: int) -> int:
-    """The high bits of those of eight bytes that have to be escaped, and of some behind the first; 0 if none has."""
+    """Mark the bytes of a word that need escaping by their high bits. Returns 0 if there are none.
+
+    Only the first mark is reliable; later bytes may be marked wrongly.
+    """
     quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
     marks = ((word - _SPACES) & ~word) | ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
     return marks & HIGH_BITS
@@ -75,13 +78,13 @@ def escape_marks(word: int) -> int:
 
 @inner
 def is_space(c: int) -> bool:
-    """Whether `c` is one of JSON's four white-space characters."""
+    """Return True if `c` is one of JSON's four white-space characters."""
     return c == SPACE or c == NEWLINE or c == RETURN or c == TAB
 
 
 @inner
 def skip_space(base: Address, place: int, end: int) -> int:
-    """The first place from `place` on that is no white space."""
+    """Return the first place from `place` on that is not white space."""
     while place < end and is_space(load_u8(base + place)):
         place += 1
     return place
@@ -89,7 +92,7 @@ def skip_space(base: Address, place: int, end: int) -> int:
 
 @inner
 def spells(base: Address, place: int, text: Integers) -> bool:
-    """Whether `text` stands at `place`; looks no further than the first byte that differs."""
+    """Return True if `text` is at `place`. Reads no further than the first different byte."""
     for i in range(text.size):
         if load_u8(base + place + i) != text[i]:
             return False
@@ -98,7 +101,10 @@ def spells(base: Address, place: int, text: Integers) -> bool:
 
 @inner
 def skip_string(base: Address, place: int, end: int) -> tuple[int, bool]:
-    """`place` is after the opening quote: (the place after the closing one, or -1; whether there is a backslash)."""
+    """Skip a string; `place` is after its opening quote.
+
+    Returns the place after the closing quote, or -1, and whether the string has a backslash.
+    """
     escaped = False
     while place + _BLOCK <= end:
         marks = find_string_ends(base + place)
@@ -123,7 +129,10 @@ def skip_string(base: Address, place: int, end: int) -> tuple[int, bool]:
 
 @inner
 def skip_nested(base: Address, place: int, end: int, depth: int) -> int:
-    """`place` is at an opening bracket or brace, `depth` levels deep: the place after the one that closes it, or -1."""
+    """Skip a list or an object; `place` is at its opening bracket or brace, at depth `depth`.
+
+    Returns the place after the closing one, or -1 if it is not closed or the nesting is too deep.
+    """
     outside = depth
     while place < end:
         if place + _BLOCK <= end:
@@ -170,7 +179,7 @@ def skip_nested(base: Address, place: int, end: int, depth: int) -> int:
 
 @inner
 def hex_4(base: Address, place: int) -> int:
-    """The value of four hexadecimal digits at `place`, or -1; looks no further than the first that is none."""
+    """Return the value of four hexadecimal digits at `place`, or -1. Reads no further than the first invalid digit."""
     value = 0
     for i in range(4):
         c = load_u8(base + place + i)
@@ -186,9 +195,9 @@ def hex_4(base: Address, place: int) -> int:
 
 @inner
 def escaped(base: Address, place: int) -> tuple[int, int]:
-    """`place` is after a backslash: (place after the escape, the number of its character, or -1 where it is none).
+    """Read an escape; `place` is after its backslash. Returns the place after it, and its code point or -1 if invalid.
 
-    Two escapes that are a surrogate pair are one character, a surrogate alone is itself.
+    Two escapes that form a surrogate pair are one code point; a lone surrogate is returned as it is.
     """
     c = load_u8(base + place)
     place += 1
@@ -218,9 +227,9 @@ def escaped(base: Address, place: int) -> tuple[int, int]:
 
 @inner
 def character(base: Address, place: int, stop: int) -> tuple[int, int]:
-    """(place after, its number) of a character whose UTF-8 has more than one byte; the place is -1 where it is none.
+    """Read a character of several bytes of UTF-8. Returns the place after it, or -1 if invalid, and its code point.
 
-    Looks no further than `stop`.
+    Reads no further than `stop`.
     """
     c = load_u8(base + place)
     more = 1 if c & 0xE0 == 0xC0 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 else 0

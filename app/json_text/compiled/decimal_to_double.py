@@ -1,8 +1,8 @@
-"""Digits and a power of ten to the nearest binary64, for compiled code.
+"""Converts digits and a power of ten to the nearest binary64, in compiled code.
 
-A number of at most 19 digits becomes a float64 by one exact operation where it can (Clinger 1990), else by the product
-with a 128-bit power of five (Eisel and Lemire, "Number parsing at a gigabyte per second", 2021; Mushtak and Lemire 2023
-prove that it needs no fallback). The C library reads longer numbers, which are rare.
+A number of at most 19 digits is converted by one exact operation if possible (Clinger 1990), else by a product with a
+128-bit power of five (Eisel and Lemire, "Number parsing at a gigabyte per second", 2021; Mushtak and Lemire 2023 prove
+that it needs no fallback). Longer numbers, which are rare, are read by the C library.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from app.compilation.intrinsics import (
 )
 
 MIN_POWER: Final = -342
-"""With a lower one all digits below 2**64 are less than half of the least float64, 2**-1074, and round to 0."""
+"""With a lower power, any digits below 2**64 are less than half of the smallest float64, 2**-1074, and round to 0."""
 MAX_POWER: Final = 308
-"""With a higher one 1 is above the largest float64."""
+"""With a higher power, even the digit 1 exceeds the largest float64."""
 INFINITY_BITS: Final = 0x7FF << 52
 _EXACT: Final = 10**15
-"""Below 2**53: such digits, and powers of ten up to 10**22, are float64 exactly, and one operation rounds once (Clinger
-1990)."""
+"""Smaller digits (below 2**53) and powers of ten up to 10**22 are exact in float64, so that one operation rounds once
+(Clinger 1990)."""
 
 
 def _powers_of_five() -> NDArray[np.int64]:
-    """Upper and lower half of 5**q cut to 128 significant bits, rounded up where it is a reciprocal, for each power."""
+    """Return the upper and lower half of 5**q, truncated to 128 significant bits; reciprocals are rounded up."""
     rows = []
     for power in range(MIN_POWER, MAX_POWER + 1):
         if power >= 0:
@@ -46,7 +46,7 @@ def _powers_of_five() -> NDArray[np.int64]:
             shift = value.bit_length() - 128
             value = value >> shift if shift > 0 else value << -shift
         else:
-            # Both the rounding up and the two lengths of the quotient are those that the proofs are about.
+            # The proofs require this rounding up and these two lengths of the quotient.
             divisor: int = 5**-power
             size = (divisor - 1).bit_length()
             value = (1 << (size + 127 if power >= -27 else 2 * size + 128)) // divisor + 1
@@ -58,14 +58,17 @@ def _powers_of_five() -> NDArray[np.int64]:
 _FIVES: Final[NDArray[np.int64]] = _powers_of_five()
 _FLOAT_TENS: Final[NDArray[np.float64]] = np.array([10.0**power for power in range(23)])
 _LOG2_10: Final = 217706
-"""log2(10) * 2**16, exact enough for all powers here (fast_float's `power`)."""
+"""log2(10) * 2**16, accurate enough for all powers here (fast_float's `power`)."""
 _DOWNWARD, _UPWARD = (0x400, 0x800) if platform.machine() == "x86_64" else (0x800000, 0x400000)
-"""Directions of rounding, as <fenv.h> of x86-64 and of aarch64 has them; 0 stands for to nearest."""
+"""Rounding modes of <fenv.h> on x86-64 and aarch64; 0 is to nearest."""
 
 
 @inlined
 def nearest(value: int, power: int) -> float:
-    """value * 10**power, the value unsigned, rounded once to float64, half to even: infinite from 2**1024 - 2**970."""
+    """Return value * 10**power (value unsigned), rounded once to float64, half to even.
+
+    Results of at least 2**1024 - 2**970 are infinite.
+    """
     if -22 <= power <= 22 and ult(value, _EXACT):
         exact: float = float64(value) / _FLOAT_TENS[-power] if power < 0 else float64(value) * _FLOAT_TENS[power]
         return exact
@@ -89,8 +92,8 @@ def nearest(value: int, power: int) -> float:
             return 0.0
         mantissa = lshr(mantissa, 1 - exponent)
         mantissa = (mantissa + (mantissa & 1)) >> 1
-        return f64_from_bits(mantissa)  # 2**52 is the smallest normal number, as it should be
-    if exponent >= 0x7FF:  # one more would be the sign
+        return f64_from_bits(mantissa)  # a mantissa of 2**52 correctly becomes the smallest normal number
+    if exponent >= 0x7FF:  # a larger exponent would overflow into the sign
         return np.inf
     halfway = mantissa & 3 == 1 and -4 <= power <= 23 and 0 <= lower <= 1
     if halfway and mantissa << (top + 9) == upper:
@@ -101,13 +104,16 @@ def nearest(value: int, power: int) -> float:
 
 @inner
 def nearest_called(value: int, power: int) -> float:
-    """`nearest`, not made part of the caller: for the places where speed does not matter."""
+    """`nearest` without inlining, for callers whose speed does not matter."""
     return nearest(value, power)
 
 
 @inner
 def narrow(bits: int, width: int, bias: int) -> int:
-    """The float of `width` mantissa bits nearest to a float64 of the magnitude `bits`, half to even, as its bits."""
+    """Round a float64, given as the bits of its magnitude, to a float with `width` mantissa bits, half to even.
+
+    Returns the bits of the result.
+    """
     if bits >= INFINITY_BITS:
         return (2 * bias + 1) << width | (bits > INFINITY_BITS) << (width - 1)
     exponent = (bits >> 52) - 1023 + bias
@@ -125,13 +131,13 @@ def narrow(bits: int, width: int, bias: int) -> int:
 
 @inner
 def read_exactly(base: Address, place: int) -> float:
-    """The float64 nearest to the unsigned JSON number at `place`, all of its digits read, half to even."""
+    """Return the float64 nearest to the unsigned JSON number at `place`, from all of its digits, half to even."""
     return strtod(base + place, 0)
 
 
 @inner
 def side_of(base: Address, place: int, number: float) -> int:
-    """1, 0 or -1: the unsigned JSON number at `place` is above, at or below the float64 that it rounds to."""
+    """Compare the unsigned JSON number at `place` with `number`, the float64 that it rounds to. Returns 1, 0 or -1."""
     fesetround(_UPWARD)
     above = strtod(base + place, 0)
     fesetround(_DOWNWARD)

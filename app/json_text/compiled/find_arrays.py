@@ -1,6 +1,6 @@
-"""Where the arrays of a JSON body are, in compiled code: the scanner of `app.json_text.find_arrays`."""
+"""Finds the arrays of a JSON body, in compiled code: the scanner of `app.json_text.find_arrays`."""
 
-# Comparisons are spelt out, since that is what compiles well.
+# Comparisons are written out, because they compile to faster code.
 # ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Place: TypeAlias = tuple[int, int, int]
 
 
 def _packed(key: bytes) -> int:
-    """What `_pack_key` makes of a key."""
+    """Return the result of `_pack_key` for a key."""
     return int.from_bytes(key, "little") | len(key) << 56
 
 
@@ -63,9 +63,9 @@ _DATA: Final = _packed(b"data")
 
 @inner
 def _pack_key(base: Address, begin: int, stop: int, escaped: bool) -> int:
-    """The key within the quotes at begin - 1 and `stop`, and its length: -1 for one that is no array's.
+    """Pack the key between the quotes at begin - 1 and `stop`, and its length, into a word.
 
-    Two bytes follow the closing quote at least, a colon and a value.
+    Returns -1 if it cannot be the key of an array. At least two bytes, a colon and a value, follow the closing quote.
     """
     if not escaped:
         length = stop - begin
@@ -90,7 +90,7 @@ def _pack_key(base: Address, begin: int, stop: int, escaped: bool) -> int:
 
 @inner
 def _skip_value(base: Address, place: int, end: int, depth: int) -> tuple[int, int]:
-    """(the place after the value that begins at `place`, -1 where it does not close; its kind)."""
+    """Skip the value at `place`. Returns the place after it, or -1 if it is not closed, and its kind."""
     kind = SCALAR
     c = load_u8(base + place)
     if c == QUOTE:
@@ -114,10 +114,10 @@ def _skip_value(base: Address, place: int, end: int, depth: int) -> tuple[int, i
 def _scan(
     base: Address, end: int, level: int, key: int, other_key: int, places: Address, most: int
 ) -> tuple[bool, int, int]:
-    """(closed, members, count) of the arrays that members of depth `level` named by a key hold.
+    """Find the arrays in members at depth `level` with one of the two keys. Returns (closed, members, count).
 
-    Three words of each, as many as `most`, go to `places`: its first byte, its end and its kind. What there was no room
-    for counts, but is walked like the rest.
+    Writes three words for each of the first `most` arrays to `places`: its first byte, its end and its kind. Further
+    arrays are counted, and scanned like the rest of the body.
     """
     place = depth = members = count = int64(0)
     while place < end:
@@ -165,7 +165,7 @@ _stack_places: Final = stack_words(3 * MOST_ARRAYS)
 
 @inner
 def _place(words: Address) -> Place:
-    """The three words at an address."""
+    """Return the three words at an address."""
     return load_u64(words), load_u64(words + 8), load_u64(words + 16)
 
 

@@ -1,12 +1,13 @@
-"""Lists of float32 as JSON, each the shortest decimal that reads back as the same bits, in compiled code.
+"""Writes lists of float32 as JSON, in compiled code. Each number is the shortest decimal that reads back unchanged.
 
-The digits are found as in Schubfach (Giulietti, "The Schubfach way to render doubles", 2020), but with one product per
-number: its error is known, and a decimal so near to the edge of what rounds to the float that the error could matter is
-read back to see. That is needed in any case, since numbers are read as float64 and rounded once more: 7.038531e-26,
-just beside the middle between two float32, is the shortest for one of them and comes back as the other.
+The digits are computed as in Schubfach (Giulietti, "The Schubfach way to render doubles", 2020), but with only one
+product per number. The error of the product is bounded; a decimal so close to a rounding boundary that the error could
+matter is checked by reading it back. Such a check is needed anyway, because readers round to float64 and then again to
+float32: 7.038531e-26, close to the midpoint of two float32, is the shortest decimal of one of them but reads back as
+the other.
 """
 
-# Comparisons are spelt out, since that is what compiles well.
+# Comparisons are written out, because they compile to faster code.
 from __future__ import annotations
 
 from typing import Final
@@ -47,17 +48,17 @@ from app.json_text.compiled.parse_decimal import TENS
 
 _LEAST_POWER: Final = -31
 _MOST_POWER: Final = 45
-"""A float32 is digits * 10**p with p from -45 (2**-149) to 31 (2**104): it is multiplied by 10**-p."""
+"""A float32 is written as digits * 10**p with p from -45 (2**-149) to 31 (2**104), so it is multiplied by 10**-p."""
 _FINE: Final = 24
-"""Bits of a quarter of a digit that are worked out; the product is wrong by less than two of the last."""
+"""Number of bits computed for a quarter of a digit. The error of the product is less than two units of the last bit."""
 _ONE: Final = 4 << _FINE
 _UNSURE: Final = 4
-"""Twice that error: a decimal that is nearer to an edge is read back."""
+"""Twice that error; a decimal that is closer to a rounding boundary is read back."""
 _INFINITY_BITS: Final = 0xFF << 23
 
 
 def _powers_of_ten() -> NDArray[np.int64]:
-    """The first 64 bits of each power, rounded up."""
+    """Return the first 64 bits of each power of ten, rounded up."""
     rows = []
     for power in range(_LEAST_POWER, _MOST_POWER + 1):
         if power >= 0:
@@ -73,7 +74,7 @@ def _powers_of_ten() -> NDArray[np.int64]:
 
 _LOG10_2: Final = 1262611
 _LOG2_10: Final = 1741647
-"""log10(2) * 2**22 and log2(10) * 2**19: products with the exponents here have the right whole part (Giulietti)."""
+"""log10(2) * 2**22 and log2(10) * 2**19; for the exponents here, the integer part of a product is exact (Giulietti)."""
 _POWERS: Final[NDArray[np.int64]] = _powers_of_ten()
 _ZEROS: Final = eight(ZERO)
 _ZERO_POINT: Final = int.from_bytes(b"0.000000", "little")
@@ -84,35 +85,35 @@ _NAN: Final = int.from_bytes(b'"NaN"', "little")
 
 @inlined
 def _digits(bits: int) -> tuple[int, int]:
-    """(digits, power of ten) of the decimal of a finite float32 that is not negative."""
+    """Return digits and power of ten of the shortest decimal of a finite, non-negative float32."""
     fraction = bits & 0x7FFFFF
     exponent = bits >> 23
     whole = fraction | (exponent > 0) << 23
-    uneven = fraction == 0  # the lower neighbour may be half as far as the upper one
+    uneven = fraction == 0  # the lower neighbor may be only half as far away as the upper one
     exponent = max(exponent, 1) - 150
     power = (exponent * _LOG10_2) >> 22
     shift = exponent + ((-power * _LOG2_10) >> 19) + 1 + _FINE
     factor = _POWERS[-power - _LEAST_POWER]
     value = mulhi_u64(factor, whole << (shift + 2))
-    reach = lshr(factor, 63 - shift)  # half the way to the next float
+    reach = lshr(factor, 63 - shift)  # half the distance to the next float
     digits = value >> (_FINE + 2)
     tens = udiv(digits, 10)
     rest = value - 10 * _ONE * tens
     under, over = reach - rest, reach + rest - 10 * _ONE
     if uneven or ult(under + _UNSURE, 2 * _UNSURE) or ult(over + _UNSURE, 2 * _UNSURE):
         return _digits_read_back(bits, value, power)
-    short = (under > 0) | (over > 0)  # whether it is, the processor could not guess
+    short = (under > 0) | (over > 0)  # without a branch, which the processor could not predict
     tens += over > 0
-    # 10**power is no more than the way to the next float: the nearer decimal is within half of it.
+    # 10**power is at most the distance to the next float, so the nearer decimal is within half of that distance.
     digits += value & (_ONE - 1) > _ONE >> 1
     return tens if short else digits, power + short
 
 
 @inner
 def _digits_read_back(bits: int, value: int, power: int) -> tuple[int, int]:
-    """As `_digits`, of the float that is about value / _ONE * 10**power: tries decimals, the shorter and nearer first.
+    """Like `_digits`, for a float of about value / _ONE * 10**power: reads back candidates, shorter and nearer first.
 
-    The last one, of one digit more than ever needed, always reads back.
+    The last candidate, with one digit more than ever needed, always reads back as the same float.
     """
     if bits == 0:
         return 0, 1
@@ -130,19 +131,19 @@ def _digits_read_back(bits: int, value: int, power: int) -> tuple[int, int]:
 
 @inlined
 def _spread(number: int) -> int:
-    """The eight digits of a number below 10**8, a byte each, the first one lowest."""
+    """Split a number below 10**8 into eight digits, one per byte, the first digit in the lowest byte."""
     pairs = udiv(number, 10000)
     pairs |= (number - 10000 * pairs) << 32
-    hundreds = ((pairs * 10486) >> 20) & 0x7F0000007F  # 2**20 / 100, rounded up: right for four digits
+    hundreds = ((pairs * 10486) >> 20) & 0x7F0000007F  # 2**20 / 100, rounded up: exact for four digits
     pairs = hundreds | (pairs - 100 * hundreds) << 16
-    tens = ((pairs * 103) >> 10) & 0x000F000F000F000F  # 2**10 / 10, rounded up: right for two digits
+    tens = ((pairs * 103) >> 10) & 0x000F000F000F000F  # 2**10 / 10, rounded up: exact for two digits
     return tens | (pairs - 10 * tens) << 8
 
 
 @inlined
 def _put_decimal(to: Address, digits: int, power: int) -> Address:
-    """Write digits * 10**power, of nine digits at most, at the address `to`: the address after it."""
-    count = ((64 - count_leading_zeros(digits)) * 1233) >> 12  # log10(2) * 2**12, of the number of bits
+    """Write digits * 10**power, with at most nine digits, at the address `to`. Returns the address after it."""
+    count = ((64 - count_leading_zeros(digits)) * 1233) >> 12  # number of bits times log10(2)
     count += digits >= TENS[count]
     point: int = count + power
     digits *= TENS[9 - count]
@@ -187,7 +188,7 @@ def _put_decimal(to: Address, digits: int, power: int) -> Address:
 
 @entry
 def write_singles(items: Bytes, pairs: bool, text: Bytes) -> int:
-    """Write the float32 in the bytes `items` as a JSON list to `text`: its length. With `pairs` each two are a list."""
+    """Write float32 `items` as a JSON list to `text`; with `pairs`, as a list of pairs. Returns the length."""
     source, to = address_of(items), address_of(text)
     start = to
     store_u8(to, OPENING_BRACKET)

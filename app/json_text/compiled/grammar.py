@@ -1,9 +1,9 @@
-"""The whole grammar of JSON, and keys given twice, in compiled code, for `app.json_text.grammar`.
+"""Checks the whole grammar of JSON, and for repeated keys, in compiled code: see `app.json_text.grammar`.
 
-A large array does not become Python objects because one of its elements is wrong.
+So a large array need not become Python objects because one of its elements is invalid.
 """
 
-# Comparisons are spelt out, since that is what compiles well.
+# Comparisons are written out, because they compile to faster code.
 # ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from app.json_text.compiled.characters import (
 from app.json_text.constants import MAX_DEPTH
 
 _MIX: Final = signed(0x9E3779B97F4A7C15)
-"""2**64 over the golden ratio, odd (Knuth, The Art of Computer Programming 3, 6.4)."""
+"""2**64 divided by the golden ratio, made odd (Knuth, The Art of Computer Programming 3, 6.4)."""
 _LITERALS: Final = tuple(
     np.frombuffer(text, np.uint8).astype(np.int64) for text in (b"true", b"false", b"null", b"NaN", b"Infinity")
 )
@@ -67,7 +67,10 @@ _BACKSLASHES: Final = eight(BACKSLASH)
 
 @inner
 def _after_string(base: Address, place: int, end: int, serial: int) -> tuple[int, bool, int]:
-    """`place` is after the opening quote: (place after the closing one, or of a fault; fine; hash of the text)."""
+    """Check and hash a key; `place` is after its opening quote.
+
+    Returns the place after the closing quote (or of a fault), whether the string is valid, and its hash.
+    """
     code = serial * _MIX
     code ^= lshr(code, 29)
     while True:
@@ -95,11 +98,14 @@ def _after_string(base: Address, place: int, end: int, serial: int) -> tuple[int
 
 @inner
 def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
-    """The same for a string that is no key, whose characters nobody needs: (place, whether it is one)."""
+    """Check a string that is not a key, without a hash; `place` is after its opening quote.
+
+    Returns the place after the closing quote (or of a fault), and whether the string is valid.
+    """
     while True:
         while place + 8 <= end:
             word = load_u64(base + place)
-            # A high bit stays clear for ASCII from the space on that is neither quote nor backslash.
+            # No high bit is set if all bytes are ASCII from the space on, without quotes and backslashes.
             low = word - _SPACES
             if (word | low | ((word ^ _QUOTES) - _ONES) | ((word ^ _BACKSLASHES) - _ONES)) & _HIGH_BITS != 0:
                 break
@@ -126,10 +132,10 @@ def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
 
 @inner
 def _after_digits(base: Address, place: int, end: int) -> int:
-    """The first place from `place` on that is no digit."""
+    """Return the first place from `place` on that is not a digit."""
     while place + 8 <= end:
         word = load_u64(base + place)
-        # A digit's upper half is 3, also when 6 is added to it.
+        # A digit's upper four bits are 3, and remain 3 after 6 is added.
         if word & _UPPER_HALVES != _ZEROS or (word + _SIXES) & _UPPER_HALVES != _ZEROS:
             break
         place += 8
@@ -140,7 +146,7 @@ def _after_digits(base: Address, place: int, end: int) -> int:
 
 @inner
 def _after_number(base: Address, place: int, end: int) -> int:
-    """The place after an unsigned JSON number, or -1."""
+    """Return the place after an unsigned JSON number, or -1."""
     first = place
     place = _after_digits(base, place, end)
     if place == first or (place > first + 1 and load_u8(base + first) == ZERO):

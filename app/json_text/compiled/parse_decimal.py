@@ -1,10 +1,10 @@
-"""The text of JSON numbers to digits and powers of ten, and to integers, for compiled code.
+"""Parses JSON numbers to digits and powers of ten, and to integers, in compiled code.
 
-Digits are taken eight at a time. Of more than 19 digits the first 19 are kept, with a word of whether that cut anything
-off.
+Digits are parsed eight at a time. If a number has more than 19 digits, the first 19 are kept, and a flag tells whether
+anything other than zeros was dropped.
 """
 
-# Comparisons are spelt out, since that is what compiles well.
+# Comparisons are written out, because they compile to faster code.
 # ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from app.json_text.compiled.characters import (
 TENS: Final[NDArray[np.int64]] = np.array([10**power for power in range(19)], np.int64)
 _ZEROS: Final = eight(ZERO)
 _KEPT: Final[NDArray[np.int64]] = np.array([signed(2**64 - (1 << (64 - 8 * count))) for count in range(9)], np.int64)
-"""Masks of the last `count` of eight bytes."""
-# Eight digits become four pairs, and these become one number by two multiplications, as in fast_float's
-# `parse_eight_digits_unrolled`: the halves of a factor are 100 and 10**6, or 1 and 10**4.
+"""Masks that keep the last `count` of eight bytes."""
+# Eight digits are combined to four pairs, and these to one number by two multiplications, as in fast_float's
+# `parse_eight_digits_unrolled`. The halves of the factors are 100 and 10**6, and 1 and 10**4.
 _PAIRS: Final = 0x000000FF000000FF
 _PAIRS_TO_MILLIONS: Final = 0x000F424000000064
 _PAIRS_TO_UNITS: Final = 0x0000271000000001
 _FAR: Final = 10**15
-"""An exponent so large that no number of digits, of which a body has fewer, brings the value back into a range."""
+"""Limit of exponents; larger than the number of digits in any body, so digits cannot bring the value back in range."""
 _TENTH: Final = 2**64 // 10
 _MOST_OF_FLOAT: Final = int64(19)
-"""Digits that are below 2**64 whatever they are."""
+"""Number of digits that always fit below 2**64."""
 
 
 @inlined
 def _eight(text: int) -> int:
-    """The number of eight digits, each a byte of 0 to 9, the first one lowest."""
+    """Convert eight digits, one per byte (0 to 9), the first in the lowest byte, to a number."""
     text = text * 10 + lshr(text, 8)
     text = (text & _PAIRS) * _PAIRS_TO_MILLIONS + (lshr(text, 16) & _PAIRS) * _PAIRS_TO_UNITS
     return lshr(text, 32)
@@ -63,9 +63,10 @@ def _eight(text: int) -> int:
 
 @inlined
 def digits_before(base: Address, stop: int, count: int) -> int:
-    """The number modulo 2**64 of the `count` digits, 24 at most, that end before `stop`; 24 bytes must be there.
+    """Convert the `count` digits (at most 24) before `stop` to a number modulo 2**64.
 
-    No step hangs on how many there are, within wide bands: the processor could not guess it.
+    The 24 bytes before `stop` must be readable. Few branches depend on `count`, because the processor could not predict
+    them.
     """
     last = min(count, 8)
     value = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[last])
@@ -78,7 +79,7 @@ def digits_before(base: Address, stop: int, count: int) -> int:
 
 @inner
 def _digits(base: Address, place: int) -> tuple[int, int]:
-    """(value modulo 2**64, how many) of the digits at `place`."""
+    """Parse the digits at `place`. Returns their value modulo 2**64, and their number."""
     first, value = place, 0
     while True:
         c = load_u8(base + place) - ZERO
@@ -90,9 +91,9 @@ def _digits(base: Address, place: int) -> tuple[int, int]:
 
 @inner
 def _long_digits(base: Address, place: int) -> tuple[int, int, int, bool]:
-    """(first 19 significant digits, their power of ten, the digit after them, whether more than zeros follows).
+    """Parse the digits at `place`, with at most one point among them.
 
-    What stands at `place` is digits with at most one point among them.
+    Returns the first 19 significant digits, their power of ten, the next digit, and whether nonzero digits follow it.
     """
     value = kept = power = digit = 0
     cut, fraction = False, False
@@ -119,10 +120,11 @@ def _long_digits(base: Address, place: int) -> tuple[int, int, int, bool]:
 
 @inlined
 def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
-    """(place after, digits, power of ten) of a JSON number, whose sign is left to the caller; 24 bytes before and 33
-    after must be there. The place is 0 for what is no number, and for numbers seldom met, which `decimal` reads.
+    """Parse a JSON number of a common form. Returns the place after it, its digits and its power of ten.
 
-    As in `digits_before`, steps are done for nothing rather than left to the processor's guess.
+    The returned place is 0 if there is no number, or one of a rare form, which `decimal` reads. The caller handles the
+    sign. 24 bytes before `place` and 33 after it must be readable. As in `digits_before`, some steps are executed
+    needlessly to avoid branches that the processor cannot predict.
     """
     begin = place + (load_u8(base + place) == MINUS)
     marks = find_non_digits(base + place) & -2  # bit 0 is a sign, or a digit
@@ -166,7 +168,10 @@ def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
 
 @inner
 def exponent_at(base: Address, place: int) -> tuple[int, int]:
-    """(place after, value) of the exponent whose `e` is at `place`, cut to ±10**15; the place is -1 without digits."""
+    """Parse the exponent whose `e` is at `place`. Returns the place after it, or -1 without digits, and its value.
+
+    Values beyond ±10**15 are not exact, but remain beyond.
+    """
     place += 1
     sign = load_u8(base + place)
     if sign == PLUS or sign == MINUS:
@@ -186,10 +191,10 @@ def exponent_at(base: Address, place: int) -> tuple[int, int]:
 
 @inner
 def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
-    """(place after, digits, power of ten, digit, cut) of an unsigned JSON number; the place is -1 where there is none.
+    """Parse an unsigned JSON number. Returns (place after it or -1, digits, power of ten, digit, cut).
 
-    The number is digits * 10**power, the digits unsigned. `digit` comes after them where there are more than 19, and
-    `cut` says whether more than zeros follows it.
+    The number is digits * 10**power, with unsigned digits. If it has more than 19 digits, `digit` is the next one, and
+    `cut` tells whether nonzero digits follow it.
     """
     first = place
     value, count = _digits(base, place)
@@ -219,9 +224,9 @@ def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
 
 @inner
 def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
-    """(place after, digits, power of ten, cut) of an unsigned JSON number; the place is -1 where there is none.
+    """Parse an unsigned JSON number. Returns (place after it or -1, digits, power of ten, cut).
 
-    The number is digits * 10**power, the digits unsigned; where `cut`, it has more digits than those.
+    The number is digits * 10**power, with unsigned digits. If `cut`, it has further nonzero digits.
     """
     stop, value, power, digit, cut = _decimal(base, place)
     return stop, value, power, cut or digit != 0
@@ -229,9 +234,9 @@ def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
 
 @inner
 def integral(base: Address, place: int) -> tuple[int, int, bool]:
-    """(place after, value, fits) of an unsigned JSON number with a fraction or an exponent.
+    """Parse an unsigned JSON number of any form as an integer. Returns (place after it or -1, value, fits).
 
-    `fits` says that it is an integer below 2**64, exactly.
+    `fits` is True if the number is exactly an integer below 2**64.
     """
     stop, value, power, digit, cut = _decimal(base, place)
     if stop < 0 or cut:

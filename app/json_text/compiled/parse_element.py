@@ -1,10 +1,10 @@
-"""One element of a JSON array to a packed item, in compiled code: numbers and bools of every type, from text to memory.
+"""Reads elements of a JSON array into packed items, in compiled code: numbers and bools of every type.
 
-`read_plain_floats` and `read_plain_integers` read as many as they can of the forms that nearly all numbers have; what
-they leave, `read_any_float` and `read_any_integer` read one by one.
+`read_plain_floats` and `read_plain_integers` read runs of numbers in the common forms. `read_any_float` and
+`read_any_integer` read one number of any form.
 """
 
-# Comparisons are spelt out, since that is what compiles well.
+# Comparisons are written out, because they compile to faster code.
 # ruff: noqa: PLR1714
 from __future__ import annotations
 
@@ -68,24 +68,24 @@ from app.json_text.compiled.parse_decimal import (
 from app.json_text.constants import FLOAT32, FLOAT64, FLOATS, INT8, STRING
 from app.tensors import float_rounding
 
-# By kind: the largest magnitudes of negative and of other integers, unsigned.
+# By kind: the largest magnitude of negative and of non-negative integers, unsigned.
 _LOW: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _LOW[INT8 : INT8 + 4] = [signed(2**bits) for bits in (7, 15, 31, 63)]
 _HIGH: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _HIGH[INT8 : INT8 + 8] = [signed(2**bits - 1) for bits in (7, 15, 31, 63, 8, 16, 32, 64)]
 _NO_SUCH: Final = -1
 _TOO_LARGE: Final[NDArray[np.float64]] = np.zeros(STRING)
-"""By kind of float: the least float64 that rounds to infinity; 0 for floats of 8 bits, which `read_any_float` reads."""
+"""By kind of float: the smallest float64 that rounds to infinity; 0 for 8-bit floats, which `read_any_float` reads."""
 _FRACTION: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _BIAS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
-"""By kind of float: bits of the fraction, and the bias of the exponent."""
+"""By kind of float: the number of fraction bits, and the exponent bias."""
 _IS_OCTET: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
 _MIDDLES: Final[NDArray[np.float64]] = np.full((STRING, 256), np.nan)
 _LARGEST: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _INFINITY_BITS: Final[NDArray[np.int64]] = np.full(STRING, _NO_SUCH)
 _NAN_BITS: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _IS_SIGNED: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
-"""By kind of float of 8 bits: see `app.tensors.float_rounding`."""
+"""By kind of 8-bit float: see `app.tensors.float_rounding`."""
 for _kind, _row in FLOATS.items():
     _FRACTION[_kind], _BIAS[_kind] = float_rounding.fraction_bits(_row), float_rounding.exponent_bias(_row)
     if _row.item_size > 1:
@@ -106,7 +106,7 @@ _FALSE: Final[NDArray[np.int64]] = np.frombuffer(b"false", np.uint8).astype(np.i
 
 @inlined
 def _put_float(target: Address, element: int, kind: int, number: float, negative: bool) -> None:
-    """Store the number, which is not negative, with its sign."""
+    """Store the non-negative `number` with a sign."""
     bits = f64_bits(number)
     if kind == FLOAT32:
         store_f32(target + 4 * element, f64_from_bits(bits | negative << 63))
@@ -133,9 +133,10 @@ def _put_integer(target: Address, element: int, kind: int, value: int) -> None:
 def read_plain_floats(
     base: Address, place: int, last: int, kind: int, target: Address, element: int, room: int
 ) -> tuple[int, int, bool]:
-    """(place, element, after): read elements from `place` to `last` on for as long as they are plain numbers.
+    """Read elements that begin from `place` to `last`, as long as they are plain numbers.
 
-    Stops at the delimiter after an element that no comma follows (`after`), or at an element for someone else.
+    Returns (place, element, after). Stops after an element without a comma (`after` is True, `place` is its delimiter),
+    or before an element of another form.
     """
     while 32 <= place <= last and element < room:
         negative = load_u8(base + place) == MINUS
@@ -159,7 +160,7 @@ def read_plain_floats(
 def read_plain_integers(
     base: Address, place: int, last: int, kind: int, target: Address, element: int, room: int
 ) -> tuple[int, int, bool]:
-    """As `read_plain_floats`, for integers."""
+    """Like `read_plain_floats`, for integers."""
     low, high = _LOW[kind], _HIGH[kind]
     while 32 <= place <= last and element < room:
         negative = load_u8(base + place) == MINUS
@@ -186,7 +187,7 @@ def read_plain_integers(
 
 @inner
 def _after_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
-    """The place after `name`, or -1. In a string it may have escapes."""
+    """Return the place after `name`, or -1. In a string, the name may have escapes."""
     for i in range(name.size):
         c = load_u8(base + place)
         place += 1
@@ -200,9 +201,9 @@ def _after_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
 
 @inner
 def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool]:
-    """(place after, number, whether it is negative) of a NaN or an infinity by its name; the place is -1 where none is.
+    """Read NaN or an infinity by name. Returns the place after it or -1, its magnitude, and whether it is negative.
 
-    `bare` ones have no quotes.
+    `bare` also accepts names without quotes.
     """
     quoted = load_u8(base + place) == QUOTE
     if not quoted and not bare:
@@ -221,7 +222,7 @@ def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool
 
 @inner
 def _finite(base: Address, place: int) -> tuple[int, float]:
-    """(place after, number) of any unsigned JSON number; the place is -1 where there is none."""
+    """Read any unsigned JSON number. Returns the place after it, or -1, and its value."""
     stop, value, power, cut = decimal(base, place)
     if stop < 0:
         return stop, 0.0
@@ -230,7 +231,7 @@ def _finite(base: Address, place: int) -> tuple[int, float]:
 
 @inner
 def _nearest_octet(base: Address, place: int, kind: int, number: float) -> int:
-    """The bits of the 8-bit float nearest to the decimal at `place`, half to even; above `_LARGEST` if it is too large.
+    """Round the decimal at `place` to an 8-bit float, half to even. Returns its bits, above `_LARGEST` if too large.
 
     `number` is the float64 nearest to the decimal.
     """
@@ -249,7 +250,7 @@ def _nearest_octet(base: Address, place: int, kind: int, number: float) -> int:
 
 @inner
 def read_any_float(base: Address, place: int, kind: int, target: Address, element: int, bare: bool) -> int:
-    """The place after any element of a float type, or -1."""
+    """Read one element of a float type in any form. Returns the place after it, or -1."""
     negative = load_u8(base + place) == MINUS
     begin = place + negative
     stop, number = _finite(base, begin)
@@ -277,7 +278,7 @@ def read_any_float(base: Address, place: int, kind: int, target: Address, elemen
 
 @inner
 def read_any_integer(base: Address, place: int, kind: int, target: Address, element: int) -> int:
-    """The place after any element of an integer type, or -1."""
+    """Read one element of an integer type in any form. Returns the place after it, or -1."""
     negative = load_u8(base + place) == MINUS
     stop, value, fits = integral(base, place + negative)
     if stop < 0 or not fits:
@@ -290,7 +291,7 @@ def read_any_integer(base: Address, place: int, kind: int, target: Address, elem
 
 @inner
 def read_bool(base: Address, place: int, target: Address, element: int) -> int:
-    """The place after `true` or `false`, or -1."""
+    """Read `true` or `false`. Returns the place after it, or -1."""
     if spells(base, place, _TRUE):
         store_u8(target + element, 1)
         return place + 4
@@ -300,7 +301,7 @@ def read_bool(base: Address, place: int, target: Address, element: int) -> int:
 
 @inner
 def skip_element(base: Address, place: int, end: int) -> int:
-    """The place after a string, an object, or whatever goes on to the next delimiter; -1 where there is nothing."""
+    """Skip a string, an object, or any other text up to the next delimiter. Returns the place after it, or -1."""
     c = load_u8(base + place)
     if c == QUOTE:
         place, _ = skip_string(base, place + 1, end)

@@ -1,6 +1,6 @@
-"""A JSON string to its UTF-8, in compiled code: eight characters at a time where none is escaped."""
+"""Decodes JSON strings to UTF-8, in compiled code: eight bytes at a time if none is escaped."""
 
-# Comparisons are spelt out, since that is what compiles well.
+# Comparisons are written out, because they compile to faster code.
 # ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ from app.json_text.compiled.characters import (
 from app.tensors.string_frames import HEAD
 
 LONGEST: Final = 2**32 - 1
-"""Bytes of a string that a frame can say."""
+"""Maximum number of bytes of a string in a frame."""
 
 
 @inner
 def _copy_plain(base: Address, place: int, stop: int, target: Address) -> tuple[int, Address]:
-    """(place after, target after): UTF-8 from `place` to the quote or backslash, or to `stop`, copied to `target`.
+    """Copy UTF-8 from `place` up to a quote, a backslash or `stop` to `target`.
 
-    The place is -1 at a control character and at what is not UTF-8. `target` has room for all up to `stop`.
+    Returns the place and the target after it. The place is -1 for a control character or invalid UTF-8. `target` must
+    have room for all bytes up to `stop`.
     """
     while place < stop:
         if place + 8 <= stop:
             word = load_u64(base + place)
-            marks = (word & HIGH_BITS) | escape_marks(word)  # a byte of 128 or more counts, too
+            marks = (word & HIGH_BITS) | escape_marks(word)  # also marks bytes of 128 or more
             store_u64(target, word)
             if marks == 0:
                 place += 8
@@ -71,7 +72,7 @@ def _copy_plain(base: Address, place: int, stop: int, target: Address) -> tuple[
 
 @inner
 def _store_utf8(target: Address, code: int) -> Address:
-    """The target after the UTF-8 of the character `code`."""
+    """Store the UTF-8 of the code point `code`. Returns the target after it."""
     if code < 0x80:
         store_u8(target, code)
         return target + 1
@@ -92,9 +93,10 @@ def _store_utf8(target: Address, code: int) -> Address:
 
 @inner
 def parse_string(base: Address, place: int, end: int, target: Address) -> tuple[int, Address]:
-    """(place after, target after) of the string whose opening quote is at `place`, stored as a frame.
+    """Decode the string whose opening quote is at `place` to a frame at `target`.
 
-    The place is -1 where it is no string, is not JSON, or has a lone surrogate.
+    Returns the place and the target after it. The place is -1 if there is no valid JSON string, or if it has a lone
+    surrogate.
     """
     frame = target
     if load_u8(base + place) != QUOTE:

@@ -1,9 +1,9 @@
-"""Arrays of JSON scalars to packed items, in compiled code: no number ever becomes a Python object.
+"""Reads arrays of JSON scalars into packed items, in compiled code: no number becomes a Python object.
 
-One reader walks the nesting and holds it to the shape, checks the grammar of each element, rounds or ranges it to its
-type and stores it. It gives up at the first thing that is not as it should be and says at which element; whoever
-called finds out what that is (the reader of kind SKIP tells whether the nesting is right, whatever the elements).
-Strings are stored as frames (see `app.tensors.string_frames`), and where each begins.
+The reader checks the nesting against the shape and the grammar of each element, rounds or range-checks it for its type,
+and stores it. It stops at the first fault and returns its place; the caller finds the cause (kind SKIP checks only the
+nesting, for elements of any kind). Strings are stored as frames (see `app.tensors.string_frames`), with the offset of
+each.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def read_elements(
 ) -> tuple[bool, int, int, int, int, int]:
     """See `app.json_text.read_elements.read_elements`.
 
-    It is one function, since nearly all of its variables go from each turn of the loop into the next.
+    This is one function, because nearly all of its variables are carried through the loop.
     """
     base, size, target = address_of(view), view.size, address_of(out)
     counters = dims.size // 2

@@ -1,4 +1,4 @@
-"""Strings in frames to a JSON list, in compiled code: see `app.json_text.write_strings`."""
+"""Writes strings in frames as a JSON list, in compiled code: see `app.json_text.write_elements`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPENING, _CLOSING, _QUOTE, _QUOTE_COMMA = 0x5B, 0x5D, 0x22, 0x2C22
 
 
 def _texts() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each byte its text as the bytes of a word, and how many those are."""
+    """Return each byte's JSON text, as the bytes of a word, and the length of the text."""
     texts = [bytes([c]) if c >= 32 else b"\\u%04x" % c for c in range(256)]
     for c, letter in zip(b'"\\\b\t\n\f\r', b'"\\btnfr', strict=True):
         texts[c] = bytes([ord("\\"), letter])
@@ -48,7 +48,7 @@ def write_strings(octets: Bytes, starts: Integers, out: Bytes) -> int:
     write = out.size > 0
     first = address_of(out)
     target = first
-    end = first + out.size - ROOM if write else int64(_ENDLESS)  # where the last eight bytes may be stored
+    end = first + out.size - ROOM if write else int64(_ENDLESS)  # last address at which eight bytes may be stored
     if target > end:
         return -1
     if write:
