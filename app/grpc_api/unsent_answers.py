@@ -132,7 +132,7 @@ class UnsentAnswers:
             one.acknowledged, one.look_at = acknowledged, now + self._pause
 
     def _look_at_unix_connection(self, connection: socket.socket, now: float, known: Mapping[int, _FullQueue]) -> None:
-        """Reset a connection if its peer has read nothing for the time that its unread bytes take at the minimum rate."""
+        """Reset a connection if its peer has read nothing for as long as its unread bytes take at the minimum rate."""
         size = unsent_bytes(connection)  # includes the kernel's overhead for each piece
         if not size:
             return

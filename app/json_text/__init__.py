@@ -1,1 +1,1 @@
-"""JSON bodies: tensors read from and written to text without a Python object for each item."""
+"""JSON bodies: reads and writes tensors as text, without a Python object for each item."""

@@ -1,4 +1,4 @@
-"""Numbers shared by the plain and compiled readers and writers of JSON and by their callers."""
+"""Constants shared by the plain and compiled readers and writers of JSON and by their callers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from app.tensors.string_frames import HEAD
 from app.tensors.string_frames import ROOM as FRAMES_ROOM
 
 MAX_DEPTH: Final = 512
-"""Most nested lists and objects: RFC 8259 section 9 leaves the limit to the reader; Python's own gives up at about
-1,000, orjson at 1,024.
+"""Maximum nesting depth of lists and objects. RFC 8259 section 9 leaves the limit to the parser; Python's own stops at
+about 1,000, orjson at 1,024.
 """
 
 MOST_ARRAYS: Final = 4
-"""Most arrays of a gather that are cut out: values and base64 of both tensors; with more, a key is repeated."""
+"""Maximum number of arrays to cut out of a gather: values and base64 of both tensors. With more, a key is repeated."""
 SCALAR: Final = 0
 QUOTED: Final = -1
 ESCAPED: Final = -2
-"""Kinds of an array: how many brackets it opens with, or SCALAR, QUOTED for a string, ESCAPED for a string with a
-backslash.
+"""Kinds of an array: the number of opening brackets, or SCALAR, QUOTED (a string), or ESCAPED (a string with a
+backslash).
 """
 SHORT_DIGITS: Final = 15
-"""Digits with which binary64 represents every decimal distinctly."""
+"""Number of digits up to which different decimals have different binary64 values."""
 TENSOR_DEPTH: Final = 2
 """Depth of a tensor's members in a gather: {"data": {"values": ..."""
 FEATURE_DEPTH: Final = 4
@@ -45,8 +45,8 @@ KINDS: Final[Mapping[str, int]] = {name: number for number, name in enumerate(_O
     "complex64": SKIP + 1 + _OWN_KINDS.index("float32"),
     "complex128": SKIP + 1 + _OWN_KINDS.index("float64"),
 }
-"""Kinds of elements for `read_elements`: bool, the integers by size, floats, string. A complex item is two floats. SKIP
-checks only the nesting, for elements of any kind.
+"""Kinds of elements for `read_elements`: bool, integers by size, floats, string. A complex item consists of two floats.
+SKIP checks only the nesting, for elements of any kind.
 """
 BOOL: Final = KINDS["bool"]
 INT8: Final = KINDS["int8"]
@@ -58,20 +58,20 @@ FLOAT64: Final = KINDS["float64"]
 STRING: Final = KINDS["string"]
 FLOATS: Final[Mapping[int, DType]] = {KINDS[row.name]: row for row in DTYPES.values() if row.kind == "float"}
 FIRST_FLOAT: Final = min(FLOATS)
-"""The float kinds are from here up to STRING."""
+"""The float kinds range from here up to STRING."""
 OPEN: Final = MAX_DEPTH + 1
-"""Depth of the elements if the first one determines it."""
+"""Value of `leaf` in `read_elements` if the first element determines the depth."""
 
 WIDEST: Final = 21
-"""Most bytes of the text of a float32: a sign, 16 digits and `.0`, a comma, and a bracket if it is in a pair."""
+"""Maximum bytes of text of a float32: a sign, 16 digits and `.0`, a comma, and a bracket if it is in a pair."""
 TEXT_ROOM: Final = 32
-"""Bytes of room needed after the text of float32."""
+"""Spare bytes required after the text of float32 items."""
 _WORD: Final = 8
 
 
 def strings_room(strings: int, span: int) -> int:
-    """Bytes of output that `read_elements` needs for this many strings in a span of this many bytes.
+    """Return the bytes of output that `read_elements` needs for `strings` strings in a span of `span` bytes.
 
-    In the span a string has three bytes besides its text, two quotes and a comma; in the frames it has HEAD bytes.
+    In the span, a string has three bytes in addition to its text: two quotes and a comma. In the frames it has HEAD.
     """
     return _WORD * strings + span + (HEAD - 3) * strings + FRAMES_ROOM

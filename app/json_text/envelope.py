@@ -1,6 +1,6 @@
-"""The envelope of a JSON body: the body without its arrays, which becomes Python objects.
+"""The envelope of a JSON body: the body without its arrays, which is parsed to Python objects.
 
-Each array is replaced by its number, so the member that held it names the array.
+Each array is replaced by its number, so that the member's value identifies the array.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from app.memory.budget import Memory
 from app.tensors.buffer_type import Buffer
 
 MAX_BYTES: Final = 1 << 15
-"""Most bytes of an envelope. It becomes Python objects on the event loop: orjson takes twelve bytes for each byte."""
+"""Maximum size of an envelope. It is parsed on the event loop, and orjson takes twelve bytes of objects per byte."""
 MAX_SPACED_BYTES: Final = 1 << 20
-"""The same limit including white space, which becomes no objects."""
+"""Maximum size of an envelope including white space, which does not become objects."""
 _READ_EXACTLY: Final = 5
-"""Bytes of memory per byte of an envelope with much white space: the byte, and its character in a text with wide
-characters.
+"""Bytes of memory per byte of an envelope with much white space: the byte itself, and up to four for its character in a
+string.
 """
 _SPACE: Final = b" \t\r\n"
 _NESTED: Final = (dict, list)
 MAX_FEATURE_BYTES: Final = 1 << 9
-"""Most bytes of a feature besides its arrays, on average; a name has at most 128, its other members 250."""
+"""Maximum average size of a feature without its arrays; a name has at most 128 bytes, the other members 250."""
 OBJECT_BYTES: Final = 32
-"""Bytes of Python objects per byte besides the arrays: a feature of 60 bytes becomes eight objects."""
+"""Bytes of Python objects per byte outside the arrays: a feature of 60 bytes becomes eight objects."""
 PLACE_BYTES: Final = 24 + 176
 """Bytes of memory per array place: three words, and a list of three integers."""
 MOST_ARRAYS: Final = 16
-"""Most arrays in the envelope of an inference request."""
+"""Maximum number of arrays in an inference request."""
 _NUMBERS: Final = tuple(b"%d " % number for number in range(1 << 10))
 _CHANGED: Final = re.compile(rb"[:,\[][ \t\r\n]*+(?:-0[ \t\r\n,\]}]|-?+[0-9.]{17}|-?+[0-9.]++[eE])")
-"""A number that orjson may change: -0, which becomes the integer 0, and numbers of more than SHORT_DIGITS digits or
-with an exponent. It may be within a text.
+"""Matches a number that orjson may change: -0, which becomes the integer 0, and numbers with more than SHORT_DIGITS
+digits or with an exponent. May also match inside a string.
 """
 
 
 def cut_arrays(
     body: Buffer, places: Sequence[ArrayPlace], arrays: int, what: str, memory: Memory, most: int = MAX_BYTES
 ) -> bytes:
-    """The envelope: `body` with number i in place of array i of `arrays`, which are at these `places`.
+    """Return the envelope: `body` with the number i instead of array i. The first `arrays` of `places` are used.
 
     Raises limit_exceeded if everything except `what` has more than `most` bytes.
     """
-    if arrays == 2 and len(body) <= MAX_BYTES:  # as most requests have them: at once, in a third of the time
+    if arrays == 2 and len(body) <= MAX_BYTES:  # the common case, in a third of the time
         (first, after, _), (second, end, _) = places[0], places[1]
         return b"".join((body[:first], _NUMBERS[0], body[after:second], _NUMBERS[1], body[end:]))
     whole = body if len(body) <= MAX_BYTES else memoryview(body)
@@ -73,13 +73,13 @@ def parse_envelope(
 ) -> Any:
     """Parse the envelope `text` of `body`.
 
-    Raises what `check_grammar` raises; that is called if the envelope is not JSON, and may accept NaN and infinities.
+    If the envelope is not JSON, calls `check_grammar`, which raises an error, or accepts NaN and infinities.
     """
     if len(text) <= most and _CHANGED.search(text) is None:
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
-            pass  # a lone surrogate, a bare NaN, or no JSON
+            pass  # a lone surrogate, an unquoted NaN, or invalid JSON
     try:
         return lossless_json.loads(text.decode())
     except ValueError:
@@ -88,7 +88,7 @@ def parse_envelope(
 
 
 def count_members(value: Any) -> int:
-    """Number of members of all objects within `value`."""
+    """Count the members of all objects within `value`."""
     count, level = 0, [value] if type(value) in _NESTED else []
     while level:
         count += sum([len(one) for one in level if type(one) is dict])
@@ -102,9 +102,9 @@ def count_members(value: Any) -> int:
 
 
 def _check_size(pieces: Sequence[Buffer], what: str, memory: Memory, most: int) -> None:
-    """Raise limit_exceeded if an envelope, in `pieces`, is too large; white space hardly counts.
+    """Raise limit_exceeded if an envelope, given in `pieces`, is too large. White space has a separate, higher limit.
 
-    `memory` is charged for counting and reading a large one: each byte, and a character of text for it.
+    For a large envelope, charges `memory` for counting and parsing.
     """
     size = sum(map(len, pieces))
     if size > MAX_SPACED_BYTES:

@@ -1,10 +1,10 @@
-"""Find the arrays of a JSON body without reading them.
+"""Finds the arrays of a JSON body without reading them.
 
-A scanner walks the body outside its arrays. It is given the depth and names of the members that hold arrays: `values`
+A scanner walks the body outside its arrays. It knows the depth and the names of the members that hold arrays: `values`
 and `base64` of a tensor in a gather or in a feature of a lookup, `data` of an input in an inference request. The arrays
 are cut out, a library reads the rest (`envelope`), and `read_elements` reads the arrays. The scanner checks only what
-it needs and accepts much that is not JSON; the readers of the parts refuse it, and `grammar` tells invalid JSON from
-other faults.
+it needs and accepts much that is not JSON. The readers of the parts reject it, and `grammar` distinguishes invalid JSON
+from other faults.
 
 This is the plain scanner; the compiled one replaces it once it is ready.
 """
@@ -34,12 +34,12 @@ from app.json_text.constants import (
 ArrayPlace: TypeAlias = tuple[int, int, int]
 """The first byte of an array, its end and its kind."""
 _MOST_WHILE_COMPILING: Final = 1 << 20
-"""Most bytes of a body while the compiled readers are being compiled, which takes about ten seconds."""
+"""Maximum size of a body while the compiled readers are being compiled, which takes about ten seconds."""
 _RETRY_AFTER_S: Final = 10
 _SPACE: Final = rb"[ \t\n\r]*+"
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _MARK: Final = re.compile(rb'%b(%b:%b)?+|[\[\]{}"]' % (_STRING.pattern, _SPACE, _SPACE), re.DOTALL)
-"""A string, with the colon after it if it is a key, or a bracket or brace, or the quote of an unterminated string."""
+"""A string (with the colon after it if it is a key), a bracket or brace, or the quote of an unterminated string."""
 _OPENINGS: Final = re.compile(rb"(?:\[%b)*+" % _SPACE)
 _SCALAR: Final = re.compile(rb"[^ \t\n\r,\]}]*+")
 
@@ -47,8 +47,9 @@ _SCALAR: Final = re.compile(rb"[^ \t\n\r,\]}]*+")
 class FoundArrays(NamedTuple):
     """The arrays of a body, and facts about the rest.
 
-    `closed` is False if strings or brackets do not close; then the other fields mean nothing. `members` counts the
-    members of all objects outside the arrays, `arrays` the arrays; `places` has as many of them as there was room for.
+    `closed` is False if strings or brackets are not closed; then the other fields are undefined. `members` is the
+    number of members of all objects outside the arrays, and `arrays` the number of arrays. `places` holds the arrays
+    for which there was room.
     """
 
     closed: bool
@@ -58,7 +59,7 @@ class FoundArrays(NamedTuple):
 
 
 def find_arrays(view: NDArray[np.uint8], depth: int, most: int) -> FoundArrays:
-    """The arrays of a body whose arrays are members at `depth`, with at most `most` places."""
+    """Find the arrays of a body, which are members at depth `depth`. Returns at most `most` places."""
     words = np.empty((most, 3), np.int64)
     closed, members, arrays = scan_arrays.run(view, depth, words.reshape(-1))
     return FoundArrays(closed, members, arrays, words[: min(arrays, most)].tolist())
@@ -66,16 +67,16 @@ def find_arrays(view: NDArray[np.uint8], depth: int, most: int) -> FoundArrays:
 
 @UntilCompiled
 def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, int, Sequence[ArrayPlace]]:
-    """The fields of `FoundArrays` for the body of a gather or a scatter: MOST_ARRAYS places, unused ones are zeros."""
+    """Return the fields of `FoundArrays` for a gather or a scatter, with MOST_ARRAYS places; unused ones are zero."""
     closed, members, arrays, places = _scan(view, TENSOR_DEPTH, MOST_ARRAYS)
     return closed, members, min(arrays, MOST_ARRAYS), (*places, *[(0, 0, 0)] * (MOST_ARRAYS - len(places)))
 
 
 @UntilCompiled
 def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) -> tuple[bool, int, int]:
-    """The first three fields of `FoundArrays` for any body; `places` has room for three words per array.
+    """Return the first three fields of `FoundArrays` for any body; writes three words per array to `places`.
 
-    There may be any number of arrays: in an inference request, ignored objects may have some, too.
+    There may be any number of arrays; in an inference request, ignored objects may have some, too.
     """
     found = _scan(view, depth, places.size // 3)
     places[: 3 * len(found.places)] = np.array(found.places, np.int64).reshape(-1)
@@ -83,11 +84,11 @@ def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) 
 
 
 class _NotClosed(Exception):
-    """A string does not end, or lists and objects are nested too deeply."""
+    """A string is not closed, or lists and objects are nested too deeply."""
 
 
 def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
-    """The arrays that members at depth `level` hold, with at most `most` places.
+    """Find the arrays in members at depth `level`. Returns at most `most` places.
 
     Raises not_ready for a long body if the compiled readers will be ready soon.
     """
@@ -127,7 +128,7 @@ def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
 
 
 def _depth_behind(mark: re.Match[bytes], depth: int) -> int:
-    """The depth after a match of _MARK, given the `depth` before it. Raises _NotClosed."""
+    """Return the depth after a match of _MARK, given the `depth` before it. Raises _NotClosed."""
     c = mark.string[mark.start()]
     if c == ord('"') and mark.end() == mark.start() + 1:
         raise _NotClosed
@@ -138,7 +139,7 @@ def _depth_behind(mark: re.Match[bytes], depth: int) -> int:
 
 
 def _after_scalar(body: memoryview, place: int) -> tuple[int, int]:
-    """The place after the string, number or name at `place`, and its kind. Raises _NotClosed."""
+    """Return the place after the string, number or name at `place`, and its kind. Raises _NotClosed."""
     if body[place] != ord('"'):
         return _SCALAR.match(body, place).end(), SCALAR  # type: ignore[union-attr]
     string = _STRING.match(body, place)
@@ -148,7 +149,7 @@ def _after_scalar(body: memoryview, place: int) -> tuple[int, int]:
 
 
 def _key(text: memoryview) -> str | None:
-    """The key in a JSON string, None if it is not a string."""
+    """Decode the key in a JSON string. Returns None if it is not a valid string."""
     try:
         key: str = json.loads(str(text, "utf-8"))
     except ValueError:

@@ -1,10 +1,10 @@
-"""Check the whole grammar of JSON, and for repeated keys, in a body that is refused.
+"""Checks the whole grammar of JSON, and for repeated keys, in a body that is refused.
 
-It decides whether the body is invalid JSON or wrong for another reason. The rules are RFC 8259 to the letter, including
-UTF-8 and depth; a key repeated in one object is an error, too.
+The check decides whether the body is invalid JSON or has another fault. The rules are exactly those of RFC 8259,
+including UTF-8, and a depth limit. A repeated key in one object is an error, too.
 
-`check` is the plain checker. The compiled one replaces it once it is ready, so that a large array does not become
-Python objects because one of its elements is wrong.
+`check` is the plain checker. The compiled one replaces it once it is ready, so that a large array need not become
+Python objects because one of its elements is invalid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BYTE: Final = np.dtype(np.uint8)
 _LAST: Final = b"]}"
 _SPACE: Final = b" \t\n\r"
 _STEP: Final = 1 << 12
-"""Bytes searched for trailing white space at a time: a page."""
+"""Number of bytes (a page) to search for trailing white space at a time."""
 _AFTER_SPACE: Final = re.compile(rb"[ \t\n\r]*+")
 _NUMBER: Final = rb"-?+(?:0(?![0-9])|[1-9][0-9]*+)(?:\.[0-9]++|(?!\.))(?:[eE][+-]?+[0-9]++|(?![eE]))"
 _NAME_OR_NUMBER: Final = re.compile(rb"true|false|null|%b" % _NUMBER)
@@ -38,17 +38,17 @@ _NO_KEYS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
 class FramingFault(GatherError):
-    """A body that is not JSON or repeats a key. It precedes every other error, so nothing else needs to be checked."""
+    """A body is not JSON or repeats a key. This error takes precedence, so nothing else needs to be checked."""
 
 
 def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = False) -> None:
-    """Raise FramingFault if the body is not JSON or repeats a key, and what charging raises.
+    """Raise FramingFault if the body is not JSON or repeats a key. May also raise any error of charging.
 
     `bare` accepts NaN, Infinity and -Infinity as values. `memory` is charged before memory is allocated.
     """
     end = _after_last(body)
     if end == 0 or body[end - 1] not in _LAST:
-        # A text, number or name alone, or a truncated body: nothing else stops a reader at the end.
+        # Add a delimiter, which stops readers at the end of a lone string, number or name, or of a truncated body.
         memory.charge(len(body))
         body = b"".join((body, b"]"))
     view = np.frombuffer(body, _BYTE)
@@ -72,13 +72,13 @@ def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = Fals
 
 
 def value_of(text: str, memory: Memory = UNCOUNTED) -> Any:
-    """Parse a JSON text within a request. Raises what `check_framing` raises."""
+    """Parse a JSON text within a request. May raise any error of `check_framing`."""
     check_framing(text.encode("utf-8", "surrogatepass"), memory)
     return lossless_json.loads(text)
 
 
 def _after_last(body: Buffer) -> int:
-    """The place after the last byte that is not white space."""
+    """Return the place after the last byte that is not white space."""
     end = len(body)
     while end > 0:
         begin = max(0, end - _STEP)
@@ -93,10 +93,11 @@ def _after_last(body: Buffer) -> int:
 def check(
     view: NDArray[np.uint8], end: int, stack: NDArray[np.int64], keys: NDArray[np.int64], bare: bool
 ) -> tuple[int, int]:
-    """(place of a fault or -1, members of all objects); a hash of each key and its object goes to `keys`, if long.
+    """Check a document. Returns the place of a fault, or -1, and the number of members of all objects.
 
-    The document is the first `end` bytes of `view`. It ends with a closing bracket or brace, or is followed by a byte
-    that is not part of a number, name or text, so that readers stop there. `stack` is working room.
+    If `keys` is not empty, writes a hash of each key and its object to it. The document is the first `end` bytes of
+    `view`. It must end with a closing bracket or brace, or be followed by a byte that is not part of a number, name or
+    string, so that readers stop there. `stack` is scratch memory.
     """
     try:
         found = _keys(view[:end].tobytes(), bare)
@@ -107,7 +108,7 @@ def check(
 
 
 class _NotJsonAt(Exception):
-    """A text is not JSON, because of this place."""
+    """A text is not JSON; `place` is the position of the fault."""
 
     def __init__(self, place: int) -> None:
         super().__init__(place)
@@ -115,7 +116,7 @@ class _NotJsonAt(Exception):
 
 
 def _keys(text: bytes, bare: bool) -> list[tuple[int, str]]:
-    """The key of each member, with the number of its object. Raises _NotJsonAt."""
+    """Return the key of each member, with the number of its object. Raises _NotJsonAt."""
     keys: list[tuple[int, str]] = []
     open_ones: list[tuple[bytes, int]] = []
     """The closing character of each open list and object, and its number."""
@@ -155,14 +156,14 @@ def _after_space(text: bytes, place: int) -> int:
 
 
 def _after(mark: bytes, text: bytes, place: int) -> int:
-    """The place after a comma or a colon and the white space after it. Raises _NotJsonAt."""
+    """Return the place after a comma or a colon, and the white space after it. Raises _NotJsonAt."""
     if not text.startswith(mark, place):
         raise _NotJsonAt(place)
     return _after_space(text, place + 1)
 
 
 def _after_scalar(text: bytes, place: int, bare: bool) -> int:
-    """The place after a string, a number or a name. Raises _NotJsonAt."""
+    """Return the place after a string, a number or a name. Raises _NotJsonAt."""
     if text.startswith(b'"', place):
         return _after_string(text, place)
     found = (_BARE_TOO if bare else _NAME_OR_NUMBER).match(text, place)
@@ -172,7 +173,7 @@ def _after_scalar(text: bytes, place: int, bare: bool) -> int:
 
 
 def _after_string(text: bytes, place: int) -> int:
-    """The place after a string. Raises _NotJsonAt."""
+    """Return the place after a string. Raises _NotJsonAt."""
     if not text.startswith(b'"', place):
         raise _NotJsonAt(place)
     place += 1

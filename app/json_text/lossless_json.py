@@ -1,4 +1,4 @@
-"""JSON with every number kept as written, for values that a fast library would round."""
+"""Parses JSON and keeps every number as written, for values that a fast library would round."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from app.json_text.constants import SHORT_DIGITS
 
 _PLAIN: Final = re.compile(r"-?[0-9]+")
 MINUS_ZERO: Final = "-0"
-"""The one plain integer that int() changes: as a float it is -0.0."""
+"""The only plain integer that int() changes: as a float it is -0.0."""
 MAX_DIGITS: Final = 4000
 _SHOWN_CHARACTERS: Final = 64
 _WORD_BITS: Final = 64
 _FLOAT_INTEGERS: Final = 10.0**SHORT_DIGITS
-"""An integer text of SHORT_DIGITS characters is exact below this integer."""
+"""A number of at most SHORT_DIGITS characters whose magnitude is below this converts exactly to an integer."""
 _BEHIND_ZEROS: Final = ("", "e", "E")
-"""Characters of the text of a zero after its sign, zeros and point."""
+"""Possible next characters of a zero after its sign, zeros and point."""
 
 
 class Number:
-    """A JSON number as written. It is not a str, so it is never taken for a JSON string."""
+    """A JSON number as written. It is not a str, so that it cannot be confused with a JSON string."""
 
     __slots__ = ("text",)
 
@@ -44,11 +44,11 @@ def loads(text: str, *, bare: bool = False) -> Any:
     """
     constant = _none if bare else _no_json
     try:
-        if MINUS_ZERO not in text:  # nearly always, and without a function for integers it is faster
+        if MINUS_ZERO not in text:  # the common case: faster, because int is parsed without a callback
             return json.loads(text, parse_float=Number, parse_constant=constant)
     except json.JSONDecodeError:
         raise
-    except ValueError:  # int() takes no more than 4,300 digits
+    except ValueError:  # int() accepts at most 4,300 digits
         pass
     return json.loads(text, parse_int=integer_or_number, parse_float=Number, parse_constant=constant)
 
@@ -59,7 +59,7 @@ def integer_or_number(text: str) -> int | Number:
 
 
 def _none(name: str) -> None:
-    """The value of NaN and the infinities."""
+    """Convert NaN and infinities to None."""
 
 
 def _no_json(name: str) -> None:
@@ -68,9 +68,9 @@ def _no_json(name: str) -> None:
 
 
 def text_of(value: Any) -> str:
-    """JSON text of a value that `loads` returned, with its numbers as written.
+    """Return the JSON text of a value that `loads` returned, with its numbers as written.
 
-    Objects are shown without members, and lists within a list as objects, so that depth needs no recursion.
+    Objects are written without members, and lists within a list as objects, to avoid recursion.
     """
     if isinstance(value, list):
         return f"[{','.join(map(_text_within_list, value))}]"
@@ -84,15 +84,15 @@ def _text_within_list(value: Any) -> str:
 
 
 def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
-    """The exact integer of a JSON value, `1.0` and `1e2` included; None if it is not an integer.
+    """Return the exact integer of a JSON value, including `1.0` and `1e2`; None if it is not an integer.
 
-    Beyond `max_digits` it is ±10**max_digits, which is out of every range, so that no larger power is computed.
+    Integers beyond `max_digits` digits return ±10**max_digits, which is out of every range, to avoid larger powers.
     """
     if type(value) is Number:
         text = value.text
         if len(text) <= SHORT_DIGITS:
             near = float(text)
-            if not near:  # zero, or an exponent that makes it so small
+            if not near:  # zero, or a number that underflows
                 return 0 if text.lstrip("-0.")[:1] in _BEHIND_ZEROS else None
             if -_FLOAT_INTEGERS < near < _FLOAT_INTEGERS:
                 return int(near) if near.is_integer() else None
@@ -122,7 +122,7 @@ def _beyond(number: Number, max_digits: int) -> int:
 
 
 def shown(value: object) -> int | float | str | None:
-    """A JSON value for an error's body: text is shortened, and a number beyond 64 bits is text as written."""
+    """Convert a JSON value for an error body: text is shortened, and a number beyond 64 bits becomes text."""
     if type(value) is int:
         return value if -(2**63) <= value < 2**64 else _cut(str(value))
     if type(value) is float:
@@ -141,7 +141,7 @@ def shown(value: object) -> int | float | str | None:
 
 
 def printable(text: str) -> str:
-    """`text` with a question mark for each lone surrogate, which UTF-8 cannot encode."""
+    """Replace each lone surrogate, which UTF-8 cannot encode, with a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,7 @@
-"""Hints for a body that is not JSON, from the place where its grammar is broken.
+"""Hints for a body that is not JSON, based on the place of its first fault.
 
-They look at a few bytes around the place, the brackets in some thousand bytes before it, and the keys and texts of
-short bodies, so that a hint takes the same small time and memory for every body.
+A hint examines a few bytes around the place, the brackets in a few thousand bytes before it, and the keys and strings
+of short bodies only, so that its time and memory are bounded for every body.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from app.tensors.buffer_type import Buffer
 _WINDOW: Final = 64
 _SHOWN: Final = 24
 _SHORT_BODY: Final = 1 << 14
-"""Most bytes that are read again: of a body, to name a repeated key or an open text, and for the brackets before a
-place.
+"""Maximum number of bytes to read again: of a body, to find a repeated key or an unterminated string, and before a
+place, to find brackets.
 """
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _UTF16_OR_32: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00")
 _NAME: Final = re.compile(rb"[+-]?[A-Za-z_$][A-Za-z0-9_$]*")
 _WORD: Final = re.compile(rb'[^\s,:{}\[\]"\x00-\x1f\x80-\xff]*')
-"""A text without its quotes, up to its end."""
+"""A string without its quotes, up to its end."""
 _UNDERSCORE: Final = re.compile(rb"_[0-9]")
 _TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
 _NUMBER: Final = re.compile(rb"[+-]?[0-9.][0-9A-Za-z.+-]*")
@@ -39,7 +39,7 @@ _NAMES: Final = {
 }
 """JSON's spelling of names that other languages write, keyed in lower case."""
 _VALUES: Final = re.compile(rb":\s*((?:-?[0-9][0-9.eE+-]*\s*,\s*)*-?[0-9][0-9.eE+-]*)\s*,?$")
-"""Numbers after a colon, with commas between them, up to the place of a fault."""
+"""Comma-separated numbers after a colon, up to the place of a fault."""
 _LIST_END: Final = re.compile(rb"[-0-9., eE+]*\]")
 _CLOSING: Final = {b"[": "]", b"{": "}"}
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
@@ -48,7 +48,7 @@ _FORM: Final = re.compile(rb"[A-Za-z0-9_%.-]{1,64}=")
 
 
 def hint(body: Buffer, place: int, end: int) -> str:
-    """One sentence for a body whose grammar is broken at byte `place`; `end` is after its last byte except spaces."""
+    """Return one sentence for a body with a fault at byte `place`; `end` is the end without trailing white space."""
     start = bytes(body[:_WINDOW])
     if end == 0:
         return "Send a JSON object as the body, which is empty."
@@ -108,7 +108,7 @@ def _is_value_expected(before: bytes) -> bool:
 
 
 def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
-    """For a name or a number that is not JSON."""
+    """Return a hint for a name or a number that is not JSON, or None."""
     if (name := _NAME.match(there)) is not None:
         given = name[0][:_SHOWN].decode()
         sign = "-" if given.startswith("-") else ""
@@ -140,7 +140,7 @@ def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
 
 
 def _hint_behind_text(before: bytes, there: bytes, place: int, end: int, around: bytes) -> str:
-    """For a fault after a string. The last bytes of the string are those of `before`, which ends at byte `end`."""
+    """Return a hint for a fault after a string; `before` ends with the string, at byte `end`."""
     opens = before.rfind(b'"', 0, -1)
     ahead = before[:opens].rstrip(_SPACE)
     begins = end - len(before) + opens
@@ -161,13 +161,13 @@ def _hint_behind_text(before: bytes, there: bytes, place: int, end: int, around:
 
 
 def _open_text(body: Buffer, end: int) -> int | None:
-    """The first byte of the text in which a short body ends, None if it ends outside of texts."""
+    """Return the first byte of the unterminated string at the end of a short body, or None."""
     texts = _TEXT.finditer(bytes(body[:end])) if end <= _SHORT_BODY else iter(())
     return next((text.start() for text in texts if not text[1]), None)
 
 
 def _innermost(before: bytes) -> bytes:
-    """The last bracket that `before` opens and does not close, including quoted ones; b"" if there is none."""
+    """Return the last bracket that `before` opens and does not close, even inside strings; b"" if there is none."""
     closed = 0
     for bracket in reversed(_BRACKET.findall(before)):
         closed += 1 if bracket in (b"]", b"}") else -1
@@ -177,7 +177,7 @@ def _innermost(before: bytes) -> bytes:
 
 
 def _hint_for_text(before: bytes, there: bytes, place: int, end: int, around: bytes) -> str:
-    """For a fault between values or within a string; `before` ends at byte `end`."""
+    """Return a hint for a fault between values or within a string; `before` ends at byte `end`."""
     at = f"at byte {place}"
     if there[0] >= 0x80:
         return f"Encode the body as UTF-8: the byte {there[0]:#x} {at} does not begin a character."
@@ -193,7 +193,7 @@ def _hint_for_text(before: bytes, there: bytes, place: int, end: int, around: by
 
 
 def _mended_number(given: str) -> str | None:
-    """A number in JSON's form, for one with a plus, leading zeros or a point without digits; None for others."""
+    """Correct a number with a plus, leading zeros or a point without digits. Returns None for other faults."""
     match = re.fullmatch(r"([+-]?)([0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?", given)
     if match is None:
         return None
@@ -205,7 +205,7 @@ def _mended_number(given: str) -> str | None:
 
 
 def hint_for_repeated_key(body: Buffer) -> str:
-    """One sentence for a body that repeats a key in one object; for a short body it names the key."""
+    """Return one sentence for a body that repeats a key in one object. Names the key if the body is short."""
     repeated: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:

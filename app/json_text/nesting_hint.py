@@ -1,4 +1,4 @@
-"""Hints for lists that are not nested like their tensor's shape: which list differs, and how many values it has."""
+"""Hints for lists whose nesting does not match the tensor's shape: which list differs, and how many values it has."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from app.tensors.little_endian_items import bounded_product, items_text
 
 _LOOKED_AT: Final = 1 << 14
 _MOST_TOKENS: Final = 1 << 11
-"""Most bytes of the lists, and most values and brackets, that are checked: this may be on the event loop. If they are
-right, the hint names no place.
+"""Maximum number of bytes, and of values and brackets, to check, since this may run on the event loop. If these have no
+fault, the hint names no place.
 """
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]|[^\s\[\]{},"]+', re.DOTALL)
 _CUT_STRING: Final = b'"'
-"""The token of a string that is cut off at the end."""
+"""The token of a string that is truncated at the end."""
 _OPEN_DIMENSION: Final = -1
 _SHOWN_RANK: Final = 8
 _SHOWN_SIZE: Final = 1 << 63
 
 
 def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, depth: int, pointer: str) -> str | None:
-    """One sentence on `lists`, the JSON of the values of tensor `name` or its beginning; None if they look right.
+    """Return one sentence on `lists`, the (possibly truncated) JSON values of tensor `name`; None if no fault is found.
 
-    The lists open `depth` deep. With `pairs` each item is a list [re, im].
+    `depth` is the number of opening brackets. With `pairs`, each item is a list [re, im].
     """
     inner = (2,) if pairs else ()
     if shape is None:
@@ -54,7 +54,7 @@ def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, dept
 
 
 def hint_for_flat_list(name: str, shape: Sequence[int], came: int) -> str:
-    """One sentence for a flat list of `came` values."""
+    """Return one sentence for a flat list of `came` values."""
     wanted = items_text(shape).partition(" items")[0]
     return f"Send {wanted} values in {name}, {_asked(shape)}, or make the shape fit them: {came} came."
 
@@ -65,14 +65,14 @@ def _asked(shape: Sequence[int]) -> str:
 
 
 def looked_at(first: int, end: int) -> int:
-    """The part of the span [first, end) of a body to pass to `hint`."""
+    """Return the end of the part of the span [first, end) of a body to pass to `hint`."""
     return min(end, first + _LOOKED_AT)
 
 
 def _first_difference(lists: bytes, sizes: list[int] | None) -> tuple[list[int], str, int] | None:
-    """The path to the first list that differs, its number of values, and the expected number.
+    """Return the path to the first list that differs, its number of values, and the expected number.
 
-    In place of a number it says "value" or "list", whichever came in place of the other.
+    If a value is found instead of a list, or the reverse, "value" or "list" replaces its number.
     """
     leaf = None if sizes is None else len(sizes)
     counts: list[int] = []

@@ -1,4 +1,4 @@
-"""Decode the base64 of a tensor in a JSON body."""
+"""Decodes the base64 of a tensor in a JSON body."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def base64_bytes(
 ) -> bytes:
     """Decode the string in [first, end) of `body`; `view` is the body as an array.
 
-    `memory` is charged with the bytes before they are made. Raises invalid_field if the string is not base64.
+    `memory` is charged before the bytes are allocated. Raises invalid_field if the string is not base64.
     """
     text = memoryview(body)[first + 1 : end - 1]
     if escaped:
@@ -33,7 +33,7 @@ def base64_bytes(
 
 
 def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, memory: Memory) -> memoryview:
-    """The UTF-8 of the string in [first, end) of `view`. Raises invalid_field if it is not a valid string."""
+    """Decode the string in [first, end) of `view` to UTF-8. Raises invalid_field if it is not a valid string."""
     try:
         string = values_of(name, DTYPES["string"], ()).read(view, first, end, 0, memory)
     except GatherError as error:

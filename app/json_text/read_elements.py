@@ -1,7 +1,7 @@
-"""Read the elements of a JSON array into packed items.
+"""Reads the elements of a JSON array into packed items.
 
-This is the plain reader: Python's JSON library makes lists of the text, and NumPy makes items of the lists. The
-compiled one, with the same results, replaces it once it is ready.
+This is the plain reader: Python's JSON library converts the text to lists, and NumPy converts the lists to items. The
+compiled reader, which returns the same results, replaces it once it is ready.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from app.tensors.string_frames import HEAD
 _DTYPES: Final[Mapping[int, DType]] = {
     kind: DTYPES[name] for name, kind in KINDS.items() if DTYPES[name].kind != "complex"
 }
-"""The type of each kind of elements."""
+"""The element type for each kind of elements."""
 _ELEMENT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^ \t\n\r,\[\]"]++', re.DOTALL)
 _NON_FINITE: Final = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 _MOST_DIGITS: Final = 40
-"""Digits of an integer that is computed: any longer one is out of every range."""
+"""Maximum number of digits of an integer to compute; any longer one is out of every range."""
 _WORD: Final = 8
 MEMORY_OF_TEXT: Final = 40
-"""Bytes of memory that the plain reader takes per byte of text, besides its output: a number is an object and its text.
+"""Bytes of memory per byte of text that the plain reader needs in addition to its output, for a number's object and
+text.
 """
 
 
@@ -50,15 +51,18 @@ def read_elements(
     out: NDArray[np.uint8],
     bare: bool,
 ) -> tuple[bool, int, int, int, int, int]:
-    """Read the elements of the span [first, end) of `view` into `out`: (fine, place, element, used, leaf, inner).
+    """Read the elements of the span [first, end) of `view` into `out`.
 
-    Elements are `leaf` lists deep. The innermost lists have `inner` elements; the first half of `dims` has the sizes of
-    the outer lists, outermost first (the second half is working room). If `inner` is -1, the first list sets it; if
-    `leaf` is OPEN, too, the first lists set it and `dims`, which are -1. `room` is the most elements. If not `fine`,
-    the element at `place` or the nesting is wrong. `bare` floats may be NaN and infinities without quotes, which is not
-    JSON.
-    For strings, the first `room` words of `out` get the offset of each frame, and the frames follow them in `used`
-    bytes (see `strings_room`).
+    Returns (fine, place, element, used, leaf, inner). If not `fine`, the element number `element`, at `place`, or the
+    nesting is invalid.
+
+    Elements are nested in `leaf` lists. The innermost lists have `inner` elements. The first half of `dims` holds the
+    sizes of the outer lists, outermost first; the second half is scratch memory. If `inner` is -1, the first innermost
+    list sets it; if `leaf` is OPEN, too, the first lists set `leaf` and `dims`, which must be -1. `room` is the maximum
+    number of elements. `bare` accepts NaN and infinities without quotes as floats, which is not JSON.
+
+    For strings, the first `room` words of `out` get the offsets of the frames. The frames follow in `used` bytes (see
+    `strings_room`).
     """
     wrong = False, first, 0, 0, leaf, inner
     text = view[first:end].tobytes()
@@ -87,7 +91,7 @@ def read_elements(
 
 
 def _flattened(values: Any, leaf: int) -> tuple[list[int], list[Any]] | None:
-    """The sizes of evenly nested lists, `leaf` deep unless that is OPEN, and their elements; else None."""
+    """Return the sizes of evenly nested lists and their elements; None if they are uneven or not `leaf` deep."""
     sizes: list[int] = []
     level = [values]
     while level and type(level[0]) is list and len(sizes) < leaf:
@@ -102,7 +106,7 @@ def _flattened(values: Any, leaf: int) -> tuple[list[int], list[Any]] | None:
 
 
 def _store_items(dtype: DType, elements: Sequence[Any], bare: bool, out: NDArray[np.uint8]) -> int | None:
-    """Store numbers or bools in a type. Returns the number of the first one that the type cannot hold, or None."""
+    """Store numbers or bools as `dtype`. Returns the number of the first element that it cannot hold, or None."""
     if dtype.kind == "float":
         items, wrong = _floats(dtype, elements, bare)
         if wrong.any():
@@ -126,9 +130,9 @@ def _whole(dtype: DType, value: object) -> int | None:
 
 
 def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Round elements to a float type, half to even; also returns which elements it cannot hold.
+    """Round elements to a float type, half to even. Also returns which elements it cannot hold.
 
-    A decimal is read as float64 and rounded once more; for an 8-bit float it is rounded once.
+    A decimal is read as float64 and rounded again to the type, except for 8-bit floats, to which it is rounded once.
     """
     read = [_float(one, bare) for one in elements]
     wrong = np.array([one is None for one in read], np.bool_)
@@ -144,26 +148,26 @@ def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[
 
 
 def _float(value: object, bare: bool) -> float | None:
-    """The float64 nearest to a JSON number, or the value of a name; None for other values."""
+    """Return the float64 nearest to a JSON number, or the value of a name such as "NaN"; None for other values."""
     if type(value) is float:  # NaN or an infinity without quotes
         return value if bare else None
     if type(value) is Number:
         return float(value.text)
     if type(value) is int:
-        return float(str(value))  # infinite above the largest, of which float(value) makes an error
+        return float(str(value))  # infinite above the largest float64, where float(value) would raise an error
     return _NON_FINITE.get(value) if type(value) is str else None
 
 
 def _narrow_floats(
     dtype: DType, numbers: NDArray[np.float64], elements: Sequence[Any]
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The bits of the floats nearest to `numbers`, for a type that NumPy lacks, and which numbers it cannot hold."""
+    """Round `numbers` to a float type that NumPy lacks. Returns the bits, and which numbers it cannot hold."""
     sizes = np.abs(numbers)
     middles = float_rounding.middles(dtype)
     bits = np.searchsorted(middles, sizes)
     for tie in np.flatnonzero(middles[np.minimum(bits, len(middles) - 1)] == sizes).tolist():
         middle = exact = Decimal(sizes[tie])
-        if dtype.item_size == 1:  # a number rounded to the midpoint may have been above or below it
+        if dtype.item_size == 1:  # the decimal may be above or below the midpoint that it rounded to
             value = elements[tie]
             exact = Decimal(value.text if type(value) is Number else value).copy_abs()
         bits[tie] += exact > middle or (exact == middle and bits[tie] & 1)
@@ -178,9 +182,9 @@ def _narrow_floats(
 
 
 def _store_strings(elements: Sequence[Any], room: int, out: NDArray[np.uint8]) -> tuple[int, int | None]:
-    """Store strings as frames, and the offset of each.
+    """Store strings as frames, and the offset of each frame.
 
-    Returns (bytes of the frames, number of the first element that is not a string or None).
+    Returns the bytes of the frames, and the number of the first element that is not a string, or None.
     """
     starts, octets = out[: _WORD * room].view(np.int64), out[_WORD * room :]
     used = 0

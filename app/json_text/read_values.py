@@ -1,7 +1,7 @@
-"""Read a tensor from the span of a JSON body with its values: flat or nested, of any type.
+"""Reads a tensor from the span of a JSON body with its values: flat or nested, of any type.
 
-`read_elements` reads the values straight into the tensor's memory. If it refuses something, the nesting is checked
-again by itself, because its errors come before those of values.
+`read_elements` reads the values directly into the tensor's memory. If it reports a fault, the nesting is checked again
+separately, because nesting errors take precedence over value errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Form, Tensor, coordinates
 
 _SHORT: Final = 1 << 10
-"""Bytes of text up to which counting in a copy is faster than an array of comparisons."""
+"""Number of bytes of text up to which counting in a copy is faster than comparing an array."""
 _BYTE: Final = np.dtype(np.uint8)
 _START: Final = np.dtype(np.int64)
 _NO_INTS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
@@ -36,13 +36,13 @@ _STRING_START: Final = re.compile(rb'"(?:[^"\\]|\\u.{4}|\\[^u]){0,400}', re.DOTA
 _PLAIN_START: Final = re.compile(rb"[^\s,\[\]{}]{0,1000}")
 _STEP: Final = 1 << 20
 _MOST: Final = 1 << 60
-"""More items than any body can have."""
+"""A number of items that no body can reach."""
 _FEW: Final = 8
-"""Most dimensions of a cached shape."""
+"""Maximum number of dimensions of a cached shape."""
 
 
 class Nesting(NamedTuple):
-    """The nesting that the lists must have; `parts` is the number of elements, or the most if no shape is given.
+    """The required nesting of the lists. `parts` is the number of elements, or their maximum if no shape is given.
 
     An element of `read_elements` is an item, or one of the two parts of a complex item.
     """
@@ -63,14 +63,14 @@ class Span(NamedTuple):
     depth: int
 
     def commas(self) -> int:
-        """The commas of the span: one less than the elements, or more. It allocates no second array of this length."""
+        """Count the commas of the span: at least the number of elements minus one. Allocates no array of this length."""
         if self.end - self.first <= _SHORT:
             return self.view[self.first : self.end].tobytes().count(b",")
         places = range(self.first, self.end, _STEP)
         return sum(int(np.count_nonzero(self.view[at : min(at + _STEP, self.end)] == ord(","))) for at in places)
 
     def offset(self, place: int) -> int | None:
-        """The form in which an error names a byte of the body."""
+        """Return the offset in the body for an error, or None for a short body."""
         return place if len(self.view) > LONG_TEXT else None
 
 
@@ -78,9 +78,9 @@ class Span(NamedTuple):
 class Values:
     """Reads the values of the tensor `name` from any body.
 
-    `pointers` locate the values, the shape and the type. An input of the inference `protocol` may have NaN and
-    infinities without quotes; without a shape, each item of a flat list is a row. `items` is the number of items of a
-    flat list of numbers, -1 if the values cannot be one.
+    `pointers` are the pointers of the values, the shape and the type. An input of the inference `protocol` may have NaN
+    and infinities without quotes, and without a shape, each item of a flat list is a row. `items` is the number of
+    items in a flat list of numbers, or -1 if the values cannot be such a list.
     """
 
     name: str
@@ -97,15 +97,15 @@ class Values:
         self.kind = KINDS[self.dtype.name]
 
     def read(self, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory = UNCOUNTED) -> Tensor:
-        """The tensor whose values are bytes [first, end) of `view`, which open `depth` lists.
+        """Read the tensor whose values are bytes [first, end) of `view`, which begin with `depth` opening brackets.
 
-        `memory` is charged before memory is allocated. Raises element_count_mismatch if the lists are not nested like
-        the shape, whatever they hold, then value_not_representable at the first element that the type cannot hold, and
-        what charging raises.
+        `memory` is charged before memory is allocated. Raises element_count_mismatch if the nesting does not match the
+        shape (this takes precedence), value_not_representable at the first element that the type cannot hold, and any
+        error of charging.
         """
         dtype, shape, items = self.dtype, self.shape, self.items
         pointer, shape_pointer, dtype_pointer = self.pointers
-        if depth == 1 and 0 <= 2 * items <= end - first:  # as most are: without a Nesting
+        if depth == 1 and 0 <= 2 * items <= end - first:  # the common case, without a Nesting
             room = items * dtype.item_size
             memory.charge(room + reading_memory(end - first))
             raw = np.empty(room, _BYTE)
@@ -144,7 +144,7 @@ class Values:
         return PackedStrings(dtype, shape, starts, pointer, form, shape_pointer, dtype_pointer, octets=octets)
 
     def _found(self, leaf: int, inner: int, dims: NDArray[np.int64]) -> tuple[tuple[int, ...], Form] | None:
-        """Shape and form that the lists determine; None for complex items that are not pairs."""
+        """Return the shape and the form found in the lists; None if complex items are not pairs."""
         shape: tuple[int, ...] = (*dims[: leaf - 1].tolist(), inner) if leaf else ()
         if self.dtype.kind == "complex" and 0 not in shape:
             if not shape or shape[-1] != 2:
@@ -155,7 +155,7 @@ class Values:
         return (*shape, 1) if self.protocol else shape, "flat"
 
     def _nesting(self, span: Span) -> Nesting | None:
-        """The expected nesting, or None if there are too few or too many lists at the beginning."""
+        """Return the expected nesting, or None if the values begin with too few or too many brackets."""
         shape, depth = self.shape, span.depth
         pair = self.dtype.kind == "complex"
         room = (span.end - span.first) // 2 + 1
@@ -177,7 +177,7 @@ class Values:
         return Nesting("nested", depth, sizes[-1] if sizes else 1, np.array(outer + outer, np.int64), count << pair)
 
     def _refusal(self, span: Span, element: int, place: int) -> GatherError:
-        """The error for values if `element`, at `place`, or the nesting is wrong."""
+        """Return the error for values in which `element`, at `place`, or the nesting is invalid."""
         nesting = self._nesting(span)
         assert nesting is not None, "the elements have been read"
         form, leaf, inner, dims, parts = nesting
@@ -192,7 +192,7 @@ class Values:
         return self._wrong_value(span, element, place, *found)
 
     def _wrong_nesting(self, span: Span, place: int) -> GatherError:
-        """The error for lists that are not nested like the shape, detected at `place`."""
+        """Return the error for lists whose nesting does not match the shape, detected at `place`."""
         name, shape, is_complex = self.name, self.shape, self.dtype.kind == "complex"
         pointer = self.pointers[0]
         hint: str | None
@@ -215,7 +215,7 @@ class Values:
         return GatherError("element_count_mismatch", f"{name}: {detail}", places=[where], hint=hint)
 
     def _wrong_value(self, span: Span, element: int, place: int, shape: tuple[int, ...], form: Form) -> GatherError:
-        """The error for an element, at `place`, that the type cannot hold."""
+        """Return the error for an element, at `place`, that the type cannot hold."""
         dtype, name = self.dtype, self.name
         leaf_value = _leaf(span.view, place)
         item, side = divmod(element, 2) if dtype.kind == "complex" else (element, None)
@@ -232,9 +232,9 @@ class Values:
 
 
 def _leaf(view: NDArray[np.uint8], place: int) -> object:
-    """The JSON value at `place`; None for an object and for invalid JSON.
+    """Return the JSON value at `place`; None for an object and for invalid JSON.
 
-    For a very long value, its beginning as text.
+    For a very long value, returns its beginning as text.
     """
     first = int(view[place])
     if first == ord("{"):
@@ -245,12 +245,12 @@ def _leaf(view: NDArray[np.uint8], place: int) -> object:
         if first == ord('"'):
             return lossless_json.loads((start + b'"').decode(errors="ignore"))
         return start.decode() if len(start) == 1000 else lossless_json.loads(start.decode())
-    except ValueError:  # the whole body is refused as malformed_request, or NaN or an infinity is bare
+    except ValueError:  # invalid JSON (the body will be refused), or an unquoted NaN or infinity
         return None
 
 
 def values_of(name: str, dtype: DType, shape: tuple[int, ...] | None) -> Values:
-    """The reader of a tensor in a JSON body; cached, because a lookup has many similar tensors."""
+    """Return the reader of a tensor in a JSON body. Cached, because a lookup has many similar tensors."""
     if shape is not None and len(shape) > _FEW:
         return Values(name, dtype, shape, _pointers(name))
     return _remembered_values(name, dtype.name, shape)
@@ -266,10 +266,10 @@ def _pointers(name: str) -> tuple[str, str, str]:
 
 
 def reading_memory(span: int) -> int:
-    """Bytes that `read_elements` needs besides its output, for this many bytes of text."""
+    """Return the bytes that `read_elements` needs in addition to its output, for `span` bytes of text."""
     return MEMORY_OF_TEXT * span if read_elements.run is read_elements.plain else 0
 
 
 def _width(dtype: DType) -> int:
-    """Bytes of an element: an item, or one part of a complex item."""
+    """Return the size in bytes of an element: an item, or one part of a complex item."""
     return dtype.item_size >> (dtype.kind == "complex")

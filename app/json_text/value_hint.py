@@ -14,16 +14,16 @@ _NON_FINITE: Final = {
     "nan": "NaN", "+nan": "NaN", "-nan": "NaN", "inf": "Infinity", "+inf": "Infinity", "infinity": "Infinity",
     "+infinity": "Infinity", "-inf": "-Infinity", "-infinity": "-Infinity",
 }  # fmt: skip
-"""The strings for non-finite numbers, keyed by other languages' spellings in lower case."""
+"""JSON's strings for non-finite numbers, by other languages' spellings in lower case."""
 _WIDEST_FLOAT: Final = "float64"
 _LARGEST_FLOAT32: Final = 3.4028234663852886e38
 
 
 def hint(dtype: DType, value: object, pointer: str, of: str, protocol: bool = False) -> str:
-    """Say how to mend the JSON value at `pointer`, of the tensor `of`: None stands for null and for an object.
+    """Say how to fix the JSON value at `pointer` in the tensor `of`. The value None means null or an object.
 
-    Another dtype is suggested only for `data`: the types of the other tensors are fixed by it or by the operator. For
-    an input of the inference `protocol` it is a datatype of the protocol.
+    Another dtype is suggested only for `data`, because `data` or the operator determines the types of other tensors.
+    For an input of the inference `protocol`, the suggestion is a datatype of the protocol.
     """
     sentence, other, why = _hint(dtype, value, pointer)
     if not other or of != "data":
@@ -33,7 +33,7 @@ def hint(dtype: DType, value: object, pointer: str, of: str, protocol: bool = Fa
 
 
 def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str, str]:
-    """What to write, without the period, and another dtype that holds the value, with the reason."""
+    """Return what to write (without the period), another dtype that can hold the value, and the reason."""
     at = f"at {shorten(pointer)}"
     if dtype.kind == "string":
         return _for_string(value, at), "", ""
@@ -91,7 +91,7 @@ def _for_integer(dtype: DType, value: object, at: str) -> tuple[str, str, str]:
     if whole is None:
         return f"Write a whole number {at}, such as 0", _WIDEST_FLOAT, ""
     holders = [DTYPES[name] for name in INTEGERS if DTYPES[name].low <= whole <= DTYPES[name].high]
-    # Among the types that hold it, prefer the same kind, then the smallest.
+    # Among the types that can hold the value, prefer the same kind, then the smallest.
     holders.sort(key=lambda row: (row.kind != dtype.kind, row.item_size))
     return f"Write a number from {dtype.low} to {dtype.high} {at}", holders[0].name if holders else "", ""
 
@@ -113,7 +113,7 @@ def _fits_float32(value: object) -> bool:
 
 
 def _float(value: object) -> float:
-    """A JSON number as a float; infinity if it is larger."""
+    """Convert a JSON number to a float; infinity if it is too large."""
     try:
         return float(value.text if isinstance(value, lossless_json.Number) else value)  # type: ignore[arg-type]
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Write the lists of an answer that libraries do not write correctly: strings in frames, and float32.
+"""Writes the lists of an answer that libraries do not write correctly: strings in frames, and float32.
 
 These are the plain writers; compiled ones replace them once they are ready.
 """
@@ -17,11 +17,11 @@ from app.tensors.string_frames import ROOM, frame_text
 
 @UntilCompiled
 def write_strings(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
-    """Write the JSON list of the strings whose frames begin at `starts` to `out`. Returns the bytes used.
+    """Write the strings whose frames begin at `starts` to `out`, as a JSON list. Returns the number of bytes.
 
-    UTF-8 is not escaped. RFC 8259's required escapes are used: quotes, backslashes and characters below the space, by a
-    letter if there is one and else by four hexadecimal digits. If `out` is empty, nothing is written and the bytes are
-    counted. -1 if a frame is not within `octets`, or the text does not fit into `out` without its last ROOM bytes.
+    Only quotes, backslashes and control characters are escaped, as RFC 8259 requires: by a letter if there is one, else
+    by four hexadecimal digits. If `out` is empty, the bytes are only counted. Returns -1 if a frame is not within
+    `octets`, or if the text does not fit into `out` without its last ROOM bytes.
     """
     texts = []
     for start in starts.tolist():
@@ -39,10 +39,10 @@ def write_strings(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDA
 
 @UntilCompiled
 def write_singles(items: NDArray[np.uint8], pairs: bool, text: NDArray[np.uint8]) -> int:
-    """Write the JSON list of float32, or of `pairs` of them, to `text`. Returns the bytes used.
+    """Write float32 items, or `pairs` of them, to `text` as a JSON list. Returns the number of bytes.
 
-    A number that is read as float64 and then rounded to float32 has the same bits again; NaN and infinities are
-    strings. `text` has WIDEST bytes for each number and TEXT_ROOM more.
+    A number that is read as float64 and then rounded to float32 has the same bits. NaN and infinities are written as
+    strings. `text` must have WIDEST bytes for each number, plus TEXT_ROOM.
     """
     numbers = [_decimal(number) for number in items.view(np.float32)]
     if pairs:
@@ -56,7 +56,7 @@ def _decimal(number: np.float32) -> str:
     if not np.isfinite(number):
         return '"NaN"' if np.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
     shortest, exact = Decimal(str(number)).normalize(), Decimal(float(number))
-    # Of two equally near decimals, the one nearer to 0.
+    # If two decimals are equally near, take the one nearer to 0.
     texts = exact.quantize(shortest, ROUND_HALF_DOWN), shortest, f"{exact:.7e}", f"{exact:.8e}"
     decimals = (float(text) for text in texts)
     nearest = next(decimal for decimal in decimals if np.float32(decimal) == number)

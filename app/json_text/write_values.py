@@ -1,7 +1,7 @@
-"""Answers as JSON: flat values that read back as the same bits, non-finite ones as strings.
+"""Writes tensors as JSON: flat values that read back as the same bits; non-finite values are strings.
 
-A long text is made in blocks. Each block is charged with its largest size before it is made, and with its real size
-after it. So memory holds only the text, however many items it has.
+Long text is written in blocks. Each block is charged with its maximum size before it is written, and with its actual
+size afterwards. So memory holds only the text, for any number of items.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _JOINED: Final = 1 << 16
 _LONG: Final = 1 << 16
 _BLOCK: Final = 1 << 16
 _DOUBLE: Final = 26
-"""Most bytes of the text of a float64 with its comma."""
+"""Maximum bytes of text of a float64 with its comma."""
 _BYTE: Final = np.dtype(np.uint8)
 _NOWHERE: Final[NDArray[np.uint8]] = np.empty(0, _BYTE)
 
 
 def is_long(tensor: Tensor) -> bool:
-    """Whether the text of the items takes too long for the event loop."""
+    """Return True if writing the items takes too long for the event loop."""
     if isinstance(tensor, PackedStrings):
         return tensor.on_disk or tensor.nbytes > _LONG
     return tensor.array.nbytes > _LONG
 
 
 def tensor_text(tensor: Tensor, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
-    """A tensor as an object with dtype, shape and items; `memory` is charged with them. Raises what charging raises."""
+    """Write a tensor as an object with dtype, shape and items. Charges `memory`; may raise any error of charging."""
     sizes = ",".join(map(str, tensor.shape))
     head = f'{{"dtype":"{tensor.dtype.name}","shape":[{sizes}],"{encoding}":'.encode()
     return [head, *items_text(tensor, encoding, memory), b"}"]
 
 
 def items_text(tensor: Tensor, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
-    """The items of a tensor, as a list or as a string of base64."""
+    """Write the items of a tensor as a list or as a base64 string."""
     return _base64(tensor, memory) if encoding == "base64" else values_text(tensor, memory)
 
 
 def _base64(output: Tensor, memory: Memory) -> list[Buffer]:
-    """The packed items in base64, as a JSON string."""
+    """Write the packed items as a base64 string."""
     packed = packed_bytes(output, memory)
     memory.charge(-(-len(packed) // 3) * 4)
     text = pybase64.b64encode(packed)
@@ -66,7 +66,7 @@ def _base64(output: Tensor, memory: Memory) -> list[Buffer]:
 
 
 def values_text(tensor: Tensor, memory: Memory = UNCOUNTED) -> list[Buffer]:
-    """The items in a flat list, in pieces; `memory` is charged with them. Raises what charging raises."""
+    """Write the items as a flat list, in pieces. Charges `memory`; may raise any error of charging."""
     if isinstance(tensor, PackedStrings):
         return [_strings(tensor, memory)]
     dtype, array = tensor.dtype, tensor.array
@@ -80,7 +80,7 @@ def values_text(tensor: Tensor, memory: Memory = UNCOUNTED) -> list[Buffer]:
 
 
 def _strings(strings: PackedStrings, memory: Memory) -> memoryview:
-    """The list of the strings, charged before it is made. Raises tensor_damaged."""
+    """Write strings as a list, charged before it is allocated. Raises tensor_damaged."""
     size = strings.checked(write_strings.run(strings.octets, strings.array, _NOWHERE))
     memory.charge(size + ROOM)
     text = np.empty(size + ROOM, _BYTE)
@@ -90,7 +90,7 @@ def _strings(strings: PackedStrings, memory: Memory) -> memoryview:
 
 @cache
 def most_text(dtype: DType) -> int:
-    """Most bytes of the text of an item of a numeric type, with its comma and its share of the brackets."""
+    """Return the maximum bytes of text of a numeric item, with its comma and its share of the brackets."""
     if dtype.kind in ("int", "uint"):
         return 3 + max(len(str(dtype.low)), len(str(dtype.high)))
     if dtype.kind == "bool":
@@ -100,7 +100,7 @@ def most_text(dtype: DType) -> int:
 
 
 def _numbers(dtype: DType, array: NDArray[Any], memory: Memory) -> bytes | memoryview:
-    """One block of items, as a list; `memory` is charged with it."""
+    """Write one block of items as a list, and charge `memory`."""
     most = array.size * most_text(dtype) + TEXT_ROOM
     memory.charge(most)
     text: bytes | memoryview
@@ -119,16 +119,16 @@ def _numbers(dtype: DType, array: NDArray[Any], memory: Memory) -> bytes | memor
 
 
 def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
-    """A list of float32, or of pairs of them."""
+    """Write float32 items, or pairs of them, as a list."""
     items = array.view(_BYTE)
-    items.flags.writeable = False  # one type of array: a function is compiled for one
+    items.flags.writeable = False  # the function is compiled for read-only arrays
     text = np.empty(items.size // 4 * WIDEST + TEXT_ROOM, _BYTE)
     text.resize(write_singles.run(items, pairs, text), refcheck=False)
     return text.data if text.size > _JOINED else text.tobytes()
 
 
 def _named(text: bytes, array: NDArray[np.float64]) -> bytes:
-    """The list `text` of the floats in `array`, with names in place of the nulls for non-finite values."""
+    """Replace the nulls in `text`, the list of the floats in `array`, with the names of the non-finite values."""
     finite = np.isfinite(array)
     if finite.all():
         return text
