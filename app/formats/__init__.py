@@ -1,1 +1,1 @@
-"""The formats: bytes to a request, and an answer to bytes. Formats are independent of operators."""
+"""The formats, which parse requests from bytes and write answers to bytes. Formats are independent of operators."""

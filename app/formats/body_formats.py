@@ -1,7 +1,8 @@
-"""The table of body formats: media type, reader, writer, and the element types that each carries.
+"""The table of body formats: media type, reader, writer, and the supported element types of each.
 
 The same rows read requests and write answers of every family. Whole tensors have their own table. The inference
-protocol is not here: its routes have one format, whatever the headers say (`app.formats.oip.read_body`).
+protocol is not included, because its routes have a single format that does not depend on Content-Type and Accept
+(`app.formats.oip.read_body`).
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ from app.tensors.shape_limits import Limits
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
 LONG_JSON: Final = 1 << 16
-"""Bodies of more bytes are read on a pool thread, so that the event loop stays free."""
+"""JSON bodies of more bytes are read in a thread of the pool, so that the event loop is not blocked."""
 LONG_BINARY: Final = 1 << 23
-"""The same limit for binary bodies, whose items are at most checked (bool) or moved."""
+"""Limit for binary bodies, whose items are at most checked (bool) or copied."""
 LONG_HEADER: Final = 1 << 13
-"""The same limit for the headers of binary bodies."""
+"""Limit for the headers of binary bodies."""
 LONG_LOOKUP: Final = 1 << 14
-"""The same limit for JSON bodies of lookups, most of which become Python objects."""
+"""Limit for JSON bodies of lookups, most of whose bytes become Python objects."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codec:
     """A format of requests and answers, for every family of requests.
 
-    `read` makes a call of a body, its query, the signature of the request and the limits; it charges memory before it
-    allocates. `write` makes the body of an answer whose dtypes are among `dtypes`. A body longer than `short_body`
-    bytes for which `is_long_body` is true is not read on the event loop, and an answer for which `is_long_answer` is
-    true is not written there. A `binary` answer is the raw items; its header fields say what JSON says beside the
-    output. `check_writable` raises unsupported_dtype, at a pointer, for a type that `dtypes` lacks. `compiled` says
-    that compiled code, which must be ready, reads the format.
+    `read` builds a call from a body, its query, the request's signature and the limits; it charges memory before it
+    allocates. `write` writes the body of an answer whose dtypes are among `dtypes`. A body is read in a thread if it
+    has more than `short_body` bytes and `is_long_body` is true; an answer is written in a thread if `is_long_answer` is
+    true. The body of a `binary` answer contains only tensors, and header fields contain the other members of a JSON
+    answer. `check_writable` raises unsupported_dtype, at a pointer, for a type that `dtypes` lacks. `compiled` is True
+    if the reader needs the compiled code to be ready.
     """
 
     media_type: bytes
@@ -86,7 +87,7 @@ _SAFETENSORS: Final = Codec(
     compiled=False,
     read=safetensors_request.read_request,
     write=safetensors_answer.write_answer,
-    short_body=LONG_HEADER,  # a header is no longer than its body
+    short_body=LONG_HEADER,  # a header is never longer than its body
     is_long_body=lambda body: len(body) > LONG_BINARY or safetensors_request.header_size(body) > LONG_HEADER,
     is_long_answer=lambda answer: False,
     check_writable=safetensors_answer.check_writable,
@@ -96,7 +97,7 @@ _OF_LOOKUPS: Final[Formats] = {JSON: replace(_JSON, short_body=LONG_LOOKUP), SAF
 
 
 def formats_of(signature: Signature) -> Formats:
-    """The formats of a family of requests."""
+    """Return the formats of a family of requests."""
     return _OF_LOOKUPS if signature.kind == "lookup" else FORMATS
 
 
@@ -104,9 +105,9 @@ def formats_of(signature: Signature) -> Formats:
 class TensorCodec:
     """A format of whole tensors.
 
-    `read_start` parses the start of an upload, and its query; it returns None if it needs more bytes. `write_head`
-    makes the bytes before the items of a download, from dtype, shape and the items' size. `is_meant` recognizes an
-    upload without a media type by its first bytes. `in_query` says that dtype and shape are in the query.
+    `read_start` parses the start of an upload and its query; it returns None if it needs more bytes. `write_head`
+    writes the bytes before the items of a download, from the dtype, the shape and the size of the items. `is_meant`
+    recognizes an upload without a media type by its first bytes. `in_query`: dtype and shape are in the query.
     """
 
     media_type: str
@@ -153,11 +154,11 @@ RAW: Final = TensorCodec(
 )
 TENSORS: Final[Mapping[str, TensorCodec]] = {row.media_type: row for row in (NPY, SAFETENSORS_FILE, RAW)}
 MEDIA_TYPES: Final = f"{', '.join(list(TENSORS)[:-1])} and {list(TENSORS)[-1]}"
-"""The formats of whole tensors, for a sentence."""
+"""The formats of whole tensors, for error messages."""
 
 
 _DAMAGED: Final = re.compile(rb"[^{]{0,3}NUMPY|[^{]{1,7}\{\"", re.DOTALL)
-"""The error for the start of an npy or safetensors file that lacks bytes or was sent as text, as curl's '-d' does."""
+"""Matches the start of an npy or safetensors file that lost bytes or was sent as text, for example by curl's '-d'."""
 WHOLE_FILE_HINT: Final = (
     "Send the bytes of the file as they are, as 'curl -T FILE' and '--data-binary @FILE' do: '-d' and text mode leave "
     "bytes out."
@@ -172,15 +173,15 @@ def start_of(
     whole: bool,
     memory: Memory = UNCOUNTED,
 ) -> Start | None:
-    """Parse the first bytes of an upload, None if more are needed; `whole` says that there are no more.
+    """Parse the first bytes of an upload. Returns None if more bytes are needed; `whole` means that there are no more.
 
-    `codec` is that of its media type, None if that does not name a format: then npy or safetensors, by their magic. An
-    octet-stream without dtype and shape that begins with npy's magic is npy. `fields` is the query; `memory` is charged
-    with what reading a header takes. Raises malformed_request, limit_exceeded, unsupported_media_type,
-    unsupported_dtype, invalid_field, element_count_mismatch, and what charging raises.
+    `codec` is the format of the media type. If it is None, npy and safetensors are recognized by their first bytes. An
+    octet-stream without dtype and shape that begins with npy's magic is read as npy. `fields` is the query. `memory` is
+    charged for reading a header. Raises malformed_request, limit_exceeded, unsupported_media_type, unsupported_dtype,
+    invalid_field, element_count_mismatch, and any error of charging.
     """
     if codec is RAW and "dtype" not in fields and "shape" not in fields:
-        # Browsers and curl send a file as octet-stream by default.
+        # Browsers and curl send files as octet-stream by default.
         if len(head) < len(npy.MAGIC) and not whole:
             return None
         if NPY.is_meant(head):

@@ -1,4 +1,4 @@
-"""The query of a request: the fields that a JSON request has in its body, for binary bodies; and `explain` for both."""
+"""Reads a request's query: for a binary body, the fields that a JSON request has in its body; for both, `explain`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AT_EXPLAIN: Final = f"/query/{_EXPLAIN}"
 
 
 def read_query(query: bytes, row: Signature) -> bool:
-    """Whether the query of a JSON request asks for an explanation, the only field that it may have.
+    """Read `explain`, the only field that the query of a JSON request may have. Returns True if it is true.
 
     Raises invalid_field; for a scatter into a resident tensor, at any field.
     """
@@ -32,7 +32,7 @@ def read_query(query: bytes, row: Signature) -> bool:
 
 
 def refuse_query(query: bytes, row: Signature) -> None:
-    """Raise invalid_field at the first field of the query of a scatter into a resident tensor in JSON."""
+    """Raise invalid_field at the first query field of a JSON scatter into a resident tensor, which may have none."""
     body = FAMILIES[row.kind].model(row)
     for name, _ in query_fields(query):
         if name == _EXPLAIN:
@@ -47,11 +47,10 @@ def refuse_query(query: bytes, row: Signature) -> None:
 
 
 def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -> bool:
-    """Whether a query asks for an explanation, the only field allowed beside a body with fields.
+    """Read `explain`, the only query field that is allowed if the body contains the other fields.
 
-    `body` has the fields of the body, and `where` describes their place.
-
-    Raises invalid_field at the first other field, if `explain` is repeated, and for a value other than true and false.
+    `body` is the model of the body's fields, and `where` describes their place. Raises invalid_field for any other
+    field, a repeated `explain`, and a value other than true and false.
     """
     explain: bool | None = None
     for name, value in query_fields(query):
@@ -64,7 +63,7 @@ def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -
 
 
 def read_document(query: bytes, model: type[BaseModel]) -> tuple[dict[str, Any], str]:
-    """The fields of a query by name, parsed, and the text of `explain`.
+    """Parse the fields of a query. Returns them by name, and the text of `explain`.
 
     Raises invalid_field for an unknown or repeated field.
     """
@@ -77,7 +76,7 @@ def read_document(query: bytes, model: type[BaseModel]) -> tuple[dict[str, Any],
 
 
 def explains(text: str) -> bool:
-    """Tell whether `explain` is true. Raises invalid_field for a text that is neither true nor false."""
+    """Parse the text of `explain`. Raises invalid_field for a text that is neither true nor false."""
     allowed = "true", "false"
     if text not in allowed:
         hint = allowed_hint(_EXPLAIN, text, allowed, _AT_EXPLAIN)

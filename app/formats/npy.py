@@ -24,23 +24,23 @@ from app.tensors.keys_spec import KeysSpec
 
 MAGIC: Final = b"\x93NUMPY"
 MAX_HEADER: Final = 1 << 16
-"""Most bytes of a header: NumPy writes about 128, and refuses to read more than 10,000."""
+"""Maximum size in bytes of a header: NumPy writes about 128, and refuses to read more than 10,000."""
 _MAX_LITERAL_CHARACTERS: Final = 1 << 10
-"""Most characters of a header not in NumPy's own form: Python takes about a microsecond per character."""
+"""Maximum number of characters of a header not in NumPy's own form; Python takes about 1 us per character."""
 _NUMPY_HEADER: Final = re.compile(
     r"{'descr': '([^'\\]*+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*+)\),? ?}"
 )
 _SIZES: Final = re.compile(r"(?:[0-9]{1,40}, ?)+(?:[0-9]{1,40})?")
 _MAX_DIMENSIONS: Final = 64
-"""Most dimensions in NumPy 2. A shape with more is refused by its rank; its sizes are not read."""
+"""Maximum number of dimensions in NumPy 2. A shape with more is refused by its rank, and its sizes are not read."""
 _TEXT_OR_LONG: Final = re.compile(r"""('[^'\\\n]*+'|"[^"\\\n]*+")|(?<=[0-9]) *+L\b""")
-"""A text, which is kept, or the L that Python 2 writes after a long integer, which is dropped."""
+"""Matches a string, which is kept, or the L that Python 2 writes after a long integer, which is dropped."""
 _DESCR: Final = re.compile(r"[<>=|]?[b-zA-Z?][a-z0-9_]{0,15}")
-"""A type that NumPy may parse: one type, no record, and not the deprecated 'a'."""
+"""A type that NumPy may parse: a single type, without records and the deprecated 'a'."""
 _BY_CODE: Final = {row.npy: row for row in DTYPES.values() if row.npy is not None}
 _NAMES: Final = tuple(row.name for row in _BY_CODE.values())
 _NARROW: Final = re.compile(r"(?:float[468]|u?int[124])(?:_\w{1,16})?")
-"""The names of ml_dtypes' types of 8 bits and less."""
+"""Names of ml_dtypes' types of at most 8 bits."""
 UNSOUND_HINT: Final = (
     "Write the file with numpy.save, and send all of its bytes, as 'curl -T FILE' and '--data-binary @FILE' do: '-d' "
     "leaves out line ends."
@@ -50,10 +50,10 @@ _ALIGNMENT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The description of an upload; its items begin `offset` bytes from its start.
+    """The description of an upload. Its items begin at byte `offset`.
 
-    `swap` says that items are big endian, `fortran` that they are in column-major order. `keys` come before the items
-    if rows have keys; `only_keys` says that the upload has nothing else.
+    `swap` is True if items are big endian, `fortran` if they are in column-major order. `keys` describes the keys
+    before the items, if rows have keys; `only_keys` is True if the upload contains nothing else.
     """
 
     dtype: DType
@@ -67,7 +67,7 @@ class Start:
 
 
 def read_start(head: bytes | bytearray) -> Start | None:
-    """Parse the start of an npy file, None if more bytes are needed.
+    """Parse the start of an npy file. Returns None if more bytes are needed.
 
     Raises malformed_request, limit_exceeded for a header over `MAX_HEADER`, and unsupported_dtype.
     """
@@ -122,7 +122,7 @@ def _members(raw: bytes, version: int) -> dict[str, Any]:
 
 
 def _dtype(descr: Any) -> tuple[DType, bool]:
-    """The element type, and whether its bytes must be swapped."""
+    """Return the element type, and whether its bytes must be swapped."""
     if isinstance(descr, str) and _DESCR.fullmatch(descr):
         try:
             code = np.dtype(descr).str
@@ -169,7 +169,7 @@ def check_writable(dtype: DType) -> None:
 
 
 def write_header(dtype: DType, shape: tuple[int, ...]) -> bytes:
-    """The bytes before the items of a little-endian, row-major array, padded to 64 bytes."""
+    """Return the bytes before the items of a little-endian, row-major array, padded to 64 bytes."""
     text = f"{{'descr': '{dtype.numpy.str}', 'fortran_order': False, 'shape': {shape}, }}"
     version, begin = (1, 10) if len(text) < 60_000 else (2, 12)
     length = begin + len(text) + 1

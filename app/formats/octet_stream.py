@@ -10,7 +10,7 @@ from app.tensors.near_dtype import hint_for_dtype
 
 
 def read_start(fields: dict[str, str]) -> Start:
-    """Dtype and shape from the query. Raises invalid_field and unsupported_dtype."""
+    """Read dtype and shape from the query. Raises invalid_field and unsupported_dtype."""
     for name in ("dtype", "shape"):
         if name not in fields:
             raise invalid_field(

@@ -63,7 +63,7 @@ class Span(NamedTuple):
     depth: int
 
     def commas(self) -> int:
-        """Count the commas of the span: at least the number of elements minus one. Allocates no array of this length."""
+        """Count the commas of the span, at least one less than the elements, without an array of this length."""
         if self.end - self.first <= _SHORT:
             return self.view[self.first : self.end].tobytes().count(b",")
         places = range(self.first, self.end, _STEP)

@@ -1,1 +1,1 @@
-"""The inference protocol over gRPC: protobuf messages to requests, and answers to messages."""
+"""The inference protocol over gRPC: reads requests from protobuf messages, and writes answers as messages."""

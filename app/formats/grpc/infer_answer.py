@@ -1,4 +1,4 @@
-"""Encode an `Answer` as a `ModelInferResponse` of the inference protocol over gRPC.
+"""Encodes an `Answer` as a `ModelInferResponse` of the inference protocol over gRPC.
 
 Items are always in raw_output_contents, as Triton sends them; they are copied once, into the message.
 """
@@ -29,7 +29,7 @@ _ERROR_MESSAGE: Final = b"\x0a"
 _MOST: Final = (1 << 31) - 1
 _REMEMBERED: Final = 1 << 12
 _OUTPUT_BYTES: Final = 256
-"""Most bytes of a lookup's head that is cached, and an estimate of the head's bytes per output."""
+"""Maximum size of a lookup's head that is cached, and an estimate of the head's bytes per output."""
 _Parameter = tuple[str, str | int]
 _Described = tuple[str, str, tuple[int, ...]]
 
@@ -37,9 +37,9 @@ _Described = tuple[str, str, tuple[int, ...]]
 def write_grpc_answer(
     answer: Answer, model: Model, asked: AskedInference, memory: Memory, *, stream: bool = False
 ) -> bytes:
-    """The message of an answer; with `stream` a ModelStreamInferResponse. `memory` is charged with it.
+    """Return the message of an answer; with `stream`, a ModelStreamInferResponse. Charges `memory` for it.
 
-    Raises unsupported_dtype, output_too_large, and what charging raises.
+    Raises unsupported_dtype, output_too_large, and any error of charging.
     """
     parameters: list[_Parameter]
     write_head: Callable[..., bytes] = _repeated_head
@@ -62,13 +62,13 @@ def write_grpc_answer(
 
 
 def write_stream_error(message: str, head: bytes) -> bytes:
-    """A ModelStreamInferResponse for a refused request; `head` is the rest of its answer."""
+    """Return a ModelStreamInferResponse for a refused request; `head` is its ModelInferResponse."""
     text = message.encode("utf-8", "replace")
     return b"".join((_ERROR_MESSAGE, varint(len(text)), text, _INFER_RESPONSE, varint(len(head)), head))
 
 
 def error_head(model_name: str, identifier: str, problem: str) -> bytes:
-    """The ModelInferResponse of a refused request of a stream: its id, and its problem body."""
+    """Return the ModelInferResponse for a refused request of a stream, with its id and its problem body."""
     response = ModelInferResponse(model_name=model_name, id=identifier)
     response.parameters["problem"].string_param = problem
     written: bytes = response.SerializeToString()
@@ -78,7 +78,7 @@ def error_head(model_name: str, identifier: str, problem: str) -> bytes:
 def _written_head(
     model_name: str, version: str, parameters: tuple[_Parameter, ...], outputs: tuple[_Described, ...]
 ) -> bytes:
-    """All of a response except its id and items; cached, because answers with the same shapes repeat it."""
+    """Return a response without its id and items. Cached, because answers with the same shapes repeat it."""
     response = ModelInferResponse(model_name=model_name, model_version=version)
     for name, value in parameters:
         if isinstance(value, int):

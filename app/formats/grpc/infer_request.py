@@ -1,8 +1,8 @@
-"""Parse a `ModelInferRequest` of the inference protocol over gRPC into a request.
+"""Parses a `ModelInferRequest` of the inference protocol over gRPC into a request.
 
-protobuf reads names, shapes and parameters. They become the document that the JSON of the same request would be, and
-the same models validate it. Requests repeat except for items and id: a message whose other bytes are known is
-recognized without protobuf.
+protobuf reads names, shapes and parameters. They are converted to the document of the equivalent JSON request, which
+the same models validate. Requests often differ only in items and id, so the other bytes of a message are looked up in
+a cache before protobuf parses them.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from app.requests.schemas.member_types import ABSENT
 from app.tensors.shape_limits import Limits
 
 LONG_REST: Final = 1 << 12
-"""A message with more bytes besides items and id is parsed in a thread, and charged first."""
+"""A message with more bytes, without items and id, is charged first and parsed in a thread."""
 _OBJECT_BYTES: Final = 48
-"""Most bytes of protobuf objects per byte of such a message: an input of two bytes is a message object."""
+"""Maximum bytes of protobuf objects per byte of such a message: an input of two bytes becomes a message object."""
 _INPUT_BYTES: Final = 1 << 10
-"""Bytes of Python objects for an input of a lookup."""
+"""Bytes of Python objects per input of a lookup."""
 _REMEMBERED: Final = LONG_REST
 
 
 class ParsedMessage(NamedTuple):
-    """A message parsed by protobuf; `split` has the parts cut out before, `message` the rest."""
+    """A parsed message. `split` holds the parts that were cut out first, `message` the rest, parsed by protobuf."""
 
     split: InferMessage
     message: Any
@@ -61,7 +61,7 @@ class ParsedMessage(NamedTuple):
 
 
 def parse(split: InferMessage, memory: Memory) -> ParsedMessage:
-    """Have protobuf read a message. Raises malformed_request, and what charging raises."""
+    """Parse a message with protobuf. Raises malformed_request, and any error of charging."""
     rest = split.rest
     if len(rest) <= _REMEMBERED:
         return ParsedMessage(split, _remembered_message(rest))
@@ -81,7 +81,7 @@ _remembered_message = lru_cache(256)(_message)
 
 
 def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memory: Memory) -> AskedInference:
-    """Make the request of a message. Errors have the same order as over REST."""
+    """Build the request of a message. Errors have the same precedence as over REST."""
     split, message = parsed
     raws, inputs = split.raws, message.inputs
     if raws and len(raws) != len(inputs):
@@ -95,7 +95,7 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
             return _refuse_contents, (one,)
         return packed_items(one, raws[one.number], memory)
 
-    # If there are more inputs than the model has, the first unknown or repeated one is refused; outputs likewise.
+    # With more inputs than the model has, one of these is unknown or repeated, and refused; the same holds for outputs.
     most_inputs, most_outputs = len(model.inputs) + 1, 3
     if model.is_lookup:
         most_inputs, most_outputs = len(inputs), limits.features + 1
@@ -125,7 +125,7 @@ def _refuse_contents(one: Input) -> NoReturn:
 
 
 def _document(message: Any, inputs: int, outputs: int) -> dict[str, Any]:
-    """The JSON document of the request, without items, with at most this many inputs and outputs."""
+    """Return the request as a JSON document without items, with at most this many inputs and outputs."""
     described = [
         {
             "name": one.name,
@@ -140,7 +140,7 @@ def _document(message: Any, inputs: int, outputs: int) -> dict[str, Any]:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters in their JSON form; one without a value is null."""
+    """Convert parameters to their JSON form; a parameter without a value becomes null."""
     found: dict[str, Any] = {}
     for name, parameter in given.items():
         choice = parameter.WhichOneof("parameter_choice")

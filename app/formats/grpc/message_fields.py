@@ -1,7 +1,7 @@
-"""The fields of a protobuf message (protobuf.dev, "Encoding"), as far as this service parses them itself.
+"""Parses the fields of a protobuf message (protobuf.dev, "Encoding") that protobuf's classes should not parse.
 
-protobuf's classes copy a message's bytes twice and hold the interpreter's lock meanwhile. So the items in
-`raw_input_contents` are first cut out as views, and the id as well, so that the rest is the same from call to call.
+protobuf's classes copy a message's bytes twice and hold the interpreter's lock while they do so. So the items in
+`raw_input_contents` are first cut out as views. The id is cut out, too, so that the rest is the same from call to call.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _ID, _INPUT, _RAW = (number << 3 | _BYTES for number in (3, 5, 7))
 """Tags of the fields `id`, `inputs` and `raw_input_contents` of a ModelInferRequest."""
 _LONGEST_VARINT: Final = 10
 MAX_REST_BYTES: Final = 1 << 20
-"""Most bytes of a message besides `raw_input_contents`: protobuf takes 10 to 20 ms for a megabyte of tiny fields and
-blocks everything else meanwhile (measured 2026-11, 2 cores of an AMD EPYC).
+"""Maximum size of a message without `raw_input_contents`: protobuf takes 10 to 20 ms for a megabyte of tiny fields,
+during which nothing else runs (measured 2026-11, 2 cores of an AMD EPYC).
 """
 
 
 _MOST_OTHERS: Final = 1 << 10
-"""Most fields besides inputs, raw items, and an output for each feature; each name or parameter is one."""
+"""Maximum number of fields other than inputs, raw items, and one output per feature; each name or parameter is one."""
 
 
 class InferMessage(NamedTuple):
-    """A `ModelInferRequest` in three parts: the id, the items of raw inputs, and `rest`, a message without both."""
+    """A `ModelInferRequest` in three parts: the id, the items of raw inputs, and `rest`, the message without them."""
 
     identifier: str
     raws: Sequence[memoryview]
@@ -39,7 +39,7 @@ class InferMessage(NamedTuple):
 def split(message: bytes, features: int, most_fields: int | None = None) -> InferMessage | None:
     """Cut the raw items and the id out of a message. Returns None if it has more than `most_fields` fields.
 
-    `features` is the most features of a lookup. Raises malformed_request and limit_exceeded.
+    `features` is the maximum number of features of a lookup. Raises malformed_request and limit_exceeded.
     """
     most = len(ARRAYS) * features
     whole, size = memoryview(message), len(message)
@@ -96,8 +96,9 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
 
 
 def read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """Read the varint at byte `at` of a message: its value, and its end. Raises malformed_request, and IndexError if it
-    does not end.
+    """Read the varint at byte `at` of a message. Returns its value and its end.
+
+    Raises malformed_request, and IndexError if the message ends within it.
     """
     number = 0
     for place in range(_LONGEST_VARINT):
@@ -109,7 +110,7 @@ def read_varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def varint(number: int) -> bytes:
-    """Encode `number` as a varint, 7 bits a byte."""
+    """Encode `number` as a varint, with 7 bits per byte."""
     written = bytearray()
     while number >= 0x80:
         written.append(number & 0x7F | 0x80)
@@ -119,7 +120,7 @@ def varint(number: int) -> bytes:
 
 
 def malformed(detail: str) -> GatherError:
-    """The error for bytes that are not a valid message."""
+    """Return the error for bytes that are not a valid message."""
     return GatherError(
         "malformed_request", detail, hint="Send a ModelInferRequest of the inference protocol, as its clients write it."
     )

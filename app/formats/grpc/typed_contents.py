@@ -1,4 +1,4 @@
-"""Items of an input in `InferTensorContents`: protobuf's repeated fields to packed items."""
+"""Reads the items of an input from `InferTensorContents`: converts protobuf's repeated fields to packed items."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ FIELD_OF: Final = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-"""The field for the items of each datatype."""
+"""The field that holds the items of each datatype."""
 _WIDE: Final = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}
-"""The type of a field's items, for fields that serve several datatypes."""
+"""The type of a field's items, for fields that hold several datatypes."""
 _PORTION: Final = 1 << 14
-"""Items read at a time: about a millisecond, during which nothing else runs."""
+"""Number of items to read at a time, in about a millisecond, during which nothing else runs."""
 _ITEM_BYTES: Final = 24
-"""Bytes per item while it is read: the item twice, and an object."""
+"""Bytes of memory per item while it is read: two copies and an object."""
 
 
 def typed_items(one: Input, contents: Any, memory: Memory) -> ReadArray:
-    """Reads the items of an input from the field of its contents that its datatype requires."""
+    """Return the reader of an input's items, which are in the field that its datatype requires."""
     field = FIELD_OF.get(one.datatype, "")
     shape = one.shape or ()
 
@@ -65,7 +65,7 @@ def typed_items(one: Input, contents: Any, memory: Memory) -> ReadArray:
 
 
 def _pack(one: Input, field: str, contents: Any, memory: Memory) -> Buffer:
-    """The items as packed bytes. Raises value_not_representable, and what charging raises."""
+    """Convert the items to packed bytes. Raises value_not_representable, and any error of charging."""
     values = getattr(contents, field)
     if len(values) > _PORTION:
         memory.charge(_ITEM_BYTES * len(values) + contents.ByteSize())

@@ -1,8 +1,8 @@
-"""A JSON body to a call: of an operator, a gradient, a lookup or a scatter into a resident tensor.
+"""Reads a JSON body into the call of an operator, a gradient, a lookup or a scatter into a resident tensor.
 
-The arrays are found and cut out (`find_arrays`), a JSON library reads the rest, and the items are read straight into
-arrays once everything else is valid. Before any error is returned, the body is checked against the whole grammar: a
-body that is not JSON is always refused as malformed_request.
+The arrays are found and cut out (`find_arrays`), a JSON library reads the rest, and the items are read directly into
+arrays once everything else is valid. Before any error is returned, the body is checked against the whole grammar, so
+that invalid JSON is always refused as malformed_request.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
 
 _LEAST_ARRAY: Final = 10
-"""Bytes of the shortest member that holds an array."""
+"""Size in bytes of the shortest member that holds an array."""
 _ITEMS: Final = "the values of the tensors"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _SHAPE: Final = re.compile(rb'("shape": ?\[)(?:%b(?:, ?%b)*+)?(?=\])' % (_SIZE, _SIZE))
-"""A shape as most JSON is written; the group is the text before its sizes."""
+"""A shape in the usual notation; the group is the text before its sizes."""
 
 
 def read_request(
     body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
-    """The call of a body and the query of its URL, and how to encode its answer.
+    """Read a body and the query of its URL. Returns the call, and the encoding of its answer.
 
-    Errors have this order: malformed_request; invalid_field; unsupported_dtype, for a name that is not a type;
-    element_count_mismatch; value_not_representable; the last three in the order of the arrays. `memory` is charged with
-    what reading takes. Raises GatherError.
+    Errors have this precedence: malformed_request; invalid_field; unsupported_dtype (for an unknown type name);
+    element_count_mismatch; value_not_representable; each of the last three in the order of the arrays. Charges `memory`
+    for reading. Raises GatherError.
     """
     try:
         call, encoding = _read(body, row, limits, memory)
     except GatherError as refusal:
-        # Invalid JSON comes first; every other fault comes after a field that is not allowed.
+        # Invalid JSON takes precedence, then a query field that is not allowed, then every other fault.
         if not isinstance(refusal, FramingFault):
             if refusal.code not in REFUSED_UNREAD:
                 check_framing(body, memory)
@@ -95,7 +95,7 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
         arrays: dict[str, ReadArray] = {}
         for name, one in known.ready:
             reader = one.reader
-            if reader is not None and (place := places[one.values])[2] > 0:  # a list, as most are
+            if reader is not None and (place := places[one.values])[2] > 0:  # a list, the common case
                 arrays[name] = reader.read, (view, *place, memory)
             else:
                 arrays[name] = _given(body, view, places, memory, name, one, reader)
@@ -113,7 +113,7 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
 
 
 def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
-    """The arrays of a lookup, and the most bytes of the rest."""
+    """Find the arrays of a lookup. Returns them, and the maximum size of the rest."""
     most = min(2 * len(ARRAYS) * limits.features, len(view) // _LEAST_ARRAY + 1)
     memory.charge(PLACE_BYTES * most)
     found = find_arrays(view, FEATURE_DEPTH, most)
@@ -123,18 +123,18 @@ def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> t
 
 
 def _without_sizes(text: bytes) -> bytes:
-    """An envelope without the sizes in its shapes, marked as such."""
+    """Return an envelope without the sizes in its shapes, marked by a leading NUL."""
     return b"\0" + b"".join(_SHAPE.split(text))
 
 
 def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
-    """The cached result of an equal envelope with other sizes in its shapes."""
+    """Adapt the cached result of an envelope that differs only in the sizes of its shapes. Returns None without one."""
     known = envelopes.get((row, _without_sizes(text))) if len(text) <= LONGEST else None
     if known is None:
         return None
     try:
         now = _described(orjson.loads(text))
-    except orjson.JSONDecodeError:  # a number beyond binary64 or a lone surrogate, which are read exactly
+    except orjson.JSONDecodeError:  # a number beyond binary64 or a lone surrogate, which need the exact parser
         return None
     known = replace(known, ready=[(name, one.of_shape(name, _shape(now[name]))) for name, one in known.ready])
     envelopes.keep(row, text, known)
@@ -159,7 +159,7 @@ def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> N
 
 
 def _described(document: Any) -> Mapping[str, Any]:
-    """The objects that describe arrays, by the arrays' names."""
+    """Return the objects that describe arrays, by the arrays' names."""
     if "features" not in document:
         found: Mapping[str, Any] = document
         return found
@@ -173,7 +173,7 @@ def _described(document: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Described:
-    """The description of an array in a known envelope; `reader` reads its values."""
+    """The description of an array in a cached envelope; `reader` reads its values."""
 
     dtype: str
     shape: Any
@@ -182,7 +182,7 @@ class _Described:
     reader: Values | None = None
 
     def of_shape(self, name: str, shape: Any) -> _Described:
-        """The description of the array `name` with this shape."""
+        """Return the description of the array `name` with this shape."""
         dtype = DTYPES.get(self.dtype)
         reader = None if dtype is None or self.values is ABSENT else values_of(name, dtype, shape)
         return _Described(self.dtype, shape, self.values, self.base64, reader)
@@ -197,18 +197,17 @@ def _given(
     described: Any,
     reader: Values | None = None,
 ) -> ReadArray:
-    """Make the array of a validated description that was cut out of a body.
+    """Return the reader of an array that was cut out of a body, from its validated description.
 
-    `reader` reads its values if the envelope was known. Raises invalid_field for rules beyond the model: either values
-    or base64 is given, base64 needs a shape, and the text that was cut out is a list or one value, or a string of
-    base64.
+    `reader` is given if the envelope was cached. Raises invalid_field for rules beyond the model: exactly one of values
+    and base64 is given, base64 needs a shape, values are a list or a single value, and base64 is a string.
     """
     values, base64 = described.values, described.base64
     if values is not ABSENT:
         if base64 is not ABSENT:
             raise invalid_field(f"/{name}", f"{name} has both values and base64", f"Leave out 'base64' of {name}.")
         first, end, depth = places[values]
-        if depth <= 0:  # no list
+        if depth <= 0:  # not a list
             depth = 0
             if body[first] in b"n{":
                 raise invalid_field(
@@ -244,7 +243,7 @@ def _given(
 
 
 def _refuse_dtype(name: str, dtype: str) -> NoReturn:
-    """Refuse a tensor whose dtype is not a type."""
+    """Refuse a tensor with an unknown dtype."""
     shown = str(lossless_json.shown(dtype))
     raise GatherError(
         "unsupported_dtype",

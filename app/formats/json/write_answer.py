@@ -1,4 +1,4 @@
-"""The JSON of an answer: of an operator, a gradient or a lookup."""
+"""Writes the answer of an operator, a gradient or a lookup as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.tensors.lookup_call import found_name
 
 
 def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED) -> list[Buffer]:
-    """The body of `answer` in pieces; `memory` is charged with it. Raises what charging raises."""
+    """Return the body of `answer` in pieces. Charges `memory`; may raise any error of charging."""
     if answer.tables:
         return _lookup(answer, encoding, memory)
     if OUTPUT not in answer.outputs:
@@ -33,13 +33,13 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED)
 
 
 def _found(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
-    """The member `found`, if the request asked for it."""
+    """Return the member `found`, if the request asked for it."""
     found = answer.outputs.get(FOUND)
     return [] if found is None else [b',"%b":' % FOUND.encode(), *tensor_text(found, encoding, memory)]
 
 
 def is_long_answer(answer: Answer) -> bool:
-    """Whether writing it takes too long for the event loop."""
+    """Return True if writing the answer takes too long for the event loop."""
     for output in answer.outputs.values():  # noqa: SIM110  (any() takes longer than all else here)
         if is_long(output):
             return True
@@ -56,7 +56,7 @@ def _around(
     etag: str | None,
     version: int | None,
 ) -> tuple[bytes, bytes]:
-    """The text before and after the items, which is the same for all answers of one shape."""
+    """Return the text before and after the items. Cached, because answers with the same shape repeat it."""
     head = f'{{"output":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],"{encoding}":'
     tail = f'}},"dialect":"{dialect}","device":"{device}"'
     if etag is not None:
@@ -89,7 +89,7 @@ def _lookup(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
 
 
 def _features_with_found(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
-    """The members beside the outputs of an answer, and `found` of the features that ask for it."""
+    """Return the members of an answer other than the outputs, with `found` for the features that ask for it."""
     pieces: list[Buffer] = []
     for number, feature in enumerate(_features(answer)):
         pieces += [b"," if number else b'"features":[', orjson.dumps(feature)[:-1]]
@@ -102,7 +102,7 @@ def _features_with_found(answer: Answer, encoding: Encoding, memory: Memory) -> 
 
 
 def answer_fields(answer: Answer) -> bytes:
-    """The members beside the outputs of a lookup's answer, a JSON object."""
+    """Return the members of a lookup's answer other than the outputs, as a JSON object."""
     return orjson.dumps({"features": _features(answer), **answer.counts})
 
 

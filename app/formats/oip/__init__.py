@@ -1,1 +1,1 @@
-"""The Open Inference Protocol over REST: infer requests in JSON and in binary to requests, and answers to both."""
+"""The Open Inference Protocol over REST: reads infer requests and writes answers, in JSON and in binary."""

@@ -1,4 +1,4 @@
-"""Answers of the Open Inference Protocol to infer requests over REST: outputs as JSON, or as bytes after it."""
+"""Writes answers to infer requests of the Open Inference Protocol over REST: outputs as JSON, or as bytes after it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def check_lookup_writable(answer: Answer) -> None:
 
 
 def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
-    """Whether writing it takes too long for the event loop: texts do, and strings, whose frames are copied; other items
-    are not copied.
+    """Return True if writing the answer takes too long for the event loop.
+
+    This applies to JSON text, and to strings, whose frames are copied; other items are not copied.
     """
     binary = asked.all_binary
     for output in answer.outputs.values():  # noqa: SIM110  (any() takes longer than all else here)
@@ -54,9 +55,9 @@ def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
 def write_answer(
     answer: Answer, model: Model, asked: AskedInference, memory: Memory = UNCOUNTED
 ) -> tuple[list[Buffer], int | None]:
-    """The body of the answer in pieces, and the size of its JSON if binary items follow.
+    """Return the body of the answer in pieces, and the size of its JSON if binary items follow (else None).
 
-    `memory` is charged with what is made. Raises unsupported_dtype, and what charging raises.
+    Charges `memory` for what it allocates. Raises unsupported_dtype, and any error of charging.
     """
     if model.is_lookup or FOUND in answer.outputs:
         return _write_outputs(answer, model, asked, memory)
@@ -85,7 +86,7 @@ def _head(
     shape: tuple[int, ...],
     size: int | None,
 ) -> bytes:
-    """The text before the items, except the id; all of the JSON if `size` bytes of items follow it."""
+    """Return the text before the items, without the id; this is the whole JSON if `size` bytes of items follow it."""
     counted = "" if replaced is None else f',"replaced":{replaced}'
     if missing is not None:
         counted += f',"missing":{missing}'
@@ -101,7 +102,7 @@ def _head(
 def _write_outputs(
     answer: Answer, model: Model, asked: AskedInference, memory: Memory
 ) -> tuple[list[Buffer], int | None]:
-    """The text before the items of an answer with several outputs, as of a lookup or with `found`."""
+    """Return the pieces of an answer with several outputs (a lookup, or `found`), and the size of its JSON or None."""
     facts: dict[str, Any]
     if model.is_lookup:
         check_lookup_writable(answer)

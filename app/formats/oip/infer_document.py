@@ -1,9 +1,9 @@
-"""An infer request of the inference protocol, in any form, to its call.
+"""Validates an infer request of the inference protocol, in any form, and builds its call.
 
-Every form makes the same document: the JSON of the request, with a number in place of each array of items. It is
-validated here; the model of the operator's JSON requests validates its parameters. Unknown members and parameters are
-ignored, as the protocol requires. A parameter that belongs to another model is an error, because ignoring it would
-change the answer.
+Every form is first converted to the same document: the JSON of the request, with a number instead of each array of
+items. The document is validated here, and its parameters by the model of the operator's JSON requests. Unknown members
+and parameters are ignored, as the protocol requires. A parameter that belongs to another model is an error, because
+ignoring it would change the answer.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ _PARAMETERS: Final = Origin("/parameters", "/parameters/tensor")
 _RESIDENT_PARAMETERS: Final = Origin("/parameters", "")
 _LOOKUP: Final = f"/parameters/{LOOKUP}"
 _TEXTS: Final = ("fill_value", "missing_row")
-"""Parameters whose value is JSON text."""
+"""Parameters whose values may be JSON text."""
 
 
 @lru_cache(1 << 12)
 def _route(signature: Signature, reference: str) -> object:
-    """The key of a model in the cache of envelopes; comparing it is faster than comparing signatures."""
+    """Return the key of a model in the envelope cache. Comparing keys is faster than comparing signatures."""
     del signature, reference
     return object()
 
 
 class Model:
-    """A model as its requests see it: an operator, an operator on the resident tensor `reference`, or `lookup`.
+    """The request format of a model: an operator, an operator on the resident tensor `reference`, or `lookup`.
 
-    `inputs` are the names of its inputs, `foreign` the parameters that only other models have, `request` and `input`
-    the pydantic models of its requests and of an input. `route` is its key in the cache of envelopes. The model
-    `lookup` has the inputs `0.indices`, `0.offsets`, `1.indices` and so on; the rest of a lookup is the JSON text of
-    its parameter `lookup`.
+    `inputs` are the names of its inputs, `own` its parameters, `foreign` the parameters that only other models have.
+    `request` and `input` are the pydantic models of its requests and of an input. `route` is its key in the envelope
+    cache. The model `lookup` has the inputs `0.indices`, `0.offsets`, `1.indices` and so on; the rest of a lookup is
+    the JSON text in its parameter `lookup`.
 
-    `keyed` is the model on the same tensor for requests with keys in place of indices: a gather of rows.
+    `keyed` is the model of the same tensor for requests with keys instead of indices, which gather rows.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class Model:
         self.input: type[InferInput] = InferInput if resident else OperatorInput
 
     def of_inputs(self, given: Sequence[Any]) -> Model:
-        """The model for a request with these inputs: `keyed` if it has keys."""
+        """Return the model for a request with these inputs: `keyed` if it has keys, else this model."""
         has_keys = self.keyed is not None and any(type(one) is dict and one.get("name") == KEYS for one in given)
         return self.keyed if has_keys and self.keyed is not None else self
 
@@ -112,9 +112,10 @@ LOOKUP_MODEL: Final = Model(LOOKUP, LOOKUP_SIGNATURE)
 
 @dataclass(slots=True, eq=False)
 class Input:
-    """Input `number` of a request: `size` bytes after the JSON, or array `data` of the JSON; over gRPC neither.
+    """Input `number` of a request.
 
-    `dtype` is None if `datatype` is unknown, `shape` if the lists of `data` determine it.
+    Its items are either `size` bytes after the JSON, or array number `data` in the JSON; over gRPC, both are None.
+    `dtype` is None if `datatype` is unknown; `shape` is None if the lists in `data` determine it.
     """
 
     number: int
@@ -127,17 +128,17 @@ class Input:
 
     @property
     def pointer(self) -> str:
-        """Pointer to the input."""
+        """The JSON pointer of the input."""
         return f"/inputs/{self.number}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferDocument:
-    """A validated request without its items: the inputs in order, the requested outputs with their encoding (None for
-    all), and the caller's timeout in seconds.
+    """A validated request without its items.
 
-    `validated` is the result of the operator's, or the lookup's, model; `names` maps the names of its arrays to those
-    of the inputs.
+    `validated` is the result of the operator's or the lookup's model; `names` maps its arrays to inputs by name.
+    `outputs` maps the requested outputs to whether they are binary (None for all outputs), and `binary` is the default.
+    `timeout` is the caller's timeout in seconds.
     """
 
     inputs: tuple[Input, ...]
@@ -153,7 +154,7 @@ class InferDocument:
 class AskedInference:
     """An infer request; `outputs` and `timeout` are those of `InferDocument`.
 
-    `binary` says whether outputs are binary if the request names none: an operator's output, or those of a lookup.
+    `binary` tells whether the outputs are binary if the request does not name them.
     """
 
     call: Any
@@ -164,12 +165,12 @@ class AskedInference:
 
     @property
     def all_binary(self) -> bool:
-        """Whether all outputs are to be binary."""
+        """True if all outputs are binary."""
         return self.binary and all((self.outputs or {}).values())
 
 
 Arrays = dict[str, ReadArray]
-"""The items of the inputs, by name."""
+"""The readers of the inputs' items, by input name."""
 
 
 def read_document(
@@ -181,7 +182,7 @@ def read_document(
 ) -> tuple[InferDocument, Arrays]:
     """Validate a request without its items. Raises invalid_field and not_implemented.
 
-    `items` finds the items of an input, or raises invalid_field if there are none.
+    `items` returns the reader of an input's items, and raises invalid_field if there are none.
     """
     faults: InvalidFields | None = None
     fields: Any = None
@@ -224,7 +225,7 @@ def read_document(
 
 
 def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Limits) -> AskedInference:
-    """Read the items and make the call. Raises what `read_arrays` raises."""
+    """Read the items and make the call. May raise any error of `read_arrays`."""
     tensors = read_arrays({name: arrays[own] for name, own in document.names})
     call = make_call(model.signature, document.validated, tensors, limits)
     outputs, binary = document.outputs, document.binary
@@ -234,8 +235,9 @@ def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Li
 
 
 def raw_document(model: Model) -> Any:
-    """The request of a body without JSON: int64 index tuples of length 1, and a binary answer. Raises malformed_request
-    for a model of several inputs.
+    """Return the document of a body without JSON: int64 index tuples of length 1, and a binary answer.
+
+    Raises malformed_request for a model with several inputs.
     """
     if not model.resident:
         several = f"has {len(model.inputs)}" if model.inputs else "has one for each array"
@@ -251,7 +253,7 @@ def _read_inputs(
     items: Callable[[Input], ReadArray],
     not_needed: Collection[str],
 ) -> tuple[tuple[Input, ...], Arrays]:
-    """The inputs of a request in order, and their items; those `not_needed` may be missing.
+    """Return the inputs of a request in order, and the readers of their items. Inputs in `not_needed` may be missing.
 
     Raises the error of the first invalid input.
     """
@@ -284,7 +286,7 @@ def _read_inputs(
 
 
 def _not_needed(model: Model, parameters: Any) -> set[str]:
-    """The inputs that a request may leave out, and those that a parameter may replace by a resident tensor."""
+    """Return the inputs that a request may leave out, also because its parameters name resident tensors for them."""
     if model.is_lookup:
         return set()
     given = parameters if type(parameters) is dict else {}
@@ -344,7 +346,7 @@ def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collect
 def _validate_lookup(
     text: str, inputs: Sequence[Input], limits: Limits, memory: Memory
 ) -> tuple[Validated, tuple[tuple[str, str], ...]]:
-    """Validate the parameter `lookup` by the JSON model of lookups. Returns also the arrays' names and their inputs."""
+    """Validate the parameter `lookup` by the JSON model of lookups. Also returns pairs of array name and input name."""
     pointers = {one.name: one.pointer for one in inputs}
     found = {one.name: one.name for one in inputs}
     names, validated = validate_lookup(
@@ -354,7 +356,7 @@ def _validate_lookup(
 
 
 def _asked_outputs(fields: InferRequest, names: Sequence[str], binary: bool) -> dict[str, bool] | None:
-    """The requested outputs among `names`, and whether each is binary. Raises invalid_field."""
+    """Return whether each requested output is binary, by name; None if none is requested. Raises invalid_field."""
     if not fields.outputs:
         return None
     known = frozenset(names)
@@ -376,5 +378,5 @@ def _asked_outputs(fields: InferRequest, names: Sequence[str], binary: bool) -> 
 
 
 def malformed(detail: str) -> GatherError:
-    """The error for a body that cannot be read as a request."""
+    """Return the error for a body that cannot be parsed as a request."""
     return GatherError("malformed_request", detail)

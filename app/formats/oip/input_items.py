@@ -1,4 +1,4 @@
-"""The items of an input: in the JSON of an infer request, or packed: after the JSON or in a gRPC message."""
+"""Reads the items of an input from the JSON of an infer request, or packed, after the JSON or in a gRPC message."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _DATATYPES: Final = ", ".join(BY_OIP)
 
 
 def dtype_of(one: Input) -> DType:
-    """The type of an input. Raises unsupported_dtype if the protocol has no such datatype."""
+    """Return the element type of an input. Raises unsupported_dtype for an unknown datatype."""
     if one.dtype is None:
         raise _no_datatype(one)
     return one.dtype
 
 
-@lru_cache(1 << 12)  # a lookup has three inputs for each feature
+@lru_cache(1 << 12)  # a lookup has up to three inputs per feature
 def pointers_of(number: int) -> tuple[str, str, str, str]:
-    """Of an input: its pointer, its items in the JSON, its shape and its datatype."""
+    """Return the JSON pointers of an input, its `data`, its shape and its datatype."""
     at = f"/inputs/{number}"
     return at, f"{at}/data", f"{at}/shape", f"{at}/datatype"
 
 
 def json_items(one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory) -> ReadArray:
-    """Reads the items of an input in bytes [first, end) of the JSON, in this many lists."""
+    """Return the reader of an input's items in bytes [first, end) of the JSON, with `depth` opening brackets."""
 
     return _read_json, (one, view, first, end, depth, memory)
 
 
 def packed_items(one: Input, raw: Buffer, memory: Memory) -> ReadArray:
-    """Reads the items of an input as packed bytes. Raises invalid_field if the input has no shape."""
+    """Return the reader of an input's items in packed bytes. Raises invalid_field if the input has no shape."""
     shape = one.shape
     if shape is None:
         at = f"{one.pointer}/shape"

@@ -1,9 +1,9 @@
-"""The body of an infer request over REST to its call: JSON, and items that follow it.
+"""Reads the body of an infer request over REST, JSON and the items that follow it, into its call.
 
 The JSON describes the inputs. The items of an input are either in its `data` or after the JSON, in the order of the
-inputs, with the size in its parameter `binary_data_size`. Items never become Python objects, and those after the JSON
+inputs, with the size in its parameter `binary_data_size`. Items never become Python objects, and items after the JSON
 are not copied if they are aligned. Before any error is returned, the JSON is checked against the whole grammar. NaN and
-infinities may be bare, as many libraries write them: as items of floats they are numbers, everywhere else null.
+infinities may be unquoted, as many libraries write them: as items of floats they are numbers, everywhere else null.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
 
 _LEAST_DATA: Final = 8
-"""Bytes of the shortest member `data`."""
+"""Size in bytes of the shortest member `data`."""
 _ITEMS: Final = "the items of the inputs"
 _NO_LIST: Final = b"{n"
 _SIZE: Final = rb"(?:0|[1-9][0-9]{0,17})"
@@ -62,11 +62,11 @@ _VARIABLE: Final = re.compile(
     rb'(?:(?<=\[)S(?:N(?:S,SN)*+)?(?=S\])|(?<=:)SN(?=S[,}])|(?<=")[^"\\\x00-\x1f]*+(?="))'
     .replace(b"S", _SPACE).replace(b"N", _SIZE)
 )  # fmt: skip
-"""The parts that differ between a caller's requests: sizes of a shape, a size in bytes, and the id, after their names.
+"""Matches the parts that vary between a caller's requests, after their names: sizes of a shape, sizes in bytes, the id.
 """
 _check_framing: Final = partial(grammar.check_framing, bare=True)
 _REMEMBERED: Final = 1 << 10
-"""Most bytes of a JSON without items that is cached as a whole."""
+"""Maximum size of a JSON text without items that is cached as a whole."""
 
 
 InferBody = tuple[Buffer, int | None]
@@ -74,7 +74,7 @@ InferBody = tuple[Buffer, int | None]
 
 
 def is_long(message: InferBody, model: Model) -> bool:
-    """Whether reading the body takes too long for the event loop."""
+    """Return True if reading the body takes too long for the event loop."""
     body, json_size = message
     long_text = LONG_LOOKUP if model.is_lookup else LONG_JSON
     if json_size is None:
@@ -85,8 +85,8 @@ def is_long(message: InferBody, model: Model) -> bool:
 def read_body(message: InferBody, model: Model, limits: Limits, memory: Memory = UNCOUNTED) -> AskedInference:
     """Read an infer request.
 
-    A size of 0 means that the whole body is the items of a model's only input. Errors have this order:
-    malformed_request; invalid_field and not_implemented; unsupported_dtype; element_count_mismatch;
+    A JSON size of 0 means that the whole body consists of the items of a model's only input. Errors have this
+    precedence: malformed_request; invalid_field and not_implemented; unsupported_dtype; element_count_mismatch;
     value_not_representable; limit_exceeded. `memory` is charged before it is allocated.
     """
     body, json_size = message
@@ -126,7 +126,7 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
     parsed = parse_envelope(envelope, text, _check_framing, memory, most)
     document, arrays = read_document(parsed, model, items.find, limits, memory)
     if items.count != found.arrays or count_members(parsed) != found.members:
-        # A repeated key, or items in an ignored member, which nothing else checks.
+        # There is a repeated key, or an ignored member has items, whose grammar nothing else checks.
         _check_framing(text, memory)
     elif key:
         validated = replace(document.validated, ready=document)
@@ -139,20 +139,20 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
 
 
 def _arrays(document: InferDocument, items: _Items) -> Arrays:
-    """The items of the inputs of a known document."""
+    """Return the readers of the inputs' items for a cached document."""
     found = {one.name: items.find(one) for one in document.inputs}
     items.check_end()
     return found
 
 
 def _is_plain(given: Any) -> bool:
-    """Whether `_renewed` can read the numbers of an input."""
+    """Return True if `_renewed` can read the numbers of an input."""
     size = (given.get("parameters") or {}).get("binary_data_size")
     return has_plain_shape(given) and (size is None or (type(size) is int and size < 1 << 63))
 
 
 def _renewed(known: InferDocument, envelope: bytes) -> InferDocument | None:
-    """A known document with the id, shapes and sizes of another request. None if its id is not Unicode."""
+    """Copy a cached document with another request's id, shapes and sizes. Returns None if the id is not Unicode."""
     try:
         given = orjson.loads(envelope)
     except orjson.JSONDecodeError:
@@ -169,7 +169,7 @@ def _renewed(known: InferDocument, envelope: bytes) -> InferDocument | None:
 
 
 def _find_arrays(text: Buffer, model: Model, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
-    """The arrays in the JSON, and the most bytes of the rest. Raises limit_exceeded."""
+    """Find the arrays in the JSON. Returns them, and the maximum size of the rest. Raises limit_exceeded."""
     if not model.is_lookup:
         found = find_arrays(view_of(text), INPUT_DEPTH, MOST_ARRAYS)
         if found.closed and found.arrays > MOST_ARRAYS:
@@ -186,7 +186,7 @@ def _find_arrays(text: Buffer, model: Model, limits: Limits, memory: Memory) -> 
 
 
 def _read_raw(body: Buffer, model: Model, limits: Limits, memory: Memory) -> AskedInference:
-    """A body without JSON."""
+    """Read a body without JSON."""
     parsed = raw_document(model)
     count, rest = divmod(len(body), 8)
     if rest:
@@ -200,7 +200,7 @@ def _read_raw(body: Buffer, model: Model, limits: Limits, memory: Memory) -> Ask
 
 
 class _Items:
-    """Finds the items of the inputs, in the order of the inputs, in the JSON or after it."""
+    """Finds the items of the inputs, in the JSON or after it. Call `find` for the inputs in order."""
 
     __slots__ = ("_behind", "_memory", "_place", "_places", "_text", "_view", "count")
 
@@ -211,10 +211,10 @@ class _Items:
         self._memory = memory
         self._place = 0
         self._view = view_of(text) if places else None
-        self.count = 0  # of the members `data` that were looked at
+        self.count = 0  # number of members `data` used so far
 
     def find(self, one: Input) -> ReadArray:
-        """The items of an input. Raises invalid_field."""
+        """Return the reader of an input's items. Raises invalid_field."""
         first = end = depth = 0
         if one.data is not None:
             self.count += 1

@@ -1,8 +1,8 @@
-"""Read and write the JSON header of a safetensors body: an object with one member per tensor, and `__metadata__`.
+"""Reads and writes the JSON header of a safetensors body: an object with one member per tensor, and `__metadata__`.
 
-It has the same meaning as in the format's own library: `__metadata__` may be null, members of a tensor other than
-dtype, shape and data_offsets are ignored. Two rules come from the specification and not from the library: the header
-begins with a brace, and keys are not repeated.
+The rules are those of the format's own library: `__metadata__` may be null, and members of a tensor other than dtype,
+shape and data_offsets are ignored. Two further rules come from the specification: the header must begin with a brace,
+and keys must not be repeated.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from app.tensors.little_endian_items import bounded_product, items_text
 from app.tensors.near_dtype import hint_for_dtype, holds_positions
 
 MAX_HEADER: Final = 1 << 20
-"""Most bytes of the JSON header: a usual one of two tensors has a few hundred."""
+"""Maximum size in bytes of the JSON header; a typical header of two tensors has a few hundred."""
 HEADER_BYTES: Final = 48
-"""Most bytes of memory per byte of the header: a name and a text of `__metadata__` may be 8 bytes long."""
+"""Maximum bytes of memory per byte of the header; a member of `__metadata__` may have only 8 bytes."""
 ALIGNMENT: Final = 64
-"""The items of an answer start at a multiple of this many bytes, so that readers can map them."""
+"""Alignment in bytes of the items of an answer, so that readers can map them."""
 _MOST_ENTRY: Final = 1 << 16
-"""Most bytes of the description of one tensor: a usual one has a few dozen."""
+"""Maximum size in bytes of the description of a tensor; a typical one has a few dozen."""
 _MOST_NESTED: Final = 127
-"""Most nested objects and lists, as in the format's own library."""
+"""Maximum nesting depth of objects and lists, as in the format's own library."""
 _TEXT: Final = rb'"(?:[^"\\]++|\\.)*+"'
 _MARK: Final = re.compile(rb"(%b)[ \t\n\r]*+:|%b|[{}\[\]]" % (_TEXT, _TEXT), re.DOTALL)
-"""A key, another text, or a bracket."""
+"""A key, another string, or a bracket."""
 _STEPS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _NARROW: Final = re.compile(r"(?:F[468]|[IU]4)(?:_\w{1,16})?")
-"""Types of 8 bits and less that the format has and this service lacks."""
+"""Types of at most 8 bits that the format has and this service lacks."""
 UNSOUND_HINT: Final = (
     "Write the file with save_file of safetensors, and send all of its bytes, as 'curl -T FILE' and '--data-binary "
     "@FILE' do: '-d' leaves out line ends."
@@ -45,10 +45,10 @@ UNSOUND_HINT: Final = (
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A tensor as the header describes it; `begin` and `end` count from the end of the header.
+    """A tensor in the header; `begin` and `end` are byte offsets from the end of the header.
 
-    `known` is the element type, None if `dtype` is not supported. `pointer` locates the tensor in errors. `fault`
-    describes a wrong number of bytes, "" if it matches the shape.
+    `known` is the element type, or None if `dtype` is not supported. `pointer` locates the tensor in errors. `fault`
+    describes a wrong number of bytes; "" if the number matches the shape.
     """
 
     name: str
@@ -73,9 +73,9 @@ _PLACE: Final = attrgetter("begin", "end")
 
 
 def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[Entry, ...]:
-    """The tensors that a safetensors header describes, in the order of their bytes, which have no gaps.
+    """Parse a safetensors header. Returns the tensors in the order of their bytes, which must not have gaps.
 
-    `__metadata__` must be null or an object of texts, which are added to `metadata` if that is given. Raises
+    `__metadata__` must be null or an object of strings, which are added to `metadata` if that is given. Raises
     malformed_request.
     """
     if header[:1] != b"{":
@@ -103,9 +103,9 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
 
 
 def _members(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and JSON of each member of a JSON object.
+    """Yield name and JSON text of each member of a JSON object.
 
-    Each is read separately, so that other threads run in between.
+    The members are parsed one at a time, so that other threads can run in between.
     """
     depth, keys = 0, []
     for mark in _MARK.finditer(text):
@@ -120,7 +120,7 @@ def _members(text: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _value(of: str, text: bytes) -> Any:
-    """The value of a JSON text in the header."""
+    """Parse a JSON text in the header."""
     try:
         return json.loads(text.decode())
     except ValueError as error:  # an integer of more than 4,300 digits
@@ -128,7 +128,7 @@ def _value(of: str, text: bytes) -> Any:
 
 
 def _metadata(text: bytes) -> dict[str, str]:
-    """The texts of `__metadata__`, by name."""
+    """Return the strings of `__metadata__`, by name."""
     texts = dict(_members(text)) if text[:1] == b"{" else {"": b""}
     if any(text[:1] != b'"' for text in texts.values()):
         _malformed("__metadata__ of the safetensors header is not an object of texts")
@@ -136,7 +136,7 @@ def _metadata(text: bytes) -> dict[str, str]:
 
 
 def _entry(name: str, text: bytes) -> Entry:
-    """The tensor that a JSON object describes."""
+    """Parse the JSON object that describes a tensor."""
     if len(text) > _MOST_ENTRY:
         _malformed(f"what the safetensors header says of {shown(name)!a} goes on for more than {_MOST_ENTRY} bytes")
     member = _value(f"{shown(name)!a}", text)
@@ -169,7 +169,7 @@ def _malformed(detail: str) -> NoReturn:
 
 
 def hint_for_type(given: str, of: str = "data") -> str:
-    """The hint for a body whose tensor `of` has the unsupported type `given`."""
+    """Return the hint for a body whose tensor `of` has the unsupported type `given`."""
     if _NARROW.fullmatch(given) and not holds_positions(of):
         return (
             f"Save {given} as U8 to keep its bytes as uint8, as tensor.view(torch.uint8) and array.view('uint8') "
@@ -179,14 +179,14 @@ def hint_for_type(given: str, of: str = "data") -> str:
 
 
 def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
-    """The bytes before the `size` bytes of a body's only tensor, padded to `ALIGNMENT`."""
+    """Return the bytes before the `size` bytes of a body's only tensor, padded to `ALIGNMENT`."""
     return write_headers({name: (dtype, shape, size)})
 
 
 def write_headers(tensors: Mapping[str, tuple[DType, tuple[int, ...], int]], metadata: str = "") -> bytes:
-    """The bytes before several tensors; `tensors` has the name, type, shape and bytes of each.
+    """Return the bytes before several tensors; `tensors` maps each name to its type, shape and size in bytes.
 
-    `metadata` is the JSON of `__metadata__`, "" for none.
+    `metadata` is the JSON text of `__metadata__`, or "".
     """
     entries = [f'"__metadata__":{metadata}'] if metadata else []
     end = 0

@@ -1,10 +1,10 @@
-"""A safetensors body and the query of its URL to a call: of an operator, a gradient, a lookup or a scatter.
+"""Reads a safetensors body and the query of its URL into the call of an operator, a gradient, a lookup or a scatter.
 
-A body is a little-endian uint64 N, N bytes of JSON that describe the tensors, and the tensors' bytes. It is read
-strictly, because a length or offset that is wrong by one would gather other bytes than the sender meant: the tensors
-must cover the rest of the body without overlap, gap or remainder. Items are not copied if they are aligned, and never
-become Python objects. The query has the fields that a JSON request has in its body; a lookup has them in a text of the
-header.
+A body is a little-endian uint64 N, N bytes of JSON that describe the tensors, and the tensors' bytes. Parsing is
+strict, because a length or offset that is wrong by one would gather other bytes than the sender meant: the tensors must
+cover the rest of the body without overlap, gap or remainder. Items are not copied if they are aligned, and never become
+Python objects. The query contains the fields that a JSON request has in its body; a lookup has them as JSON text in the
+header's metadata.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 
 _SHORT_HEADER: Final = 1 << 10
-"""Bytes of a header up to which reading it is not charged."""
+"""Size in bytes up to which reading a header is not charged."""
 _LOOKUP_TEXT: Final = f"/__metadata__/{LOOKUP}"
 _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ready:
-    """The cached result of a header and query: the tensors by their names in a document, where their bytes start, the
-    length of the whole body, and whether the query asks for an explanation.
+    """The cached result of a header and query.
+
+    `entries` are the tensors with their names in a document, `start` is the offset of their bytes, `size` the length of
+    the whole body, and `explain` tells whether the query asks for an explanation.
     """
 
     entries: tuple[tuple[str, Entry | StringKeys], ...]
@@ -64,10 +66,10 @@ class _Ready:
 def read_request(
     body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
-    """The call of a body and the query of its URL, and how to encode a JSON answer.
+    """Read a body and the query of its URL. Returns the call, and the encoding of a JSON answer.
 
-    `memory` is charged with copies; what that raises is raised. Raises malformed_request, limit_exceeded (the header),
-    invalid_field, unsupported_dtype, element_count_mismatch and value_not_representable.
+    Charges `memory` for copies. Raises malformed_request, limit_exceeded (for the header), invalid_field,
+    unsupported_dtype, element_count_mismatch, value_not_representable, and any error of charging.
     """
     size = header_size(body)
     envelope = b"%b?%b" % (bytes(body[: 8 + size]), query) if size + len(query) <= LONGEST else b""
@@ -91,12 +93,12 @@ def read_request(
 
 
 def header_size(body: Buffer) -> int:
-    """The length of the header as `body` declares it."""
+    """Return the length of the header that `body` declares."""
     return int.from_bytes(body[:8], "little")
 
 
 def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory) -> Validated:
-    """A request without the bytes of its tensors."""
+    """Validate a request without the bytes of its tensors."""
     metadata: dict[str, str] = {}
     entries, start = read_layout(body, memory, metadata)
     found = with_string_keys(entries)
@@ -120,7 +122,10 @@ def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory
 def _validate_query(
     found: Mapping[str, Entry | StringKeys], query: bytes, row: Signature, limits: Limits
 ) -> tuple[dict[str, Entry | StringKeys], Validated, bool]:
-    """The tensors of a request and the fields of its query. Raises invalid_field."""
+    """Validate the tensors and the query fields of a request. Returns the tensors by input, the result, and `explain`.
+
+    Raises invalid_field.
+    """
     inputs = row.inputs_beside(found)
     known = f"{', '.join(inputs[:-1])} and {inputs[-1]} are" if len(inputs) > 1 else f"{inputs[0]} is"
     for name in found:
@@ -181,11 +186,11 @@ def _check_inputs(
 def read_layout(
     body: Buffer, memory: Memory = UNCOUNTED, metadata: dict[str, str] | None = None
 ) -> tuple[tuple[Entry, ...], int]:
-    """The tensors of a safetensors body in the order of their bytes, and where the bytes start.
+    """Parse the layout of a safetensors body. Returns the tensors in the order of their bytes, and the bytes' offset.
 
-    The entries cover the rest of the body without overlap or gap. `memory` is charged with what a long header takes;
-    what that raises is raised. `metadata` is as in `read_header`. Raises malformed_request, and limit_exceeded for a
-    header of more than `MAX_HEADER` bytes.
+    The entries cover the rest of the body without overlap or gap. Charges `memory` for a long header. `metadata` is as
+    in `read_header`. Raises malformed_request, limit_exceeded for a header of more than `MAX_HEADER` bytes, and any
+    error of charging.
     """
     if len(body) < 8:
         _malformed(f"the body has {len(body)} bytes; the length of the safetensors header alone takes 8")
@@ -207,7 +212,7 @@ def read_layout(
 
 
 def _read(entry: Entry, items: memoryview, memory: Memory) -> Tensor:
-    """The tensor of an entry whose items are these bytes; see `ReadArray`."""
+    """Read the tensor of an entry from the bytes `items`; see `ReadArray` for errors."""
     dtype, pointer = entry.known, entry.pointer
     if dtype is None:
         raise _unsupported(entry)

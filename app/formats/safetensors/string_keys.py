@@ -1,7 +1,7 @@
 """String keys in a safetensors request. The format has no strings, so two tensors represent them.
 
-`keys.offsets` (int64, n + 1) cuts n keys of UTF-8 out of `keys.bytes` (uint8), as in an upload; in a lookup they are
-`0.keys.offsets` and `0.keys.bytes`.
+`keys.offsets` (int64, n + 1) splits `keys.bytes` (uint8) into n keys of UTF-8, as in an upload. In a lookup, they are
+named `0.keys.offsets`, `0.keys.bytes` and so on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StringKeys(NamedTuple):
 
 
 def with_string_keys(entries: Iterable[Entry]) -> dict[str, Entry | StringKeys]:
-    """The tensors of a header by name, with each pair of offsets and bytes joined into keys."""
+    """Return the tensors of a header by name, with each pair of offsets and bytes combined to string keys."""
     found: dict[str, Entry | StringKeys] = {entry.name: entry for entry in entries}
     for name, entry in list(found.items()):
         match = _OFFSETS.fullmatch(name)
@@ -46,9 +46,9 @@ def with_string_keys(entries: Iterable[Entry]) -> dict[str, Entry | StringKeys]:
 
 
 def read_string_keys(keys: StringKeys, items: memoryview, memory: Memory) -> PackedStrings:
-    """The keys whose tensors are within `items`. `memory` is charged with the strings.
+    """Read the keys from their tensors in `items`. Charges `memory` for the strings.
 
-    Raises unsupported_dtype, invalid_field, element_count_mismatch, value_not_representable, and what charging raises.
+    Raises unsupported_dtype, invalid_field, element_count_mismatch, value_not_representable, and any error of charging.
     """
     check_column(keys.offsets, ("int64",))
     check_column(keys.octets, ("uint8",))

@@ -1,8 +1,8 @@
-"""The header of an upload as a safetensors file, read before the items arrive.
+"""Reads the header of an upload as a safetensors file, before the items arrive.
 
-A file has one tensor, or a table with keys: `keys` and `data`, or `keys.offsets`, `keys.bytes` and `data` for string
-keys. A file that adds keys to a table has no `data`. The bytes have this order, so that keys are known to be unique
-before a row is sent.
+A file contains one tensor, or a table with keys: `keys` and `data`, or for string keys `keys.offsets`, `keys.bytes` and
+`data`. A file that adds keys to a table has no `data`. The bytes are in this order, so that duplicate keys are detected
+before any row arrives.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAYOUTS: Final = ((KEYS, DATA), (OFFSETS, BYTES, DATA), (OFFSETS, BYTES))
 
 
 def read_start(head: bytes | bytearray, memory: Memory) -> Start | None:
-    """Parse the header of a file, None if `head` ends within it.
+    """Parse the header of a file. Returns None if `head` ends within the header.
 
     Raises malformed_request, limit_exceeded, invalid_field, unsupported_dtype and element_count_mismatch.
     """
@@ -79,7 +79,7 @@ def _keyed_start(entries: Sequence[Entry], offset: int) -> Start:
 
 
 def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
-    """The keys of one tensor of integers, or of two tensors with offsets and bytes, whose types are known.
+    """Return the spec of keys in one tensor of integers, or in two tensors with offsets and bytes, of known types.
 
     Raises unsupported_dtype, invalid_field and element_count_mismatch.
     """
@@ -99,7 +99,10 @@ def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
 
 
 def check_column(entry: Entry, dtypes: Sequence[str]) -> None:
-    """Raise unsupported_dtype, element_count_mismatch or invalid_field unless it has a type, and one dimension."""
+    """Check that a tensor has one of `dtypes` and rank 1.
+
+    Raises unsupported_dtype, element_count_mismatch and invalid_field.
+    """
     check_entry(entry, entry.pointer)
     assert entry.known is not None
     if entry.known.name not in dtypes:
@@ -118,7 +121,7 @@ def check_column(entry: Entry, dtypes: Sequence[str]) -> None:
 
 
 def check_entry(entry: Entry, pointer: str) -> None:
-    """Raise unsupported_dtype for an unknown type, and element_count_mismatch."""
+    """Raise unsupported_dtype for an unknown type, and element_count_mismatch for a wrong number of bytes."""
     if entry.known is None:
         raise GatherError(
             "unsupported_dtype",
@@ -131,7 +134,7 @@ def check_entry(entry: Entry, pointer: str) -> None:
 
 
 def keys_head(keys: KeysSpec, data: tuple[DType, tuple[int, ...], int] | None = None) -> bytes:
-    """The bytes before the keys and rows of a download: the header with their types, shapes and sizes."""
+    """Return the bytes before the keys and rows of a download: the header with their types, shapes and sizes."""
     if keys.dtype == "string":
         texts = keys.string_bytes
         tensors = {

@@ -1,4 +1,4 @@
-"""The safetensors body of an answer: the header, and the items of each tensor without a copy."""
+"""Writes an answer as a safetensors body: the header, and the items of each tensor without a copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.tensors.lookup_call import LOOKUP
 
 
 def check_writable(dtype: DType, pointer: str) -> None:
-    """Raise unsupported_dtype if a safetensors body cannot carry `dtype`: complex128 and string."""
+    """Raise unsupported_dtype for complex128 and string, which safetensors lacks."""
     if dtype.safetensors is None:
         raise GatherError(
             "unsupported_dtype",
@@ -30,9 +30,10 @@ def check_writable(dtype: DType, pointer: str) -> None:
 
 
 def write_answer(answer: Answer, encoding: Encoding = "values", memory: Memory = UNCOUNTED) -> list[Buffer]:
-    """The body of `answer` in pieces. It copies nothing and charges no memory.
+    """Return the body of `answer` in pieces. Copies nothing and charges no memory.
 
-    The header's metadata has a lookup's JSON beside its outputs. Raises unsupported_dtype.
+    The header's metadata contains the members of a lookup's JSON answer other than its outputs. Raises
+    unsupported_dtype.
     """
     outputs = answer.outputs
     for output in outputs.values():

@@ -1,7 +1,7 @@
-"""The messages' classes, made from the descriptor.
+"""The classes of the messages, created from the descriptor.
 
-They have their own pool: a process may have messages with the same names from other packages, such as Triton's client,
-and protobuf refuses a second message of a name in its default pool.
+They are in a separate descriptor pool, because other packages in the process, such as Triton's client, may define
+messages with the same names, and protobuf's default pool rejects a second definition of a name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ for _file in FileDescriptorSet.FromString(b64decode(DESCRIPTOR)).file:
 
 
 def message_class(name: str) -> Any:
-    """The class of the message with this full name, such as `inference.ModelInferRequest`."""
+    """Return the class of the message with this full name, such as `inference.ModelInferRequest`."""
     return GetMessageClass(POOL.FindMessageTypeByName(name))
 
 
