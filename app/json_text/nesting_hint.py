@@ -1,4 +1,4 @@
-"""Hints for lists whose nesting does not match the tensor's shape: which list differs, and how many values it has."""
+"""Hints for lists whose nesting does not match the tensor's shape: the list that differs, and its number of values."""
 
 from __future__ import annotations
 

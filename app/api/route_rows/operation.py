@@ -68,11 +68,11 @@ class Operation:
 class Route(NamedTuple):
     """A path, and its operations by method.
 
-    A segment of `template` in braces matches any one segment that is not empty. On the data plane it may be empty,
-    because a handler's error for a wrong name says more than "not found".
+    A segment of `template` in braces matches any single non-empty segment. On the data plane the segment may be empty,
+    because the handler's error for an invalid name is more specific than "not found".
 
-    `health` marks the paths of health checks and scrapers; an error of those with "ready" is a state of the service
-    rather than a failure.
+    `health` marks the paths of health checks and scrapers. An error on a path marked "ready" is a state of the service,
+    not a failure.
     """
 
     template: str
@@ -82,17 +82,17 @@ class Route(NamedTuple):
     health: Literal["alive", "ready"] | None = None
 
     def operation(self, method: str) -> Operation | None:
-        """The operation of `method`, None if there is none; HEAD is GET without the body."""
+        """Return the operation of `method`, or None. HEAD has the operation of GET."""
         return self.operations.get("GET" if method == "HEAD" else method)
 
     def allow(self) -> bytes:
-        """The methods of the path, as in the field Allow; OPTIONS is always one."""
+        """Return the methods of the path, in the form of the field Allow; they always include OPTIONS."""
         head = ("HEAD",) if "GET" in self.operations else ()
         return ", ".join((*self.operations, *head, "OPTIONS")).encode()
 
 
 def in_path(name: str, text: str, pattern: str | None = None) -> Described:
-    """A segment of the path."""
+    """Describe a segment of the path."""
     schema = {"type": "string", "description": text, "title": name.title()}
     if pattern is not None:
         schema["pattern"] = pattern
@@ -100,7 +100,7 @@ def in_path(name: str, text: str, pattern: str | None = None) -> Described:
 
 
 def parameter(name: str, where: str, text: str, schema: Described | None = None) -> Described:
-    """An optional parameter, a text unless `schema` says otherwise."""
+    """Describe an optional parameter; its default schema is a string."""
     return {
         "name": name,
         "in": where,
@@ -111,26 +111,26 @@ def parameter(name: str, where: str, text: str, schema: Described | None = None)
 
 
 def header(text: str) -> Described:
-    """A header field of an answer."""
+    """Describe a header field of an answer."""
     return {"description": text, "schema": {"type": "string"}}
 
 
 def binary(text: str | None = None) -> Described:
-    """A body of bytes."""
+    """Describe a binary body."""
     schema = {"type": "string", "format": "binary"}
     return {"schema": schema if text is None else schema | {"description": text}}
 
 
 def content(examples: Described, text: str) -> Described:
-    """A body in JSON, with examples, or in safetensors, which `text` describes."""
+    """Describe a body in JSON, with examples, or in safetensors, with the description `text`."""
     return {"content": {"application/json": {"examples": examples}, SAFETENSORS: binary(text)}}
 
 
 def requests_of(shown: Shown) -> Described:
-    """The requests of examples, as OpenAPI has them."""
+    """Return the requests of examples in OpenAPI's form."""
     return {name: {"summary": text, "value": request} for name, (text, request, _) in shown.items()}
 
 
 def answers_of(shown: Shown) -> Described:
-    """The answers of examples, as OpenAPI has them."""
+    """Return the answers of examples in OpenAPI's form."""
     return {name: {"summary": text, "value": answer} for name, (text, _, answer) in shown.items()}

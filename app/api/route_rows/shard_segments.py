@@ -1,7 +1,7 @@
 """The internal routes of a shard: list, pull and drop segments; scatter to ranges and replicate them.
 
-`app.cluster.shard` answers. They exist with `--shard` only and are not in the OpenAPI file: only reconcilers, routers
-and other shards use them.
+`app.cluster.shard` answers them. They exist only with `--shard`, and are not in the OpenAPI file, because only
+reconcilers, routers and other shards use them.
 """
 
 from __future__ import annotations
@@ -44,4 +44,4 @@ SHARD_ROUTES: Final = (
         "GET": Operation("rangeKeys", "List the Idempotency-Keys of a range"),
     }),
 )  # fmt: skip
-"""Served in addition to `route_table.ROUTES`."""
+"""The routes of a shard, in addition to `route_table.ROUTES`."""

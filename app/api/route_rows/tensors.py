@@ -29,11 +29,11 @@ from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED
 
 MAX_LIST: Final = 1000
 USUAL_LIST: Final = 100
-"""Entries of a list if the query has no `limit`."""
+"""Default number of entries of a list."""
 MAX_KEEP: Final = 10_000
-"""Largest `keep` of an upload, and of the setting."""
+"""Maximum `keep` of an upload and of the setting."""
 MAX_NOTE_BYTES: Final = 1024
-"""Most bytes of UTF-8 of the note of a version."""
+"""Maximum size of a version's note, in bytes of UTF-8."""
 NPY, SAFETENSORS, RAW = body_formats.TENSORS
 NEW_NAME: Final = in_path("name", f"Name of the tensor; not {', '.join(RESERVED[:-1])} or {RESERVED[-1]}.", PATTERN)
 _NAME: Final = in_path("name", f"{RESIDENT}.", REFERENCE_PATTERN)
@@ -71,13 +71,13 @@ _IDEMPOTENCY_KEY: Final = parameter(
 
 
 def limit(things: str) -> Described:
-    """The query parameter `limit` of a list."""
+    """Describe the query parameter `limit` of a list."""
     schema = {"type": "integer", "minimum": 1, "maximum": MAX_LIST, "default": USUAL_LIST}
     return parameter("limit", "query", f"Largest number of {things} to list.", schema)
 
 
 def keep(text: str) -> Described:
-    """The query parameter `keep` of a route that makes versions."""
+    """Describe the query parameter `keep` of a route that creates versions."""
     return parameter("keep", "query", text, {"type": "integer", "minimum": 1, "maximum": MAX_KEEP})
 
 
@@ -91,7 +91,7 @@ REPLICAS: Final = parameter(
 
 
 def _download(what: str, dtype: str, shape: str) -> Answers:
-    """The answers of a download, with descriptions of its body and of its type and shape headers."""
+    """Describe the answers of a download: its body, and its type and shape headers."""
     return {
         200: {
             "description": what,
@@ -148,8 +148,8 @@ _PUT: Final = Operation(
     ),
     request={
         "required": True,
-        # Raw items are last: openapi-python-client takes the last of several binary types, and an npy file is read
-        # under this one too. A generator that takes the first one sends npy, which contains its type and shape.
+        # Raw items are last, because openapi-python-client takes the last of several binary types, under which an npy
+        # file is accepted, too. A generator that takes the first type uses npy, which contains its type and shape.
         "content": {
             NPY: binary("An npy file of numbers, in either order of bytes and of axes."),
             SAFETENSORS: binary(

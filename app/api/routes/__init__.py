@@ -1,1 +1,1 @@
-"""The handlers of the routes, named after their URLs; `app.api.exchange` has those of the operators."""
+"""The handlers of the routes, named after their URLs; `app.api.exchange` contains the operators' handlers."""

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on asyncio's event loop: a pool of kept connections, one request at a time on each."""
+"""HTTP/1.1 on asyncio's event loop: a pool of keep-alive connections, each with one request at a time."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def connection_settings(
 
     `url`, `key` and `verify` default to GATHERND_URL, GATHERND_API_KEY and GATHERND_CA.
 
-    Raises ValueError for a URL that is none.
+    Raises ValueError for an invalid URL.
     """
     address = parse_url(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     key = key if key is not None else os.environ.get(KEY_VARIABLE) or None

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over blocking sockets: a pool of kept connections for all threads, one request at a time on each."""
+"""HTTP/1.1 over blocking sockets: a pool of keep-alive connections for all threads, each with one request at a time."""
 
 from __future__ import annotations
 
