@@ -97,8 +97,8 @@ def find_rows(
 ) -> FoundRows | GatherError:
     """Look up the keys. Returns key_not_found or index_out_of_bounds if a key, or the row that replaces it, is missing.
 
-    Keys marked in `skipped` never count as missing, and their rows are arbitrary valid ones. The result holds for the
-    version of the table to which `column` belongs, if no writer has changed it since.
+    Keys marked in `skipped` never count as missing; their rows are 0, even if the table has no rows. The result holds
+    for the version of the table to which `column` belongs, if no writer has changed it since.
     """
     rows = np.empty(keys.array.size, np.int64)
     column.find(_as_wanted(keys, column), rows)

@@ -59,8 +59,8 @@ class CatalogueClient:
         """Commit the change that `transition` computes. Returns a catalogue that includes it.
 
         Nothing is written if `transition` returns None or an empty change. It may be called several times. Raises the
-        errors of `transition`, and GatherError shard_unavailable if etcd does not respond; the change may then have
-        been made.
+        errors of `transition`, GatherError limit_exceeded if the change is too large for a transaction, and GatherError
+        shard_unavailable if etcd does not respond; the change may then have been made.
         """
         end = time.monotonic() + ANSWER_S
         while time.monotonic() < end:

@@ -1,7 +1,7 @@
 """The changes of open ranges, as pure functions like those in `transitions`.
 
 The first scatter to a version opens its ranges. From then on, a range has a primary and in-sync replicas. Its record
-changes by compare-and-set, each time with a higher epoch:
+changes by compare-and-set, each time with a higher epoch once a primary has begun (until then it stays at PROPOSED):
 
 - Every replica in `in_sync` has every acknowledged record, durably. So any of them may become the primary, and no other
   shard may, whatever else is lost.
@@ -180,9 +180,7 @@ def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeR
 def _led(catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync: tuple[str, ...]) -> RangeRecord:
     """Return the record with the replicas `in_sync`.
 
-    If the primary is not in `able`, a running one of those replaces it.
-
-    Drained shards are chosen last.
+    If the primary is not in `able`, one of those replaces it: running shards come first, and drained ones last.
     """
     epoch = record.epoch + 1 if record.epoch > PROPOSED else PROPOSED
     if record.primary in able:

@@ -155,8 +155,8 @@ class UploadRecord:
 class RangeRecord:
     """An open segment. `primary` orders its scatters, and each shard in `in_sync` has all acknowledged ones.
 
-    `primary` is in `in_sync`. Each change of the record raises `epoch`, so an epoch belongs to one primary. A segment
-    without such a record is closed and has the uploaded rows.
+    `primary` is in `in_sync`. Once a primary has begun, each change of the record raises `epoch`, so an epoch belongs
+    to one primary. A segment without such a record is closed and has the uploaded rows.
     """
 
     epoch: int

@@ -20,8 +20,8 @@ The rules:
    does not know of the join can then not commit without the new replica. If the transaction fails, the primary raises
    the epoch in the catalogue (`raise_epoch`).
 4. **Committed** means durable on every replica in `in_sync`. A catalogue that is too old lists too many replicas
-   (replicas only leave without the primary's knowledge), or a replica that is now the primary and refuses. So whatever
-   an old primary commits is in the new primary's log.
+   (without the primary's knowledge replicas can leave, but not join), or a replica that is now the primary and refuses.
+   So whatever an old primary commits is in the new primary's log.
 5. **Acknowledged** means committed with at least `min_in_sync` replicas. A primary may commit its tail with fewer,
    because readers need it. It then answers no caller, not even one that repeats an old key.
 6. **A new primary first ships its whole tail to all replicas.** Records keep their epochs. Until the tail is committed,
@@ -42,8 +42,7 @@ The rules:
 11. **Keys in a tail are not answered.** They become known once their record is applied, and are dropped if it is
     replaced.
 12. **After a start, the rows may be of any earlier state.** The disk may have been restored to an earlier state. After
-a
-    power failure, the rows may hold parts of any record of the tail, because pages reach the disk in any order. They
+    a power failure, the rows may hold parts of any record of the tail, because pages reach the disk in any order. They
     are not served until the primary has reported what is committed and all of that is applied. The replica asks for
     this (`Join`).
 13. **A refusal based on the rows** (`if_sequence`) is returned only after an empty round (a `Round` up to the last

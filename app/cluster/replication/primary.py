@@ -32,7 +32,7 @@ class Standing(StrEnum):
     """What a shard may do with a range, according to the catalogue that it knows."""
 
     NOT_PRIMARY = "not_primary"
-    """Another shard is the primary, so this one refuses scatters."""
+    """Another shard is the primary, or the range is not open, so this shard refuses scatters."""
     NO_ROWS = "no_rows"
     """It is the primary but has lost its rows. It asks the catalogue for another primary (`lose_rows`)."""
     RAISE_RECORD = "raise_record"

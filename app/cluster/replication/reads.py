@@ -34,7 +34,7 @@ class Read(StrEnum):
 class Readable:
     """The state of a replica when a read arrives. Times are in seconds of a monotonic clock.
 
-    `confirmed` is when the replica began the last read of the catalogue. `is_in_sync` is what that catalogue says.
+    `confirmed` is when the last successful read of the catalogue began. `is_in_sync` is by the newest known catalogue.
     `tail_since` is when the oldest record of its tail arrived: None if there is no tail, and -inf if the primary has
     not reported since the replica's start what is committed.
     """

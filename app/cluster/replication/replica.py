@@ -66,7 +66,10 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The answer of a replica that refuses records. The primary also takes its `epoch` into account."""
+    """The answer of a replica that refuses records. `epoch` is the replica's own if it refuses as STALE.
+
+    Otherwise it is the message's epoch for a GAP, and 0 without rows.
+    """
 
     why: Why
     epoch: int

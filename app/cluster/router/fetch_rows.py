@@ -52,7 +52,7 @@ class TableReads:
 class VersionGone(GatherError):
     """The newest map lacks the version that was read; the request is restarted with the version that the map has.
 
-    If that happens repeatedly, the error shard_unavailable is returned.
+    It is the error shard_unavailable, which is raised to the caller if that happens repeatedly.
     """
 
     def __init__(self, one: TableReads) -> None:

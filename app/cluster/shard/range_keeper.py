@@ -184,7 +184,7 @@ class RangeKeeper:
             self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}), "behind")
 
     def _join(self, one: Listed) -> None:
-        """Make an assigned replica join the in-sync set, or wait if its primary says so.
+        """Take an assigned replica towards the in-sync set, as long as its primary sends records or orders a copy.
 
         If no primary has begun yet, a replica that has its rows joins without one.
         """

@@ -84,7 +84,7 @@ class Primaries(Replication):
         one = self._follower.open_ranges().get(tensor)
         if one is None or _record(one).primary != self._node:
             raise unavailable(f"{self._node} is no longer the primary of {tensor}", is_known=False)
-        if _record(one).epoch != batch.epoch:  # replicas ignore records of an epoch lower than theirs
+        if _record(one).epoch != batch.epoch:  # a round counts no answers from an earlier epoch
             raise unavailable(f"the replicas of {tensor} have just changed", is_known=False)
         state = ReplicaState(batch.epoch, batch.after, (batch.epoch,) * (batch.last - batch.after))
         going = self._round(one, state, batch.after, batch.frame)
