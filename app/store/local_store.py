@@ -225,7 +225,11 @@ class LocalStore(StoredTensors):
             transaction.set_facts(self._keys.clock.facts())
 
     def remove_leftovers(self, *, at_once: bool = False) -> None:
-        """Remove files that dead processes have left: every 30 s, in one process of the group. Raises OSError."""
+        """Remove what dead processes have left, and expired keys: every 30 s, in one process. Raises OSError.
+
+        That is files and unfinished import records, and Idempotency-Keys in the catalogue. `at_once` does not wait for
+        the 30 s.
+        """
         now = self._keys.clock.now()
         if at_once or now - self._state[StateWord.LEFTOVERS_REMOVED] > _LEFTOVERS_INTERVAL_NS:
             self._state[StateWord.LEFTOVERS_REMOVED] = now

@@ -216,9 +216,10 @@ class VersionChanges:
             self._remove_files(row, content)
 
     def _remove_files(self, row: Row, content: str | None = None) -> None:
-        """Remove the files of a replaced or removed version.
+        """Remove the files of a replaced or removed version, those of its keys included.
 
-        Its log and keys are removed too, unless `content`, the id of the new content, is the same.
+        Its log, with the Idempotency-Keys in it, is removed too, unless `content`, the id of the new content, is the
+        same.
         """
         if row.content != content:
             self._logs.remove(row.content)

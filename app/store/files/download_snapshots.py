@@ -43,9 +43,9 @@ Changed: TypeAlias = tuple[mmap, NDArray[np.int64]]
 
 
 class Snapshot:
-    """A content at the version it had when this object was created, with its tensor's lock held.
+    """A content at the version that it had when this object was created.
 
-    All methods do blocking disk I/O.
+    Create it with the tensor's lock held; the other methods need no lock. All methods do blocking disk I/O.
     """
 
     def __init__(self, content: MappedContent, folder: Path) -> None:

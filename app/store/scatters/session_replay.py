@@ -72,7 +72,7 @@ def _replay(writable: WritableTensor) -> None:
     log, words = writable.log, writable.words
     sequences = [record.entry.sequence for record in all_records(log.path)]
     applied = writable.applied
-    if writable.version & 1 and words[HeaderWord.SESSION] != 0:  # SESSION is 0 during a replay
+    if writable.version & 1 and words[HeaderWord.SESSION] != 0:  # SESSION 0: the odd version is a replay's own
         applied += 1
     for record in aside_records(log.path):
         applied = max(applied, record.entry.sequence)  # only applied records are set aside

@@ -134,8 +134,8 @@ class WritableTensor:
     def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
         """Write the rows and keys of `records` (at least one) while the version is odd.
 
-        Any exception from the iterator `records` propagates. Unless `snapshots_saved`, saves snapshots first, which may
-        raise OSError. The version stays odd after an error.
+        Any exception from the iterator `records` propagates. Unless `snapshots_saved`, saves the snapshots of each
+        record before its rows, which may raise OSError. The version stays odd after an error.
         """
         self._apply(records, snapshots_saved=snapshots_saved)
 

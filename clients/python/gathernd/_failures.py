@@ -65,7 +65,7 @@ def certificate_problem(error: BaseException) -> str | None:
 
 
 def refuses_our_certificate(error: BaseException | None) -> bool:
-    """Return True if the service closed the connection because it does not trust the client's certificate."""
+    """Return True if the service closed the connection because the client sent no certificate that it trusts."""
     reason = error.reason or "" if isinstance(error, ssl.SSLError) else ""
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 

@@ -40,7 +40,7 @@ class Client(Gathers, Gradients, Scatters, Tensors, Aliases, Imports):
     a Result counts such indices. `gather` in the dialect openvino-8 defaults to fill. `output_dtype`, a float type or
     its name, sets the type of a float output of gathers and lookups; each item is rounded once.
 
-    All calls accept `timeout`, the seconds for the whole call, which is also sent to the service (X-Gathernd-Timeout),
+    Calls accept `timeout`, the seconds for the whole call, which is also sent to the service (X-Gathernd-Timeout),
     and `headers`, additional header fields. They raise `ServiceError` (with a subclass for each code in
     `gathernd.errors`), `TransportError`, and TypeError for an array of an unsupported type.
 
