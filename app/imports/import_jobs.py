@@ -69,9 +69,9 @@ class ImportJobs:
     async def begin(self, request: ImportSpec, caller: Caller | None = None) -> ImportRecord:
         """Begin an import and return its record; the import continues in the background.
 
-        `caller` is logged when it ends.
+        The log names `caller` when the import ends.
 
-        Raises import_failed, invalid_field at /tensor, overloaded, payload_too_large, limit_exceeded,
+        Raises import_failed, invalid_field at /tensor and /keys, overloaded, payload_too_large, limit_exceeded,
         insufficient_storage and name_conflict.
         """
         if self._closing or not self._free.acquire(blocking=False):

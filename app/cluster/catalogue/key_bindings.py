@@ -78,7 +78,7 @@ class KeyBindings:
         """Number of bindings to make before the next count."""
 
     def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind a key of requests to the name `scope`, unless it is bound already. Returns the key's binding. Blocks.
+        """Bind the key of a request for the name `scope` to a content, unless it is bound. Returns its binding. Blocks.
 
         Raises insufficient_storage, and shard_unavailable if etcd does not respond; the key may then have been bound.
         """

@@ -55,7 +55,7 @@ def choose_move(
 
     `used` has the bytes on each shard that may give and receive segments. `on_node` has the segments of each shard,
     each as its size and its shards. A segment moves only if its old shard afterwards still holds at least as much as
-    the new one, so that it never moves back. It never moves into a zone with another replica.
+    the new one, so that it never moves back. It never moves if more of its replicas would then share a zone.
     """
     for source in sorted(used, key=lambda node: (-used[node], node)):
         for target in sorted(used, key=lambda node: (used[node], node)):

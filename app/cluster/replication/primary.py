@@ -229,7 +229,10 @@ class JoinAnswer(StrEnum):
     """A primary's answer to a replica that wants to join."""
 
     NOT_READY = "not_ready"
-    """The shard is not the primary, or has a tail. The replica asks again, using the newest catalogue."""
+    """The shard is not the primary, has a tail, or is behind the replica.
+
+    The replica asks again, using the newest catalogue.
+    """
     JOINED = "joined"
     """The replica is in sync."""
     LOST = "lost"

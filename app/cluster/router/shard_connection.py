@@ -107,8 +107,9 @@ class ShardConnection(asyncio.BufferedProtocol):
         done: Done,
         begun: Begun | None = None,
     ) -> None:
-        """Send a request and direct its response to `sink`. `begun` is called just before the first byte.
+        """Send a request and direct its response to `sink`.
 
+        `begun` is called before the body of a response with status 200 goes to the sink, and not for other statuses.
         `check` is called once, with the ETag of the response's content. The shard is late if nothing arrives within
         `patience` seconds. It is also late if the response is incomplete after twice that time and fewer than
         `LEAST_BYTES` arrive per period.

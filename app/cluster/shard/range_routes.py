@@ -112,7 +112,7 @@ class RangeRoutes:
         return outcome
 
     async def _know(self, epoch: int, tensor: str) -> None:
-        """Read the newest catalogue if the router knows a newer epoch of the range."""
+        """Read the newest catalogue if the range is not open in the known one, or the router knows a newer epoch."""
         one = self._follower.open_ranges().get(tensor)
         if one is None or one.opened is None or one.opened.epoch < epoch:
             try:

@@ -121,7 +121,8 @@ class GatedStore(LocalStore):
 def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:
     """Wrap `handler` so that it waits for content at least as new as the sequence in `field`.
 
-    The content is that of the tensor in the path, or of the tensor that the query begins with. Raises invalid_field.
+    After WAIT_S seconds it refuses with precondition_failed. The content is that of the tensor in the path, or of the
+    tensor that the query begins with. Raises invalid_field.
     """
     if not field.isdigit() or len(field) > _DIGITS:
         raise GatherError("invalid_field", "X-Gathernd-Sequence must be a number", pointer="/x-gathernd-sequence")
