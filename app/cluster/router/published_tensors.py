@@ -138,7 +138,7 @@ class PublishedTensors(ShardedTensors):
         try:
             conditions = self._as_uploaded(conditions, spec.name)
             keep = self._keep if spec.keep is None else spec.keep
-            # The segments of the others are not contiguous in the source.
+            # In the source, the segments of spooled uploads and of tables with keys are not contiguous.
             origin = "" if _is_spooled(spec) or spec.keys is not None else spec.origin
             version, catalogue = upload.writer.publish(conditions, upload.digest, keep, origin, spec.note)
         except BaseException:
