@@ -89,7 +89,7 @@ def compiled() -> CompiledKernel:
 
 
 class _PlanFields(NamedTuple):
-    """The fields of a plan that `_gather` needs, and the addresses for `GatherJob.fill` and `GatherJob.replaced`."""
+    """The fields of a plan that `_gather` needs, and the addresses for `GatherJob.fill` and `.replaced`, or 0."""
 
     run_chunk: Address
     batches: int

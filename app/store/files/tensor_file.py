@@ -179,7 +179,7 @@ def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
 def encode_page(
     description: Description, version: int, modified: int, words: Mapping[HeaderWord, int] | None = None
 ) -> bytes:
-    """Return the first page of the file; `words` are the other words that are not 0."""
+    """Return the first page of the file; `words` are those besides VERSION and MODIFIED that are not 0."""
     text = orjson.dumps(asdict(description))
     page = bytearray(PAGE)
     for word, value in {HeaderWord.VERSION: version, HeaderWord.MODIFIED: modified, **(words or {})}.items():

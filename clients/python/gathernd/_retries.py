@@ -100,7 +100,10 @@ class Attempts(Generic[T]):
 
 
 def call_end(timeout: float | None) -> float | None:
-    """Return the deadline of a call that starts now, in `time.monotonic()` time. Raises ValueError."""
+    """Return the deadline, in `time.monotonic()` time, of a call that may take `timeout` seconds from now.
+
+    Returns None, for no limit, if `timeout` is None. Raises ValueError unless it is a positive number.
+    """
     if timeout is None:
         return None
     if not 0 < timeout < 1e9:
