@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> None:
         print(MISSING)
     print(common.table("26 tables, bags of DLRM-DCNv2", rows, [name for name in rows if "one" not in name]))
     alone, beside = (median(times) for times in zip(*delays, strict=True))
-    longer = ", ".join(f"{crowded / lonely:.2f}" for lonely, crowded in delays)
+    longer = ", ".join(f"{crowded / lonely:.2f}" for lonely, crowded in delays if lonely)
     print(
         f"256 rows alone: p99 {alone:.2f} ms; beside a quarter of the peak: {beside:.2f} ms, by rounds {longer} times"
     )
