@@ -116,6 +116,8 @@ def measure(name: str, seconds: float, times: float, budget: str, together: bool
         peak = (first.rate(200) + ask(port, seconds, 0, PEAK_CONNECTIONS).rate(200)) / 2
         if common.post(port, request) != right:
             raise RuntimeError("the service answers otherwise after the overload than before")
+    if not (peak and first.good and seen.good):
+        raise SystemExit("too little was answered: give more --seconds")
     others = sum(len(times) for status, times in seen.answers.items() if status not in (200, 503)) + seen.broken
     shares = seen.rate(200) / peak, (seen.good / cpu) / (first.good / peak_cpu)
     return (
