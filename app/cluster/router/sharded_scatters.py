@@ -357,8 +357,8 @@ def _unavailable(one: _Judged, part: Part, failure: RangeFailed) -> GatherError:
         hint = "Read the rows to see whether it was made. A request with an Idempotency-Key is safe to repeat."
     return GatherError(
         "shard_unavailable",
-        f"rows {start} to {stop - 1} of {name!r} take no scatters now ({failure.why}); whether this one is "
-        "made there is not known",
+        f"rows {start} to {stop - 1} of {name!r} do not accept scatters now ({failure.why}); the outcome of this one "
+        "is unknown",
         facts={"ranges": [{"tensor": name, "start": start, "stop": stop}]},
         hint=hint,
         retry_after=1,
