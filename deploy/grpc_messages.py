@@ -17,7 +17,7 @@ FOLDER: Final = Path(__file__).parents[1] / "app" / "formats" / "grpc" / "messag
 WRITTEN: Final = FOLDER / "descriptor.py"
 _FILES: Final = ("inference.proto", "health.proto")
 _WIDTH: Final = 96
-_HEAD: Final = '''"""The .proto files beside this as a FileDescriptorSet in base64; `make grpc-messages` writes it."""
+_HEAD: Final = '''"""The .proto files of this folder as a base64 FileDescriptorSet, written by `make grpc-messages`."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_the_help_of_serve_has_every_setting_once_under_its_topic() -> None:
     assert shown == {"help": "Options", **topics()}
     assert [title for title, _ in panels] == ["Options", *TOPICS.values()]
     assert "numba|numpy" in output
-    assert "Largest JSON body, as sent and as inflated (default: 64MiB)." in output
+    assert "Largest JSON body, as sent and after decompression (default: 64MiB)." in output
 
 
 def test_a_wrong_flag_of_serve_is_named_and_the_near_one_proposed() -> None:

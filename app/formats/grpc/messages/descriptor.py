@@ -1,4 +1,4 @@
-"""The .proto files in this folder as a FileDescriptorSet in base64; `make grpc-messages` writes it."""
+"""The .proto files of this folder as a base64 FileDescriptorSet, written by `make grpc-messages`."""
 
 from __future__ import annotations
 
