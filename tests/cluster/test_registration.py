@@ -206,7 +206,7 @@ def test_a_killed_service_is_missed_after_its_lease(
         (("--shard",), "--shard (GATHERND_SHARD): needs GATHERND_CLUSTER"),
         (("--shard", "--cluster", "map.json"), "--shard (GATHERND_SHARD): needs GATHERND_CLUSTER"),
         (("--shard", "--cluster", "etcd://a"), "'a' in 'etcd://a' is not HOST:PORT"),
-        (("--shard", "--cluster", "etcd://a:1", "--host", "0.0.0.0"), "--advertise (GATHERND_ADVERTISE): is needed"),
+        (("--shard", "--cluster", "etcd://a:1", "--host", "0.0.0.0"), "--advertise (GATHERND_ADVERTISE): is required"),
         (("--shard", "--cluster", "etcd://a:1", "--node", "a/b"), "--node (GATHERND_NODE)"),
         (("--shard", "--cluster", "etcd://a:1", "--advertise", "a"), "--advertise (GATHERND_ADVERTISE)"),
     ],
