@@ -83,9 +83,11 @@ def warmed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     from tests.http import fork_server
 
     cache = getattr(request.config, "cache", None)
-    folder = tmp_path_factory.getbasetemp() / "warmed" if cache is None else cache.mkdir("compiled")
-    folder.mkdir(exist_ok=True)
+    own = tmp_path_factory.getbasetemp()
     # The processes that share the tests (pytest-xdist) share the folder too: whoever comes first fills it.
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder = shared / "warmed" if cache is None else cache.mkdir("compiled")
+    folder.mkdir(exist_ok=True)
     with (folder / "warmed.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [sys.executable, "-m", "app.cli", "warm", "--cache-dir", str(folder)]
