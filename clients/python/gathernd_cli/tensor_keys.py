@@ -71,13 +71,15 @@ def rows(
         called_wrongly("give keys or positions, or --keys with an npy file of keys")
     options = missing_options(missing, missing_row) | value_option(fill_value)
 
-    from .npy_files import print_or_save  # noqa: PLC0415  (imports NumPy, which a help does not need)
+    from .npy_files import load, print_or_save  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     with connect_or_exit(url, key, ca) as service:
-        if keys_file is not None or missing is not Missing.ERROR or service.metadata(name).keys is not None:
-            found = service.gather(name, keys=_given(service, name, wanted, keys_file), with_info=True, **options)
-        else:
+        key_type = None if keys_file is not None else _key_type(service, name)
+        if keys_file is None and key_type is None and missing is Missing.ERROR:
             found = service.gather(name, typed(wanted or [], "int64", "positions"), with_info=True)
+        else:
+            given = load(keys_file) if keys_file is not None else typed(wanted or [], key_type or "string")
+            found = service.gather(name, keys=given, with_info=True, **options)
     print_or_save({"": found.array}, output)
     tell_missing(found.missing)
 
@@ -135,8 +137,13 @@ def _given(service: Client, name: str, texts: list[str] | None, file: Path | Non
 
     if file is not None:
         return load(file)
+    return typed(texts or [], _key_type(service, name) or "string")
+
+
+def _key_type(service: Client, name: str) -> str | None:
+    """The type of a table's keys, None if it has none."""
     info = service.metadata(name).keys
-    return typed(texts or [], "string" if info is None else info.dtype)
+    return None if info is None else info.dtype
 
 
 def typed(texts: list[str], dtype: str, what: str = "keys") -> NDArray[Any]:
