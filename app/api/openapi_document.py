@@ -25,10 +25,10 @@ _TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts
 _DESCRIPTION: Final = (
     f"Gathers slices of a tensor by index and scatters updates into one, exactly as {', '.join(_TEXTS[:-1])} and "
     f"{_TEXTS[-1]} say, or answers with an error that names the broken rule and the place that broke it.\n\n"
-    "Every answer has the header fields `X-Request-ID`, that of the request where it sent one of 1 to 128 letters, "
-    "digits, `.`, `_` and `-`, `Server-Timing`, and `X-Content-Type-Options: nosniff`. A request may say in "
-    "`X-Gathernd-Timeout` how many seconds its caller waits: where its work has not begun by then, the answer is "
-    "`deadline_exceeded`."
+    "Every answer has the header fields `X-Request-ID`, `Server-Timing`, and `X-Content-Type-Options: nosniff`. The "
+    "service takes the `X-Request-ID` of the request if it has 1 to 128 letters, digits, `.`, `_` and `-`. A request "
+    "may say in `X-Gathernd-Timeout` how many seconds its caller waits. If its work has not begun by then, the answer "
+    "is `deadline_exceeded`."
 )
 _ABOUT: Final[dict[str, Any]] = {
     "title": "gathernd",
@@ -36,31 +36,31 @@ _ABOUT: Final[dict[str, Any]] = {
     "description": _DESCRIPTION,
     "license_info": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     "openapi_tags": [
-        {"name": "gather", "description": "The operators: data inline, or a resident tensor by its name"},
-        {"name": "scatter", "description": "Their inverses: a copy of the data with updates; nothing changes in place"},
-        {"name": "tensors", "description": "Resident tensors, their versions and aliases of them"},
-        {"name": INFERENCE_PROTOCOL, "description": "Open Inference Protocol v2, for its clients"},
-        {"name": "health", "description": "For supervisors and Prometheus"},
-        {"name": "pages", "description": "For people"},
+        {"name": "gather", "description": "Gathers, their gradients, and lookups, on inline data or resident tensors"},
+        {"name": "scatter", "description": "Scatters into a copy of the data"},
+        {"name": "tensors", "description": "Resident tensors, their versions and their aliases"},
+        {"name": INFERENCE_PROTOCOL, "description": "Open Inference Protocol v2"},
+        {"name": "health", "description": "Health checks and metrics"},
+        {"name": "pages", "description": "Web pages"},
     ],
 }
 """The description of the service as a whole, as arguments of `FastAPI`."""
 _REASONS: Final = {
     400: "The body cannot be read",
-    401: "No key, or an unknown one",
+    401: "The key is missing or unknown",
     403: "Refused",
     404: "Not found",
     408: "The request did not arrive in time",
     409: "It conflicts with the current state",
-    412: "A condition does not hold",
+    412: "A condition failed",
     413: "The body is too large",
     415: "The media type is not supported",
     416: "The rows are outside the tensor",
     422: "The request breaks a rule",
     431: "The header is too large",
     500: "The service failed",
-    501: "Not offered",
-    503: "Not now; see Retry-After",
+    501: "Not supported",
+    503: "Temporarily unavailable; see Retry-After",
     502: "The source could not be read",
     507: "The store is full",
 }

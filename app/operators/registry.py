@@ -200,8 +200,8 @@ _ROWS: Final[tuple[Operator, ...]] = (
         schema=(
             "GatherBlockQuantizedRequest",
             "A GatherBlockQuantized: each entry of `indices` picks a row of `data`, whose values become "
-            "(value - zero point) * scale, of the type of `scales`. `scales` has an element for each block of values, "
-            "`zero_points` one packed as data is, 2^(bits - 1) if left out.",
+            "(value - zero point) * scale, in the type of `scales`. `scales` has one element per block of values; "
+            "`zero_points` has one too, packed like data. If left out: 2^(bits - 1).",
         ),
         inputs=("data", "indices", "scales", "zero_points"),
         optional=("zero_points",),
@@ -217,8 +217,8 @@ _ROWS: Final[tuple[Operator, ...]] = (
         summary="Scatter slices by index tuples into a copy of the data (ScatterND)",
         schema=(
             "ScatterNDRequest",
-            "A ScatterND: a copy of `data`, in which each tuple in the last dimension of `indices` names the element "
-            "or slice that one of `updates` goes to.",
+            "A ScatterND: a copy of `data` with updates. Each tuple in the last dimension of `indices` names the "
+            "element or slice to update.",
         ),
         inputs=("data", "indices", "updates"),
         kind="scatter",
@@ -232,8 +232,8 @@ _ROWS: Final[tuple[Operator, ...]] = (
         summary="Scatter single elements along an axis into a copy of the data (ScatterElements)",
         schema=(
             "ScatterElementsRequest",
-            "A ScatterElements: a copy of `data`, in which each entry of `indices`, which has data's rank, says where "
-            "along `axis` the one of `updates` at the same place goes to.",
+            "A ScatterElements: a copy of `data` with updates. Each entry of `indices`, which has data's rank, gives "
+            "the position along `axis` for the update at the same place in `updates`.",
         ),
         inputs=("data", "indices", "updates"),
         kind="scatter",
@@ -250,8 +250,8 @@ _GRADIENTS: Final[tuple[Gradient, ...]] = (
         summary="Gradient of GatherND: add slices at their indices",
         schema=(
             "GatherNDBackwardRequest",
-            "The gradient of a GatherND: each slice of `grad_output` is added at its index to zeros of the data's "
-            "shape.",
+            "The gradient of a GatherND: zeros in the data's shape, with each slice of `grad_output` added at its "
+            "index.",
         ),
         inputs=("indices", "grad_output"),
         residents=(),
@@ -268,7 +268,7 @@ _GRADIENTS: Final[tuple[Gradient, ...]] = (
         summary="Gradient of Gather: add slices at their indices along an axis",
         schema=(
             "GatherBackwardRequest",
-            "The gradient of a Gather: each slice of `grad_output` is added at its index to zeros of the data's shape.",
+            "The gradient of a Gather: zeros in the data's shape, with each slice of `grad_output` added at its index.",
         ),
         inputs=("indices", "grad_output"),
         residents=(),
@@ -285,7 +285,7 @@ They have no model in the inference protocol: training clients use JSON or safet
 """
 LOOKUPS: Final[Lookup] = Row(
     LOOKUP_SIGNATURE,
-    "Rows of many resident tensors, single or as pooled bags",
+    "Rows of many resident tensors, as single rows or pooled bags",
     ("OpenVINO EmbeddingBagOffsets-15",),
     EMBEDDING_BAG_OFFSETS,
     plan_lookup,

@@ -27,14 +27,14 @@ class Parameter(NamedTuple):
     default: int = 0
 
 
-BATCH_DIMS: Final = Parameter("batch_dims", "Leading dimensions that are batches.")
-AXIS: Final = Parameter("axis", "Axis that indices are positions on; negative counts from the back.")
-GATHER_AXIS: Final = Parameter("gather_axis", "Axis that indices are positions on: the first one.")
+BATCH_DIMS: Final = Parameter("batch_dims", "Number of leading dimensions that are batches.")
+AXIS: Final = Parameter("axis", "Axis of data to index; negative counts from the back.")
+GATHER_AXIS: Final = Parameter("gather_axis", "Axis of data to index; must be the first.")
 QUANTIZE_AXIS: Final = Parameter(
-    "quantize_axis", "Axis along which blocks have one scale each: the last one of `data`; -1 always is.", 1
+    "quantize_axis", "Axis that is divided into blocks, each with a scale; must be the last one (-1 or rank - 1).", 1
 )
-BLOCK_SIZE: Final = Parameter("block_size", "Values of a block: a power of 2, at least 16.", 128)
-BITS: Final = Parameter("bits", "Bits of a value, 8, or 4 for two in a byte, the low half first.", 4)
+BLOCK_SIZE: Final = Parameter("block_size", "Number of values in a block: a power of 2, at least 16.", 128)
+BITS: Final = Parameter("bits", "Bits of a value: 8, or 4 with two values in a byte, the low half first.", 4)
 PARAMETERS: Final = (BATCH_DIMS, AXIS, GATHER_AXIS, QUANTIZE_AXIS, BLOCK_SIZE, BITS)
 Reduction = Literal["none", "add", "mul", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = get_args(Reduction)

@@ -35,12 +35,12 @@ ALIAS_ROUTES: Final = (
         ),
         "PUT": Operation(
             "putAliases",
-            "Make or move several aliases in one step",
+            "Create or move several aliases in one step",
             _CHANGE,
             (),
             body=AliasesRequest,
             answer=AliasList,
-            answers={200: {"description": "All aliases point to the versions asked for"}},
+            answers={200: {"description": "All aliases point to their requested versions"}},
             description=f"Moves all or none of up to {MOST_ALIASES} aliases, in one step for all workers: a request "
             "that names several tables reads all of them before the step, or all of them after it. An alias may have a "
             "condition. If a condition does not hold, no alias is moved, and the error names the alias.",
@@ -49,7 +49,7 @@ ALIAS_ROUTES: Final = (
     Route("/aliases/{alias}", TENSORS, Access.TENSORS, {
         "GET": Operation(
             "getAlias",
-            "Which version an alias points to",
+            "Get the version that an alias points to",
             ("tensor_not_found", "precondition_failed"),
             (_ALIAS, _IF_MATCH, IF_CHANGED),
             answer=AliasBody,
@@ -57,14 +57,14 @@ ALIAS_ROUTES: Final = (
         ),
         "PUT": Operation(
             "putAlias",
-            "Make an alias, or move it to another version",
+            "Create an alias, or move it to another version",
             _CHANGE,
             (_ALIAS, _IF_MATCH, _IF_NONE_MATCH),
             body=AliasRequest,
             answer=AliasBody,
             answers={
                 200: {"description": "Moved, or already at that version", "headers": _ETAG},
-                201: {"description": "Made", "headers": _ETAG | LOCATION, "model": AliasBody},
+                201: {"description": "Created", "headers": _ETAG | LOCATION, "model": AliasBody},
             },
             description="One step for all workers: after the answer, every request through the alias reads that "
             "version. If the alias already points to the version, it keeps its ETag. A version with an alias cannot be "

@@ -11,7 +11,7 @@ from app.security.authorizer import Access
 
 _TEXT: Final = {"schema": {"type": "string"}}
 _KEPT: Final = {
-    "ETag": header("Names the file as it is in this version of the service."),
+    "ETag": header("Identifies the content of the file."),
     "Cache-Control": header("no-cache: revalidate each time with If-None-Match."),
 }
 
@@ -42,7 +42,7 @@ _DESCRIPTION: Final = Operation("openapi", "This description", answer=dict[str, 
 _SCRIPT_OR_STYLE: Final = ("text/javascript", "text/css")
 HEALTH_AND_PAGES: Final = (
     _health("/livez", "livez", "Whether the process is alive", answer=Live)._replace(health="alive"),
-    _health("/readyz", "readyz", "Whether requests should be sent here", answer=Ready)._replace(health="ready"),
+    _health("/readyz", "readyz", "Whether the service accepts requests", answer=Ready)._replace(health="ready"),
     _health("/metrics", "metrics", "Metrics in the Prometheus text format", answers=_METRICS)._replace(
         access=Access.ANY_KEY, health="alive"
     ),
@@ -66,6 +66,6 @@ HEALTH_AND_PAGES: Final = (
         *_SCRIPT_OR_STYLE,
         segment="Name of the file.",
     ),
-    _page("/errors", "errors", "Every error", "text/html"),
-    _page("/errors/{code}", "errorPage", "What an error means and how to mend it", "text/html", segment="The code."),
+    _page("/errors", "errors", "List of all errors", "text/html"),
+    _page("/errors/{code}", "errorPage", "What an error means and how to resolve it", "text/html", segment="The code."),
 )

@@ -25,7 +25,7 @@ IMPORT_ROUTES: Final = (
             (
                 NEW_NAME,
                 *MEMORY,
-                keep("How many of the newest versions stay, as for an upload."),
+                keep("How many of the newest versions to keep, as for an upload."),
                 REPLICAS,
                 IF_MATCH,
                 IF_NONE_MATCH,
@@ -35,13 +35,13 @@ IMPORT_ROUTES: Final = (
             answers={
                 202: {
                     "description": "Begun",
-                    "headers": {"Location": header("Path of the import, where its progress is found.")},
+                    "headers": {"Location": header("Path of the import, which reports its progress.")},
                 }
             },
             status=202,
-            description="The answer comes once the file is found, its header is read, and the store has room for it. "
-            "The rest is read in ranges while requests are served. The content becomes visible all at once, like that "
-            "of an upload.",
+            description="The answer comes when the service has found the file, read its header, and reserved space in "
+            "the store. It then reads the rest in ranges while it serves requests. The content becomes visible all at "
+            "once, as with an upload.",
         )
     }),
     Route("/imports", TENSORS, Access.TENSORS, {

@@ -23,7 +23,7 @@ from app.security.authorizer import Access
 
 TAG: Final = "inference protocol"
 _MODEL: Final = "/v2/models/{name}"
-_NAME: Final = in_path("name", "Name of the model: an operator, or a resident tensor or an alias.")
+_NAME: Final = in_path("name", "Name of the model: an operator, a resident tensor, or an alias.")
 _VERSION: Final = in_path("version", "Number of the model's version.")
 _OF_MODEL: Final[tuple[Code, ...]] = ("model_not_found", "unsupported_dtype", "tensor_damaged")
 """Errors of every operation on a model."""
@@ -36,7 +36,7 @@ _INFER: Final[tuple[Code, ...]] = (
 _INFER_HEADERS: Final = {
     "X-Gathernd-Data-ETag": header("ETag of the resident tensor that was read."),
     "X-Gathernd-Data-Version": header("Number of the version that was read."),
-    "X-Gathernd-Replaced": header("How many components of the indices were out of bounds, unless that is an error."),
+    "X-Gathernd-Replaced": header("Number of index components that were out of bounds, unless that is an error."),
     "X-Gathernd-Missing": header("Number of keys that the table lacks, if the request has keys."),
     "Content-Encoding": header("gzip or deflate, if the request asks for it."),
     "Inference-Header-Content-Length": {
@@ -45,8 +45,8 @@ _INFER_HEADERS: Final = {
     },
 }
 _INFER_DESCRIPTION: Final = (
-    "Items may also follow the JSON in binary (binary tensor data extension): the header field "
-    "`Inference-Header-Content-Length` then gives the length of the JSON, in the request and in the answer. An answer "
+    "Items may also follow the JSON in binary (binary tensor data extension). The header field "
+    "`Inference-Header-Content-Length` then has the length of the JSON, in the request and in the answer. An answer "
     "is compressed if `Accept-Encoding` is exactly `gzip` or `deflate`."
 )
 _INFER_REQUEST: Final = infer_request(*(operator.signature for operator in OPERATORS.values()))
@@ -62,10 +62,10 @@ def _route(path: str, method: str, name: str, summary: str, *codes: Code, **desc
 def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
     """Yield the routes of one model; `suffix` is part of the operations' names."""
     for below, name, summary, answer in (
-        ("", "Metadata", "What a model takes and gives", ModelMetadata),
-        ("/ready", "Ready", "Whether a model may be called", ModelReady),
+        ("", "Metadata", "Inputs and outputs of a model", ModelMetadata),
+        ("/ready", "Ready", "Whether a model is ready", ModelReady),
         ("/config", "Config", "The model's configuration, in Triton's form", dict[str, Any]),
-        ("/stats", "Statistics", "Counts and times of a model", StatisticsBody),
+        ("/stats", "Statistics", "Statistics of a model", StatisticsBody),
     ):
         operation = f"model{suffix}{name}"
         yield _route(path + below, "GET", operation, summary, *_OF_MODEL, parameters=parameters, answer=answer)
@@ -108,7 +108,7 @@ def _shared_memory(kind: str) -> Iterator[Route]:
             f"/v2/{kind}sharedmemory/{path}",
             method,
             f"{kind}SharedMemory{name}",
-            "Not offered",
+            "Not supported",
             "not_implemented",
             parameters=(region,) if "{region}" in path else (),
             answer=dict[str, Any],
@@ -123,18 +123,18 @@ def _health(path: str, name: str, summary: str, answer: Any) -> Route:
 INFERENCE_PROTOCOL: Final = (
     _route("/v2", "GET", "serverMetadata", "Name, version and extensions", answer=ServerMetadata),
     _health("/v2/health/live", "serverLive", "Whether the process is alive", ServerLive)._replace(health="alive"),
-    _health("/v2/health/ready", "serverReady", "Whether requests should be sent here", ServerReady)._replace(
+    _health("/v2/health/ready", "serverReady", "Whether the service accepts requests", ServerReady)._replace(
         health="ready"
     ),
     # Before the routes of one model, which would match "stats" as a model name.
-    _route("/v2/models/stats", "GET", "statistics", "Counts and times of every model", answer=StatisticsBody),
+    _route("/v2/models/stats", "GET", "statistics", "Statistics of all models", answer=StatisticsBody),
     *_model(_MODEL, "", _NAME),
     *_model(f"{_MODEL}/versions/{{version}}", "Version", _NAME, _VERSION),
     _route(
         "/v2/repository/index",
         "POST",
         "repositoryIndex",
-        'Every version of every model; those that may be called, where the body is {"ready": true}',
+        'All versions of all models, or only those that are ready if the body is {"ready": true}',
         "payload_too_large",
         "invalid_field",
         request=_WANTS_READY,
@@ -150,8 +150,8 @@ INFERENCE_PROTOCOL: Final = (
             parameters=(_NAME,),
         )
         for action, text in (
-            ("Load", "A model is loaded from the moment it exists: nothing changes"),
-            ("Unload", "A model stays loaded as long as it exists: nothing changes"),
+            ("Load", "Does nothing: a model is loaded as long as it exists"),
+            ("Unload", "Does nothing: a model stays loaded as long as it exists"),
         )
     ),
     _settings("/v2/logging", "LogSettings"),

@@ -33,18 +33,22 @@ _CODES: Final[tuple[Code, ...]] = (
     "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "deadline_exceeded",
 )  # fmt: skip
 _OF_RESIDENT: Final[tuple[Code, ...]] = ("shard_unavailable", "tensor_damaged", "not_implemented")
-_DIALECT: Final = {"X-Gathernd-Dialect": header("The dialect whose rules were applied; binary answers only.")}
-_DEVICE: Final = {"X-Gathernd-Device": header("Where the gather ran, cpu or gpu; binary answers only.")}
+_DIALECT: Final = {"X-Gathernd-Dialect": header("Dialect whose rules were applied; in binary answers only.")}
+_DEVICE: Final = {"X-Gathernd-Device": header("Device that ran the gather, cpu or gpu; in binary answers only.")}
 _READ: Final = {
-    "X-Gathernd-Data-ETag": header("ETag of the resident tensor that was read; binary answers only."),
-    "X-Gathernd-Data-Version": header("Number of the version that was read; binary answers only."),
+    "X-Gathernd-Data-ETag": header("ETag of the resident tensor that was read; in binary answers only."),
+    "X-Gathernd-Data-Version": header("Number of the version that was read; in binary answers only."),
 }
 _REPLACED: Final = {
     "X-Gathernd-Replaced": header(
-        "How many components of the indices were out of bounds; binary answers only, and not under out_of_bounds error."
+        "Number of index components that were out of bounds, unless that is an error; in binary answers only."
     )
 }
-_MISSING: Final = {"X-Gathernd-Missing": header("Number of keys that the table lacks; binary answers to keys only.")}
+_MISSING: Final = {
+    "X-Gathernd-Missing": header(
+        "Number of keys that the table lacks, if the request has keys; in binary answers only."
+    )
+}
 _OR_FOUND: Final = f", and `{FOUND}` if the request asks for it"
 _RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, uploaded earlier"
 
@@ -67,12 +71,12 @@ def _operator(row: Operator) -> Operation:
         body=operator_request(row.signature),
         request=content(
             requests_of(shown),
-            f"A safetensors body with the tensors `data` (left out where the query names a resident tensor) and "
-            f"{others}; complex128 and string travel in JSON only.",
+            f"A safetensors body with the tensors `data` (unless the query names a resident tensor) and "
+            f"{others}. complex128 and string need JSON.",
         ),
         answer=GatherAnswer,
         answers=_answer(
-            "The gathered tensor" if gathers else "The data with the updates",
+            "The gathered tensor" if gathers else "The updated copy of the data",
             _DIALECT | _DEVICE | _READ | (_REPLACED if gathers else {}) | (_MISSING if row.signature.keyed else {}),
             shown,
             f"A safetensors body with the tensor `output`{_OR_FOUND if row.signature.keyed else ''}.",
@@ -110,24 +114,23 @@ def _lookup(row: Lookup) -> Operation:
         body=LookupRequest,
         request=content(
             requests_of(examples.LOOKUPS),
-            "A safetensors body with the tensors `0.indices` or `0.keys`, `0.offsets`, `0.weights`, `1.indices` and so "
-            "on, one group for each feature, and in the header's `__metadata__` the text `lookup`: the JSON of the "
-            "request without these arrays.",
+            "A safetensors body with a group of tensors for each feature: `0.indices` or `0.keys`, `0.offsets`, "
+            "`0.weights`, then `1.indices` and so on. The text `lookup` in the header's `__metadata__` is the JSON of "
+            "the request without these arrays.",
         ),
         answer=LookupAnswer,
         answers=_answer(
-            "The rows, or what was pooled of them",
+            "The rows or pooled rows",
             {
-                "X-Gathernd-Device": header("Where the lookup ran, cpu; binary answers only."),
+                "X-Gathernd-Device": header("Device that ran the lookup, cpu; in binary answers only."),
                 "X-Gathernd-Replaced": header(
-                    "How many indices were out of bounds; binary answers only, and not under out_of_bounds error."
+                    "Number of indices that were out of bounds, unless that is an error; in binary answers only."
                 ),
                 **_MISSING,
             },
             examples.LOOKUPS,
-            "A safetensors body with the tensor `output`, or `0.output`, `1.output` and so on, `0.found` of a feature "
-            "that asks for it, and in `__metadata__` "
-            "the text `lookup`: what a JSON answer says beside its outputs.",
+            "A safetensors body with the tensor `output`, or `0.output`, `1.output` and so on, and `0.found` if "
+            "feature 0 asks for it. The text `lookup` in `__metadata__` is the JSON answer without its outputs.",
         ),
         tag="gather",
     )

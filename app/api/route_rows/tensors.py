@@ -43,12 +43,12 @@ _BODY: Final[tuple[Code, ...]] = (
     "element_count_mismatch", "limit_exceeded", "insufficient_storage", "precondition_failed",
 )  # fmt: skip
 _ETAG: Final = {
-    "ETag": header("Names the content."),
+    "ETag": header("Identifies the content."),
     "X-Gathernd-Data-Version": header("Number of the version."),
 }
 _UNCHANGED_ETAG: Final = {"ETag": header("ETag of the current content.")}
 _BY_ACCEPT: Final = {"Vary": header("Accept: it selects the format.")}
-IF_MATCH: Final = parameter("If-Match", "header", "ETags, of which one must match the tensor, or * for any.")
+IF_MATCH: Final = parameter("If-Match", "header", "ETags, one of which must match the tensor, or * for any.")
 IF_NONE_MATCH: Final = parameter(
     "If-None-Match", "header", "* if the tensor must not exist, or ETags that it must not have."
 )
@@ -84,8 +84,8 @@ def keep(text: str) -> Described:
 REPLICAS: Final = parameter(
     "replicas",
     "query",
-    "In a cluster only: on how many shards each row range is kept, for all versions from now on; unchanged if left "
-    "out.",
+    "In a cluster only: number of shards that hold a copy of each row range, for all versions from now on. If left "
+    "out: unchanged.",
     {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS},
 )
 
@@ -194,7 +194,7 @@ _CONTENT: Final = Operation(
 )
 _PUT_KEYS: Final = Operation(
     "putKeys",
-    "Give the rows of a table keys, as its next version",
+    "Add keys to a table, as its next version",
     (*_BODY, "tensor_not_found", "tensor_damaged", "name_conflict", "keys_not_unique", "not_implemented"),
     (
         NEW_NAME,
@@ -247,17 +247,17 @@ _SCATTER: Final = Operation(
     body=ScatterRequest,
     request={"content": {SAFETENSORS: binary("A safetensors body with `indices` and `updates`.")}},
     answer=ScatterAnswer,
-    answers={200: {"description": "Carried out", "headers": _ETAG}},
-    description="Gathers see all of a scatter or nothing of it, and it is durable when the answer comes. In a cluster "
-    "that holds per row range: the ranges change one after the other, and `ranges` counts those that did. If-Match "
+    answers={200: {"description": "Done", "headers": _ETAG}},
+    description="A gather sees all of a scatter or none of it, and the scatter is durable when the answer comes. In a "
+    "cluster this holds for each row range: the ranges change one after the other, and `ranges` counts them. If-Match "
     "needs a table of one range there. After shard_unavailable send the scatter again with the same Idempotency-Key.",
 )  # fmt: skip
 _BY_KEY: Final[tuple[Code, ...]] = (
     *_READ, *_BODY, "no_keys", "rank_mismatch", "shard_unavailable", "not_implemented",
 )  # fmt: skip
 _BY_KEY_IN_RANGES: Final = (
-    " In a cluster that holds per row range: the ranges change one after the other, and `ranges` counts those that "
-    "did. If-Match needs a table of one range there. After shard_unavailable send the request again with the same "
+    " In a cluster this holds for each row range: the ranges change one after the other, and `ranges` counts them. "
+    "If-Match needs a table of one range there. After shard_unavailable send the request again with the same "
     "Idempotency-Key."
 )
 _UPSERT: Final = Operation(
@@ -272,9 +272,9 @@ _UPSERT: Final = Operation(
         }
     },
     answer=UpsertAnswer,
-    answers={200: {"description": "Carried out", "headers": _ETAG}},
+    answers={200: {"description": "Done", "headers": _ETAG}},
     description="`reduction` combines the row of each known key with its update. A new key gets a row that starts from "
-    "zeros. If a key occurs several times, its updates apply in order. Requests see all of an upsert or nothing of it, "
+    "zeros. If a key occurs several times, its updates apply in order. A request sees all of an upsert or none of it, "
     "and it is durable when the answer comes. The table grows when it has to; insufficient_storage changes nothing."
     + _BY_KEY_IN_RANGES,
 )
@@ -286,9 +286,9 @@ _REMOVE: Final = Operation(
     body=RemoveRequest,
     request={"content": {SAFETENSORS: binary("A safetensors body with `keys`, or `keys.offsets` and `keys.bytes`.")}},
     answer=RemoveAnswer,
-    answers={200: {"description": "Carried out", "headers": _ETAG}},
+    answers={200: {"description": "Done", "headers": _ETAG}},
     description="The last rows move into the gaps, so rows stay dense. Keys that the table does not have are counted "
-    "and are not an error. Requests see all of a removal or nothing of it, and it is durable when the answer comes."
+    "and are not an error. A request sees all of a removal or none of it, and it is durable when the answer comes."
     + _BY_KEY_IN_RANGES,
 )
 TENSOR_ROUTES: Final = (
@@ -331,7 +331,7 @@ TENSOR_ROUTES: Final = (
     Route("/tensors/{name}/replicas", TENSORS, Access.TENSORS, {
         "PUT": Operation(
             "setReplicas",
-            "Set on how many shards each range of a table is kept",
+            "Set the number of replicas of a table",
             (
                 "tensor_not_found", "name_conflict", "payload_too_large", "unsupported_media_type", "shard_unavailable",
                 "not_implemented",
@@ -340,7 +340,7 @@ TENSOR_ROUTES: Final = (
             body=ReplicasRequest,
             answer=ResidentTensor,
             answers={200: {"description": "The metadata of the current version", "headers": _ETAG}},
-            description="In a cluster only. The answer comes at once; copies are made or dropped after it.",
+            description="In a cluster only. The answer comes at once; the cluster then adds or removes copies.",
         ),
     }),
 )  # fmt: skip

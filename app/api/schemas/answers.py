@@ -22,7 +22,7 @@ class OpenModel(BaseModel):
 
 
 class OutputTensor(OpenModel):
-    """The output, with `values` or `base64` as the request asked."""
+    """The output, with `values` or `base64` as requested."""
 
     dtype: DTypeName = Field(description="Element type, the same as the data's.")
     shape: list[Size] = Field(description="Size of each dimension.")
@@ -34,7 +34,7 @@ Route = Literal["loop", "thread", "split", "gpu"]
 
 
 class ExplainedTensor(OpenModel):
-    """A tensor that takes part; `tensor` is the name of a resident one."""
+    """A tensor of the request; `tensor` is the name of a resident tensor."""
 
     dtype: DTypeName
     shape: list[Size]
@@ -49,18 +49,16 @@ class ExplainedPlan(OpenModel):
     tuples: Size
     dims: list[Size]
     slice_items: Size
-    item_size: int = Field(
-        description="Bytes of an item; of strings it is where they begin that is gathered, 8 bytes each."
-    )
+    item_size: int = Field(description="Bytes of an item. Strings are gathered by their start positions, 8 bytes each.")
     shared: bool = Field(description="Whether all batches use the same tuples.")
-    wrap: bool = Field(description="Whether a negative index counts from the end.")
+    wrap: bool = Field(description="Whether negative indices count from the end.")
 
 
 class ExplainedSize(OpenModel):
     """The size of a gather, or a threshold in it."""
 
-    items: Size | None = Field(description="Items that are picked; null in a threshold that is never reached.")
-    bytes: Size | None = Field(description="Bytes that are copied; null in a threshold that is never reached.")
+    items: Size | None = Field(description="Number of gathered items; null in a threshold that is never reached.")
+    bytes: Size | None = Field(description="Number of copied bytes; null in a threshold that is never reached.")
 
 
 class ExplainedRoute(OpenModel):
@@ -83,19 +81,19 @@ class ExplainedShards(OpenModel):
     """A range of rows that the gather needs, and the shards that hold it."""
 
     rows: list[Size] = Field(description="The first row, and the row after the last one.")
-    tensor: str = Field(description="What the shards call it.")
+    tensor: str = Field(description="Its name on the shards.")
     replicas: list[str] = Field(description="Their addresses.")
-    tuples: Size | None = Field(description="How many index tuples need it; null if all do.")
+    tuples: Size | None = Field(description="Number of index tuples that need it; null if all do.")
 
 
 class Explanation(OpenModel):
-    """What would run, where and why. Nothing has run."""
+    """What would run, on which route, and why. Nothing has run."""
 
     operator: OperatorName
     data: ExplainedTensor
-    indices: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Unless the request has `keys`.")
-    keys: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a request by key.")
-    updates: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a scatter.")
+    indices: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Absent if the request has `keys`.")
+    keys: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Present if the request has `keys`.")
+    updates: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Present in scatters.")
     output_bytes: Size | None = Field(description="Bytes of the output's items; null for strings.")
     plan: ExplainedPlan
     size: ExplainedSize
@@ -104,7 +102,7 @@ class Explanation(OpenModel):
     shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
         None, description="For a table in row ranges: the ranges that are needed."
     )
-    not_checked: str = Field(description="What a gather would still check.")
+    not_checked: str = Field(description="What running the request would check in addition.")
 
 
 class GatherAnswer(OpenModel):
@@ -112,7 +110,7 @@ class GatherAnswer(OpenModel):
 
     output: OutputTensor
     dialect: str = Field(description="The dialect whose rules were applied.")
-    device: Literal["cpu", "gpu"] = Field(description="Where the gather ran.")
+    device: Literal["cpu", "gpu"] = Field(description="Device that ran the gather.")
     data_etag: str | SkipJsonSchema[None] = Field(
         None, description="ETag of the resident tensor that was read, or would be."
     )
@@ -120,7 +118,7 @@ class GatherAnswer(OpenModel):
         None, description="Number of the version that was read, or would be read."
     )
     replaced: Size | SkipJsonSchema[None] = Field(
-        None, description="How many components of the indices were out of bounds, unless that is an error."
+        None, description="Number of index components that were out of bounds, unless that is an error."
     )
     missing: Size | SkipJsonSchema[None] = Field(
         None, description="Number of keys that the table lacks, if the request has keys."
@@ -134,18 +132,18 @@ class GatherAnswer(OpenModel):
 
 
 class ExplainedBackward(OpenModel):
-    """What would run, where and why. Nothing has run."""
+    """What would run, on which route, and why. Nothing has run."""
 
     operator: BackwardName
     data: ExplainedTensor = Field(description="The gather's data, given by its shape only.")
     indices: ExplainedTensor
     grad_output: ExplainedTensor
-    output_bytes: Size = Field(description="Bytes of the answer's items, for a sparse gradient at most.")
+    output_bytes: Size = Field(description="Bytes of the answer's items; for a sparse gradient an upper bound.")
     plan: ExplainedPlan
     size: ExplainedSize
     routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is taken.")
     choice: ExplainedChoice
-    not_checked: str = Field(description="What would still be checked.")
+    not_checked: str = Field(description="What running the request would check in addition.")
 
 
 class BackwardAnswer(OpenModel):
@@ -159,7 +157,7 @@ class BackwardAnswer(OpenModel):
         None, description="The gradient slice of each of these tuples."
     )
     dialect: str = Field(description="The dialect whose rules were applied.")
-    device: Literal["cpu"] = Field(description="Where it ran.")
+    device: Literal["cpu"] = Field(description="Device that ran it.")
     explanation: ExplainedBackward | SkipJsonSchema[None] = Field(
         None, description="Replaces the values if the request has `explain=true`."
     )
@@ -181,18 +179,18 @@ class ExplainedFeature(OpenModel):
 
     tensor: str = Field(description="Name of its resident tensor.")
     table: ExplainedTensor
-    indices: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Unless the feature has `keys`.")
-    keys: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Of a feature by key.")
+    indices: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Absent if the feature has `keys`.")
+    keys: ExplainedTensor | SkipJsonSchema[None] = Field(None, description="Present if the feature has `keys`.")
     pooling: Pooling
     output_shape: list[Size] = Field(description="Shape of its output, before outputs are joined.")
-    bytes_read: Size = Field(description="Bytes of the rows that it reads.")
+    bytes_read: Size = Field(description="Number of bytes that it reads from the table.")
     shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
         None, description="For a table in row ranges: the ranges that are needed."
     )
 
 
 class LookupExplanation(OpenModel):
-    """What would run, where and why. Nothing has run."""
+    """What would run, on which route, and why. Nothing has run."""
 
     operator: str
     features: list[ExplainedFeature]
@@ -200,11 +198,11 @@ class LookupExplanation(OpenModel):
     size: ExplainedSize
     routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is taken.")
     choice: ExplainedChoice
-    not_checked: str = Field(description="What a lookup would still check.")
+    not_checked: str = Field(description="What running the request would check in addition.")
 
 
 class LookupAnswer(OpenModel):
-    """The answer of a lookup: `output`, or `outputs` if the request has `concat` false; and the tensors read."""
+    """The answer of a lookup: `output` (or `outputs` if `concat` is false), and the tensors that it read."""
 
     output: OutputTensor | SkipJsonSchema[None] = Field(None, description="The features' outputs, joined on axis 1.")
     outputs: list[OutputTensor] | SkipJsonSchema[None] = Field(
@@ -212,10 +210,10 @@ class LookupAnswer(OpenModel):
     )
     features: list[LookedUpTensor] = Field(description="What each feature read.")
     replaced: Size | SkipJsonSchema[None] = Field(
-        None, description="How many indices were out of bounds, unless that is an error."
+        None, description="Number of indices that were out of bounds, unless that is an error."
     )
     missing: Size | SkipJsonSchema[None] = Field(
-        None, description="Number of keys, over all features, that their tables lack, if a feature has keys."
+        None, description="Number of missing keys over all features, if a feature has keys."
     )
     explanation: LookupExplanation | SkipJsonSchema[None] = Field(
         None, description="Replaces the outputs' values if the request has `explain=true`."
@@ -270,7 +268,7 @@ class Problem(OpenModel):
     ranges: list[UnavailableRange] | SkipJsonSchema[None] = Field(
         None, description="For shard_unavailable: the rows for which no replica answers."
     )
-    hint: str = Field(description="One sentence on how to mend the request.")
+    hint: str = Field(description="One sentence on how to correct the request.")
     request_id: str
 
 

@@ -21,10 +21,12 @@ class TableRange(OpenModel):
     stop: Size = Field(description="The row after the last one.")
     shards: list[str] = Field(description="Names or addresses of the shards that hold the range.")
     primary: str | SkipJsonSchema[None] = Field(
-        None, description="The shard that orders scatters to the range; present after the version's first scatter."
+        None,
+        description="The shard that orders scatters to the range; present after this version's first scatter.",
     )
     in_sync: list[str] | SkipJsonSchema[None] = Field(
-        None, description="The shards that have every acknowledged scatter; present after the version's first scatter."
+        None,
+        description="The shards that have every acknowledged scatter; present after this version's first scatter.",
     )
 
 
@@ -33,8 +35,8 @@ class TableKeys(OpenModel):
 
     dtype: Literal["int64", "uint64", "string"]
     sha256: str = Field(
-        description="SHA-256 of dtype, shape and keys as uploaded, in hex; of strings as one uint8 tensor, the offsets "
-        "(int64) and then the bytes."
+        description="SHA-256 of dtype, shape and keys as uploaded, in hex. Strings count as one uint8 tensor: the "
+        "offsets (int64), then the bytes."
     )
 
 
@@ -42,29 +44,29 @@ class ResidentTensor(OpenModel):
     """The metadata of a version of a resident tensor; in lists, of the current version."""
 
     name: str
-    version: Size = Field(description="Number of the version; each upload of the name makes the next one.")
+    version: Size = Field(description="Number of the version. Each upload of the name creates the next one.")
     versions: list[Size] = Field(description="Numbers of all versions that are kept.")
     dtype: DTypeName
     shape: list[Size]
-    bytes: Size = Field(description="Bytes of its items; strings with a length of 4 bytes each.")
+    bytes: Size = Field(description="Bytes of its items. A string takes its UTF-8 and 4 bytes for its length.")
     etag: str = Field(
-        description="Identifies this content, unique across tensors and time; in quotes as in the header."
+        description="Identifies this content, across all tensors and all times. In quotes, as in the header."
     )
     sha256: str = Field(
-        description="SHA-256 of dtype, shape and items as uploaded, in hex: equal for every format of the upload, and "
-        "not changed by scatters."
+        description="SHA-256 of dtype, shape and items as uploaded, in hex. The same for every format of the upload; "
+        "scatters do not change it."
     )
     created: str = Field(description="When the name was created (RFC 3339).", json_schema_extra=_TIME)
     modified: str = Field(description="When the content last changed.", json_schema_extra=_TIME)
     prefault: bool = Field(description="Whether the content is read into memory ahead of requests.")
-    lock: bool = Field(description="Whether the content is to be kept in memory.")
+    lock: bool = Field(description="Whether the service keeps the content in memory.")
     keys: TableKeys | None = Field(description="The keys of its rows; null if it has none.")
     capacity: Size | SkipJsonSchema[None] = Field(
         None,
-        description="Tables with keys: rows it can hold before it grows; in a cluster, its current number of rows.",
+        description="For tables with keys: rows it can hold before it grows. In a cluster: its number of rows.",
     )
     replicas: Size | SkipJsonSchema[None] = Field(
-        None, description="In a cluster: on how many shards each row range is kept."
+        None, description="In a cluster: number of shards that hold a copy of each row range."
     )
     ranges: list[TableRange] | SkipJsonSchema[None] = Field(
         None, description=f"In a cluster, but not in lists: its first {MOST_RANGES} row ranges."
@@ -81,7 +83,8 @@ class TensorList(OpenModel):
 
 
 _CHANGED_RANGES: Final = Field(
-    None, description="In a cluster: how many row ranges it changed. Each of them changes at once, one by one."
+    None,
+    description="In a cluster: number of row ranges that it changed. Each range changes at once, one after the other.",
 )
 
 
@@ -120,7 +123,7 @@ class AliasBody(OpenModel):
     alias: str = Field(description="Its own name.")
     tensor: str = Field(description="The version that it points to, `NAME@7`.")
     version: Size = Field(description="The number of that version.")
-    etag: str = Field(description="Changes with each move; in quotes as in the header.")
+    etag: str = Field(description="Changes with each move. In quotes, as in the header.")
     created: str = Field(description="When the alias was created (RFC 3339).", json_schema_extra=_TIME)
     modified: str = Field(description="When it was last moved.", json_schema_extra=_TIME)
 
@@ -138,7 +141,7 @@ class ImportBody(OpenModel):
     id: str
     name: str = Field(description="The tensor that gets the next version.")
     url: str = Field(description="The source URL without its query.")
-    tensor: str | None = Field(description="The tensor within a safetensors file, if the request names one.")
+    tensor: str | None = Field(description="The name of the tensor in a safetensors file, if the request gave it.")
     state: Literal["running", "done", "failed", "cancelled"]
     bytes_done: Size = Field(description="Bytes of items read so far.")
     bytes_total: Size = Field(description="Bytes of items in total.")

@@ -34,7 +34,7 @@ class InferOutput(OpenModel):
 
 
 class InferAnswer(OpenModel):
-    """The answer to an infer request; `parameters` has the applied `dialect` and the `device`."""
+    """The answer to an infer request. `parameters` has the applied `dialect` and the `device`."""
 
     id: str | SkipJsonSchema[None] = None
     model_name: str
@@ -102,14 +102,14 @@ class IndexEntry(OpenModel):
 
 
 class Duration(OpenModel):
-    """How often something was done, and the total time."""
+    """A count of operations and their total time in nanoseconds."""
 
     count: Size
     ns: Size
 
 
 class InferStatistics(OpenModel):
-    """The times of a model's requests: `queue` from a request read to its kernel, `compute_infer` the kernel."""
+    """Times of a model's requests: `queue` is the time between reading and the kernel, `compute_infer` the kernel."""
 
     success: Duration
     fail: Duration
@@ -122,7 +122,7 @@ class InferStatistics(OpenModel):
 
 
 class BatchStatistics(OpenModel):
-    """The times of the requests of one batch size, which here is always 1."""
+    """Times of the requests of one batch size, which is always 1 here."""
 
     batch_size: Size
     compute_input: Duration
@@ -151,6 +151,6 @@ class StatisticsBody(OpenModel):
 
 
 class ProtocolError(Problem):
-    """An error under /v2: the protocol's `error`, and the members of a Problem."""
+    """An error under /v2: the members of a Problem, and the protocol's `error`."""
 
     error: str = Field(description="The same as `detail`.")

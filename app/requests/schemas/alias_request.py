@@ -13,10 +13,9 @@ from app.requests.schemas.invalid_fields import validated
 from app.requests.schemas.member_types import ABSENT, Detail, JsonString, RequestModel
 
 MOST_ALIASES: Final = 100
-"""Aliases that a request may move: one reading of the request on the event loop, and one transaction, of which etcd
-takes 128 puts at most."""
+"""Most aliases in one request. They move in one transaction, for which etcd allows 128 puts."""
 MOST_BYTES: Final = MOST_ALIASES << 10
-"""Bytes of a body that has so many: longest names and ETags take some 500 for each."""
+"""Bytes of the largest body: each alias with longest names and ETags takes about 500."""
 _MEMBER: Final = "aliases"
 _TARGET: Final = Detail("tensor must be a text, the version that the alias is to name, as in 'items@7'")
 _ALIASES: Final = Detail(f"aliases must be an object with 1 to {MOST_ALIASES} members, from aliases to versions")
@@ -24,36 +23,36 @@ _CONDITION: Final = Detail("{name} must be a text, the ETag of the alias with it
 
 
 class AliasRequest(RequestModel):
-    """What an alias is to name."""
+    """The target of an alias."""
 
     tensor: Annotated[JsonString, _TARGET] = Field(
-        description="The version of a tensor, `NAME@7`; never an alias, and never a name without a number."
+        description="Version of a tensor, `NAME@7`. Must include the number and must not be an alias."
     )
 
 
 class AliasMoveRequest(AliasRequest):
-    """What one of several aliases is to name, and on which condition."""
+    """The target of one of several aliases, with its conditions."""
 
     if_match: Annotated[JsonString, _CONDITION] = Field(
-        ABSENT, description="The ETag that the alias must have, or several with commas between them, or * for any."
+        ABSENT, description="ETags, separated by commas, one of which the alias must have; or * for any."
     )
     if_none_match: Annotated[JsonString, _CONDITION] = Field(
-        ABSENT, description="* where there must be no such alias, or ETags that it must not have."
+        ABSENT, description="* if the alias must not exist, or ETags that it must not have."
     )
 
 
 class AliasesRequest(RequestModel):
-    """Aliases that are made or moved in one step."""
+    """Aliases to create or move in one step."""
 
     aliases: Annotated[
         dict[SkipValidation[str], SkipValidation[JsonString | AliasMoveRequest]],
         Field(min_length=1, max_length=MOST_ALIASES),
         _ALIASES,
-    ] = Field(description="By alias the version of a tensor that it is to name, `NAME@7`, or that with conditions.")
+    ] = Field(description="For each alias, its target version, `NAME@7`, or an object with the target and conditions.")
 
 
 class AskedMove(NamedTuple):
-    """One of several aliases, its place in the body, and what is asked of it."""
+    """One of several aliases, its place in the body, and its target."""
 
     alias: str
     pointer: str
@@ -62,12 +61,12 @@ class AskedMove(NamedTuple):
 
 
 def alias_target(document: Any) -> str:
-    """What the alias of a JSON document is to name, as it was written. Raises invalid_field."""
+    """Return the target in the body of `PUT /aliases/{alias}`, unparsed. Raises invalid_field."""
     return validated(AliasRequest, document).tensor
 
 
 def alias_moves(document: Any) -> Iterator[AskedMove]:
-    """What the aliases of a JSON document are to name. Raises invalid_field."""
+    """Yield the moves in the body of `PUT /aliases`. Raises invalid_field."""
     for alias, asked in validated(AliasesRequest, document).aliases.items():
         member = lossless_json.printable(alias).replace("~", "~0").replace("/", "~1")
         pointer = f"/{_MEMBER}/{member}"

@@ -1,4 +1,4 @@
-"""The model of the requests for the gradient of a gather."""
+"""The request for the gradient of a gather."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from app.requests.schemas.member_types import (
 from app.tensors.gather_call import Device, Encoding
 from app.tensors.operator_signature import Signature
 
-_DATA_SHAPE: Final = "Shape of the gather's data; exactly one of `data_shape` and `tensor`."
-_TENSOR: Final = "Name of a resident tensor that has the shape of the gather's data, and grad_output's type."
-_LDA_COEFF: Final = "What the sum is multiplied by, once, rounded to the type of the sum."
-_SPARSE: Final = "Answer with the slices that an index names alone, `grad_indices` and `grad_values`; for {} 0 only."
-_DEVICE: Final = "Where to run; gradients run on the CPU."
-_ENCODING: Final = "Form of the answer's items."
+_DATA_SHAPE: Final = "Shape of the gather's data. Send exactly one of `data_shape` and `tensor`."
+_TENSOR: Final = "Name of a resident tensor with the shape of the gather's data and the type of grad_output."
+_LDA_COEFF: Final = "Factor for the sum, rounded to the type of the sum and applied once."
+_SPARSE: Final = "Answer only the slices that an index names, as `grad_indices` and `grad_values`. Needs {} 0."
+_DEVICE: Final = "Device to run on. Gradients run on the CPU."
+_ENCODING: Final = "Encoding of the answer's items."
 
 
 class BackwardRequest(RequestModel):
-    """The members of a gradient; `parameter`, `dialect` and `sparse` are as its signature has them."""
+    """The members of a gradient request. Its signature defines `parameter`, `dialect` and `sparse`."""
 
     indices: Tensor = Field(description="The gather's indices.")
     grad_output: Tensor = Field(
-        description="The derivative of the loss by the gather's output, of that shape; a float type."
+        description="Derivative of the loss with respect to the gather's output, in its shape. A float type."
     )
     data_shape: Annotated[Shape, SIZES] = Field(ABSENT, description=_DATA_SHAPE)
     tensor: TensorName = Field(ABSENT, description=_TENSOR)
@@ -46,7 +46,7 @@ class BackwardRequest(RequestModel):
 
 
 def check_one_shape(request: BackwardRequest, prefix: str = "") -> None:
-    """Exactly one of `data_shape` and `tensor` is there. Raises invalid_field."""
+    """Raise invalid_field unless the request has exactly one of `data_shape` and `tensor`."""
     if (request.data_shape is ABSENT) != (request.tensor is ABSENT):
         return
     if request.tensor is ABSENT:
@@ -63,5 +63,5 @@ def check_one_shape(request: BackwardRequest, prefix: str = "") -> None:
 
 
 def sparse_field(signature: Signature) -> Any:
-    """The field `sparse` of the gradients of an operator."""
+    """Return the type and the field `sparse` for the gradient of an operator."""
     return JsonBool, Field(False, description=_SPARSE.format(signature.parameters[0].name))

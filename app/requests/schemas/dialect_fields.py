@@ -1,6 +1,6 @@
-"""What a dialect makes of a gather's fields: one that it needs, one it alone has, and one with a default of its own.
+"""Fields of a gather that depend on the dialect: some require a field, have a further one, or change a default.
 
-The models of requests hold for all dialects of an operator, so this is looked at once a request has been validated.
+A request model covers all dialects of an operator, so these rules are applied after its validation.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from app.tensors.gather_call import OutOfBounds
 from app.tensors.operator_signature import Signature
 
 _BATCH_DIMS: Final = (
-    "leading dimensions of data and indices that are batches; negative counts from the rank of indices."
+    "number of leading dimensions of data and indices that are batches. Negative: counted from the rank of indices."
 )
 
 
 def apply_dialect(signature: Signature, fields: Any, pointer: str) -> tuple[int, OutOfBounds]:
-    """`batch_dims` beside the operator's own parameter, 0 if there is none, and what becomes of indices out of bounds.
+    """Return the additional `batch_dims` (0 if the dialect has none) and the mode for indices out of bounds.
 
-    `fields` are those of a valid gather, members of what stands at `pointer`. Raises invalid_field.
+    `fields` are those of a valid gather at `pointer`. Raises invalid_field.
     """
     mode = fields.out_of_bounds
     if not signature.dialect_fields:
@@ -36,7 +36,7 @@ def apply_dialect(signature: Signature, fields: Any, pointer: str) -> tuple[int,
 
 
 def further_batch_dims(signature: Signature, fields: Any, pointer: str) -> int:
-    """`batch_dims` beside the operator's own parameter, as `apply_dialect` has it. Raises invalid_field."""
+    """Return the additional `batch_dims`, or 0 if the dialect has none. Raises invalid_field."""
     if not signature.dialect_fields:
         return 0
     dialect = fields.dialect
@@ -62,24 +62,24 @@ def further_batch_dims(signature: Signature, fields: Any, pointer: str) -> int:
 
 
 def dialect_fields(signature: Signature) -> dict[str, Any]:
-    """The fields of a model that dialects of an operator differ in: none if they do not differ."""
+    """Return the fields in which the dialects of an operator differ."""
     fields: dict[str, Any] = {}
     having = _with_batch_dims(signature)
     if having:
-        described = f"In the dialect {' or '.join(having)} only: {_BATCH_DIMS} 0 if left out."
+        described = f"In the dialect {' or '.join(having)} only: {_BATCH_DIMS} If left out: 0."
         fields["batch_dims"] = JsonInteger, Field(ABSENT, description=described, json_schema_extra=INT64)
     filling = [name for name, own in signature.dialect_fields.items() if own.fills]
     if filling:
         of = f"{' or '.join(filling)} of {signature.operator}"
-        described = f"{OUT_OF_BOUNDS_DESCRIPTION} If left out: fill in the dialect {of}, else error."
+        described = f"{OUT_OF_BOUNDS_DESCRIPTION} If left out: `fill` in the dialect {of}, otherwise `error`."
         fields["out_of_bounds"] = OutOfBounds, Field(ABSENT, description=described)
     return fields
 
 
 def parameter_note(signature: Signature) -> str:
-    """What the description of the parameter says of dialects that need it."""
+    """Return the sentence about dialects that require the parameter."""
     needing = [name for name, own in signature.dialect_fields.items() if own.needs_parameter]
-    return f" The dialect {' or '.join(needing)} needs it." if needing else ""
+    return f" Required in the dialect {' or '.join(needing)}." if needing else ""
 
 
 def _with_batch_dims(signature: Signature) -> list[str]:

@@ -1,7 +1,7 @@
-"""The JSON of a gather: the members that the requests of each operator have.
+"""JSON requests of gathers: the members that all operators share.
 
-The forms are chosen so that generated clients of statically typed languages compile: flat `values` of any scalar, one
-object with optional members in place of unions.
+The schemas avoid unions, so that generated clients of statically typed languages compile: `values` is a flat list of
+scalars, and alternatives are one object with optional members.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Tensor(RequestModel):
 
 
 BESIDE: Final = Tensor.model_construct(dtype="")
-"""Stands in a document for a tensor that a binary format describes itself."""
+"""Placeholder in a document for a tensor that a binary format describes itself."""
 
 
 class NamedTensor(RequestModel):
@@ -56,7 +56,7 @@ class NamedTensor(RequestModel):
 
 
 class Data(Tensor):
-    """The data: a typed tensor, or `tensor` alone, the name of a resident one."""
+    """The data: a typed tensor, or only `tensor`, the name of a resident tensor."""
 
     dtype: DTypeName = Field(ABSENT, description=_DTYPE)
     tensor: ResidentName = ABSENT
@@ -79,13 +79,13 @@ class _DataForms:
 
 
 GivenData = Annotated[Tensor | NamedTensor, _DataForms()]
-"""The member `data` of a request: a tensor, or the name of a resident one."""
+"""The member `data` of a request: a tensor, or the name of a resident tensor."""
 
 
 class GatherRequest(RequestModel):
-    """The members of a gather, whichever its operator is: `parameter` and `dialect` are as its signature has them.
+    """The members that all gathers share. The operator's signature defines `parameter` and `dialect`.
 
-    Further inputs and parameters stand behind these.
+    Further inputs and parameters of the operator follow these.
     """
 
     data: GivenData
@@ -96,19 +96,19 @@ class GatherRequest(RequestModel):
     output_encoding: OutputEncoding = "values"
     out_of_bounds: Mode = "error"
     fill_value: Annotated[AnyJson, JSON_VALUE] = Field(
-        ABSENT, description=f"{FILL_VALUE_DESCRIPTION} One value in the form of `values`."
+        ABSENT, description=f"{FILL_VALUE_DESCRIPTION} Written like one item of `values`."
     )
     output_dtype: Rounded = ABSENT
 
 
 def parameter_field(parameter: Parameter, note: str = "", alias: str | None = None) -> Any:
-    """The field of a model for a parameter of an operator; `note` ends its description."""
+    """Return the type and the field for a parameter of an operator; `note` is appended to its description."""
     described = parameter.description + note
     return JsonInteger, Field(parameter.default, alias=alias, description=described, json_schema_extra=INT64)
 
 
 def parameter_values(parameters: tuple[Parameter, ...], fields: Any) -> tuple[int, ...]:
-    """The values of an operator's parameters in valid fields."""
+    """Return the values of an operator's parameters from validated fields."""
     if len(parameters) < 2:
         return (fields.parameter,) if parameters else ()
     return (fields.parameter, *(getattr(fields, parameter.name) for parameter in parameters[1:]))

@@ -17,26 +17,26 @@ _KEYS: Final = Detail("keys must be a text, the name of the tensor that holds th
 
 
 class ImportRequest(RequestModel):
-    """What is to be imported."""
+    """The source of an import."""
 
     url: Annotated[JsonString, _URL] = Field(
-        description="Of an npy or safetensors file: https, http, s3 or file, below a prefix of GATHERND_IMPORT_FROM."
+        description="URL (https, http, s3, file) of an npy or safetensors file, below a prefix in GATHERND_IMPORT_FROM."
     )
     tensor: Annotated[JsonString, _TENSOR] = Field(
-        ABSENT, description="Which tensor of a safetensors file that has several."
+        ABSENT, description="Name of the tensor to import, if a safetensors file has several."
     )
     keys: Annotated[JsonString, _KEYS] = Field(
         ABSENT,
-        description="Which tensor of a safetensors file holds the keys of the rows; NAME for NAME.offsets and "
-        "NAME.bytes if they are strings. Their bytes come before those of the tensor.",
+        description="Name of the tensor with the keys of the rows, in a safetensors file. For string keys, NAME stands "
+        "for NAME.offsets and NAME.bytes. The keys must come before the rows in the file.",
     )
     note: Annotated[JsonString, _NOTE] = Field(
-        ABSENT, description="What is said of the version that it makes, as `note` in the query of an upload."
+        ABSENT, description="A note about the new version, like `note` in the query of an upload."
     )
 
 
 def import_request(document: Any) -> ImportRequest:
-    """What a JSON document asks for, as it was written. Raises invalid_field."""
+    """Validate the body of an import. Raises invalid_field."""
     found = validated(ImportRequest, document)
     for member, text in (("tensor", found.tensor), ("keys", found.keys)):
         if any("\ud800" <= sign <= "\udfff" for sign in text or ""):

@@ -1,7 +1,7 @@
 """The JSON of an infer request of the Open Inference Protocol.
 
-The protocol asks servers to ignore members that they do not know. Those that may be left out may be null as well, since
-clients of the protocol send that, though OpenAPI does not say so.
+The protocol asks servers to ignore unknown members. Optional members may be null, because clients of the protocol send
+null; OpenAPI does not show this.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from app.tensors.dtypes import BY_OIP
 from app.tensors.operator_signature import Parameter, Signature
 
 _OUTPUT_OF_ANY_MODEL: Final[dict[str, Any]] = {"type": "string", "pattern": r"^([0-9]+\.)?(output|found)$"}
-"""OpenAPI has one schema for all models, and the model `lookup` may have several outputs."""
+"""One schema for all models: the model `lookup` may have several outputs."""
 _SIZES: Final[dict[str, Any]] = {"type": "array", "items": {"type": "integer", "minimum": 0, "format": "int64"}}
-_FURTHER: Final = "Further settings by name, of which unknown ones are ignored."
+_FURTHER: Final = "Further settings by name; unknown ones are ignored."
 _OBJECT: Final = Detail("parameters must be an object")
 
 
@@ -57,7 +57,7 @@ def _open(schema: dict[str, Any]) -> None:
 
 
 class OpenRequestModel(BaseModel):
-    """An object of an infer request, whose other members are ignored."""
+    """An object of an infer request; unknown members are ignored."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra=_open)
 
@@ -75,9 +75,9 @@ def _none_but_false(value: Any) -> Any:
 Flag = Annotated[bool, Strict(), OrNull(), BOOLEAN]
 Count = Annotated[JsonInteger, Field(ge=0), WithJsonSchema({"type": "integer", "minimum": 0, "format": "int64"})]
 UnicodeString = Annotated[JsonString, Field(min_length=0), WithJsonSchema({"type": "string"})]
-"""A string without lone surrogates: pydantic looks for them where it has to count characters."""
+"""A string without lone surrogates. `min_length` makes pydantic check for them."""
 Datatype = Annotated[JsonString, WithJsonSchema({"type": "string", "enum": list(BY_OIP)})]
-"""The name of a type. As of `DTypeName`, whether there is such a type is looked up after all members."""
+"""The name of an element type. As with `DTypeName`, whether the type exists is checked after all members."""
 SharedMemory = SkipJsonSchema[
     Annotated[Any, PlainValidator(_none), NotOffered("shared memory is not supported; send the items")]
 ]
@@ -87,29 +87,28 @@ Classification = SkipJsonSchema[
 
 
 class InferInputParameters(OpenRequestModel):
-    """Further settings of an input by name, of which unknown ones are ignored."""
+    """Further settings of an input by name; unknown ones are ignored."""
 
     shared_memory_region: SharedMemory = ABSENT
     binary_data_size: Annotated[Count, OrNull(), Detail("{name} must be an integer of 0 or more")] = Field(
-        ABSENT, description="Bytes behind the JSON that are the items of this input."
+        ABSENT, description="Number of bytes after the JSON that hold the items of this input."
     )
 
 
 class InferInput(OpenRequestModel):
-    """An input tensor. Its items are in `data`, or behind the JSON, `parameters.binary_data_size` bytes of them."""
+    """An input tensor. Its items are in `data`, or `parameters.binary_data_size` bytes after the JSON hold them."""
 
     name: Annotated[JsonString, Needed("an input needs a name, a string")] = Field(
-        description="`data`, `indices`, or of a scatter `updates`; a resident tensor as a model takes `indices`, or "
-        "`keys` in their place; "
-        "a lookup takes `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on."
+        description="`data`, `indices`, or for a scatter `updates`. The model of a resident tensor takes `indices` or "
+        "`keys`. A lookup takes `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on."
     )
     datatype: Annotated[Datatype, OrNull(), Detail("datatype must be a string")] = Field(
-        ABSENT, description="May be left out for the `indices` of a resident tensor: then it is INT64."
+        ABSENT, description="Optional for the `indices` of a resident tensor, where it is INT64 by default."
     )
     shape: Annotated[Shape, OrNull(), WithJsonSchema(_SIZES)] = Field(
         ABSENT,
-        description="May be left out for the `indices` of a resident tensor that are in `data`: then the nesting gives "
-        "it, and a flat list of n items is [n, 1], n rows.",
+        description="Optional for the `indices` of a resident tensor if they are in `data`: by default it follows the "
+        "nesting, and a flat list of n items has the shape [n, 1], n rows.",
     )
     parameters: Annotated[InferInputParameters, OrNull(), _OBJECT] = ABSENT
     data: Annotated[
@@ -118,52 +117,52 @@ class InferInput(OpenRequestModel):
             {
                 "type": "array",
                 "items": {},
-                "description": "The items, flat in row-major order or nested as `shape` says.",
+                "description": "The items, flat in row-major order or nested as in `shape`.",
             }
         ),
     ] = ABSENT
 
 
 class OperatorInput(InferInput):
-    """An input of an operator, of which nothing is left out."""
+    """An input of an operator, which must be complete."""
 
     datatype: Annotated[Datatype, Needed("an input needs a datatype, a string")]
     shape: Annotated[Shape, Needed("an input needs a shape, a list of integers")]
 
 
 class InferRequestedOutputParameters(OpenRequestModel):
-    """Further settings of an output by name, of which unknown ones are ignored."""
+    """Further settings of an output by name; unknown ones are ignored."""
 
     shared_memory_region: SharedMemory = ABSENT
     classification: Classification = ABSENT
-    binary_data: Flag = Field(ABSENT, description="Whether its items are to follow the JSON.")
+    binary_data: Flag = Field(ABSENT, description="Whether to send its items after the JSON.")
 
 
 class InferRequestedOutput(OpenRequestModel):
-    """An output that is asked for; `parameters.binary_data` says whether its items are to follow the JSON."""
+    """A requested output. `parameters.binary_data` says whether to send its items after the JSON."""
 
     name: Annotated[JsonString, WithJsonSchema(_OUTPUT_OF_ANY_MODEL), Needed("an output needs a name, a string")] = (
         Field(
-            description="`output`; `found`, if the request asks for it; of a lookup whose features have an output "
-            "each, `0.output`, `1.output` and so on."
+            description="`output`, or `found` if the request asks for it. A lookup with `concat` false has `0.output`, "
+            "`1.output` and so on."
         )
     )
     parameters: Annotated[InferRequestedOutputParameters, OrNull(), _OBJECT] = ABSENT
 
 
 class InferRequestParameters(OpenRequestModel):
-    """The parameters of every model. An operator's own are validated by the model of its JSON requests."""
+    """Parameters of every model. The model of an operator's JSON requests validates the operator's own parameters."""
 
-    binary_data_output: Flag = Field(ABSENT, description="Whether the items of the output are to follow the JSON.")
+    binary_data_output: Flag = Field(ABSENT, description="Whether to send the items of the outputs after the JSON.")
     fill_value: Annotated[JsonString, JSON_TEXT] = Field(ABSENT, description=f"{FILL_VALUE_DESCRIPTION} JSON text.")
     missing_row: Annotated[JsonString, JSON_TEXT] = Field(ABSENT, description=f"{MISSING_ROW_DESCRIPTION} JSON text.")
     timeout: Annotated[
         Count, Detail("{name} must be an integer"), TooSmall("{name} must be 0 or more microseconds")
-    ] = Field(0, description="Microseconds that the caller waits; 0 is no limit.")
+    ] = Field(0, description="How long the caller waits, in microseconds; 0 means no limit.")
 
 
 class LookupInferParameters(InferRequestParameters):
-    """The parameters of the model `lookup`."""
+    """Parameters of the model `lookup`."""
 
     lookup: Annotated[
         JsonString,
@@ -174,11 +173,11 @@ class LookupInferParameters(InferRequestParameters):
 
 class InferRequest(OpenRequestModel):
     """An infer request. Parameters: those of the model's operator (`batch_dims`, `axis`, `reduction`, `out_of_bounds`),
-    `dialect`, `device`, `timeout` in microseconds, `binary_data_output`; the model `lookup` needs `lookup`, the JSON of
-    a lookup without its arrays. Those of other models are errors; unknown ones are ignored."""
+    `dialect`, `device`, `timeout` in microseconds, `binary_data_output`. The model `lookup` requires `lookup`, the JSON
+    of a lookup without its arrays. Parameters of other models are errors; unknown ones are ignored."""
 
     id: Annotated[UnicodeString, OrNull(), Detail("id must be a string of Unicode")] = Field(
-        ABSENT, description="Comes back in the answer."
+        ABSENT, description="Repeated in the answer."
     )
     inputs: Annotated[
         list[Annotated[InferInput, Detail("an input must be an object")]],
@@ -195,7 +194,7 @@ class InferRequest(OpenRequestModel):
 
 
 class OperatorInferRequest(InferRequest):
-    """An infer request to an operator, of whose inputs nothing is left out."""
+    """An infer request to an operator, whose inputs must be complete."""
 
     inputs: Annotated[  # type: ignore[assignment]
         list[Annotated[OperatorInput, Detail("an input must be an object")]],
@@ -212,7 +211,7 @@ class LookupInferRequest(OperatorInferRequest):
 
 @lru_cache(64)
 def infer_request(*signatures: Signature) -> type[InferRequest]:
-    """The infer request that OpenAPI shows, with what any of these operators takes."""
+    """Return the infer request for OpenAPI, with the parameters of all these operators."""
     dialects = dict.fromkeys(dialect for signature in signatures for dialect in signature.dialects)
     notes: dict[Parameter, str] = {}
     for signature in signatures:

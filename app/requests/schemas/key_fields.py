@@ -1,4 +1,4 @@
-"""The members of a request that names rows by key."""
+"""Members of requests that name rows by key."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from app.requests.schemas.member_types import ABSENT, JSON_VALUE, JsonBool
 from app.tensors.by_key import Missing
 
 KEYS_DESCRIPTION: Final = (
-    "Keys of rows of a table that has a key column, in place of `indices`: int64, uint64 or string, as the table's "
-    "keys are; int32 stands for int64. The output has the shape that indices of this shape would give."
+    "Keys of rows, in place of `indices`, for a table with keys. Element type: that of the table's keys (int64, uint64 "
+    "or string); int32 is accepted for int64. The output has the same shape as for indices of this shape."
 )
 _MISSING: Final = (
-    "With `keys`, what becomes of a key that the table lacks: an error; its row is filled with `fill_value`; or the "
-    "row that `missing_row` names stands for it."
+    "With `keys`: how to treat a key that the table does not have. `error` reports it, `fill` answers a row of "
+    "`fill_value`, and `row` answers the row that `missing_row` names."
 )
 MISSING_ROW_DESCRIPTION: Final = (
-    'With `missing` row, the row that stands for missing keys: its position, such as 0, or its key, such as {"key": 7}.'
+    'With `missing` row: the row to answer for missing keys, by position, such as 0, or by key, such as {"key": 7}.'
 )
-_FOUND: Final = (
-    "With `keys`, whether the answer has `found` beside the output: a bool for each key, true if the table has it."
-)
+_FOUND: Final = "With `keys`: whether to answer `found` as well, one bool per key, true if the table has the key."
 
 MissingMode = Annotated[Missing, Field(description=_MISSING)]
 RowForMissing = Annotated[AnyJson, JSON_VALUE, Field(description=MISSING_ROW_DESCRIPTION)]

@@ -1,4 +1,4 @@
-"""The JSON of a lookup, whole and as the binary formats have it: without the arrays, which stand beside it there."""
+"""JSON requests of lookups. In binary formats, the JSON lacks the arrays, which are tensors of the body."""
 
 from __future__ import annotations
 
@@ -19,44 +19,42 @@ from app.tensors.lookup_call import ARRAYS, ROWS_OF_BAGS, Pooling
 
 
 class LookupFeature(RequestModel):
-    """Rows of one resident tensor, by their positions or keys: single rows, or with `offsets` bags of rows, pooled to
-    one.
-    """
+    """Rows of one resident tensor by position or key: single rows, or bags of rows (`offsets`), each pooled to one."""
 
-    tensor: TensorName = Field(description=f"{RESIDENT}. Its rows lie along the first axis.")
+    tensor: TensorName = Field(description=f"{RESIDENT}. Its rows are those of the first axis.")
     indices: Tensor = Field(
         ABSENT,
-        description="Positions of rows, int32 or int64, none negative; of one dimension where pooled.",
+        description="Positions of rows: int32 or int64, not negative. One dimension if pooled.",
     )
     keys: Tensor = Field(ABSENT, description=KEYS_DESCRIPTION)
     offsets: Tensor = Field(
         ABSENT,
-        description="With pooling, the position in `indices` at which each bag begins: of the type of `indices`, the "
-        "first is 0, none is less than the one before, and the last bag ends with the indices.",
+        description="With pooling: the position in `indices` at which each bag begins. Has the type of `indices`, "
+        "starts with 0 and never decreases. The last bag ends with the indices.",
     )
     pooling: Pooling = Field(
         "none",
-        description="What becomes of the rows of a bag: each is a row of the output, or their sum, mean or largest "
-        "items are one row. Sums go in index order in float32 (float64 for float64) and are rounded once.",
+        description="How to combine the rows of a bag into one row: `sum`, `mean`, or `max` per column; `none` answers "
+        "each row by itself. Sums add in index order in float32 (float64 for float64) and are rounded once.",
     )
     weights: Tensor = Field(
         ABSENT,
-        description="With pooling sum, what each row is multiplied by: one for each index, of the table's type.",
+        description="With pooling sum: a factor for each row, one per index, in the table's type.",
     )
     include_last_offset: JsonBool = Field(
         False,
-        description="With pooling, whether `offsets` has one entry more, the end of the last bag: the number of "
-        "indices.",
+        description="With pooling: whether `offsets` has one more entry, the end of the last bag, which is the number "
+        "of indices.",
     )
     padding_index: AnyJson = Field(
         ABSENT,
-        description="With pooling, the entry that is skipped wherever it is in a bag: a position, such as 0, or with "
-        '`keys` a key, such as {"key": 7}, which the table may lack. A mean divides by the entries that are left.',
+        description="With pooling: an entry to skip in every bag, by its position, such as 0, or with `keys` by its "
+        'key, such as {"key": 7}. The table may lack the key. A mean divides by the number of remaining entries.',
     )
     default_index: AnyJson = Field(
         ABSENT,
-        description="With pooling, the row that an empty bag is of, zeros if left out: its position, or with `keys` "
-        "its key. A bag is empty, too, if all its entries are skipped.",
+        description="With pooling: the row to answer for an empty bag, by its position or with `keys` by its key. If "
+        "left out: zeros. A bag is also empty if all its entries are skipped.",
     )
     missing: MissingMode = "error"
     missing_row: RowForMissing = ABSENT
@@ -65,8 +63,8 @@ class LookupFeature(RequestModel):
 
 _BESIDE: Final = tuple(name for name in LookupFeature.model_fields if name not in ARRAYS)
 SETTINGS: Final = tuple(name for name in _BESIDE if name not in (*KEY_FIELDS, *ROWS_OF_BAGS))
-"""What a feature says beside its arrays, and but for keys; `app.tensors.lookup_call.Feature` has fields of these names.
-"""
+"""Fields of a feature other than its arrays and its fields for keys. `app.tensors.lookup_call.Feature` has the same
+names."""
 _FIELDS: Final[dict[str, Any]] = {name: (one.annotation, one) for name, one in LookupFeature.model_fields.items()}
 LookupFeatureSettings: Any = create_model(
     "LookupFeatureSettings",
@@ -78,35 +76,36 @@ LookupFeatureSettings: Any = create_model(
 
 
 class _LookupFields(RequestModel):
-    """The members beside `features`, which stands before them where a class has them."""
+    """The members other than `features`, which comes first in each subclass."""
 
     concat: JsonBool = Field(
         True,
-        description="Whether the features' outputs are joined on axis 1, which needs equal types and numbers of rows; "
-        "false for an output for each, in `outputs`.",
+        description="Whether to join the features' outputs on axis 1, which requires equal types and numbers of rows. "
+        "If false, `outputs` has the output of each feature.",
     )
     out_of_bounds: OutOfBounds = Field(
         "error",
-        description="What becomes of an index that is out of bounds: an error; the nearest valid one (`clip`); the "
-        "index modulo the number of rows (`wrap`); or a row of the fill value stands for it, in a bag too.",
+        description="How to treat an index that is out of bounds: report an error; use the nearest valid index "
+        "(`clip`) or the index modulo the number of rows (`wrap`); or use a row of `fill_value` (`fill`), also in a "
+        "bag.",
     )
     fill_value: AnyJson = Field(
         ABSENT,
-        description="With `out_of_bounds` or `missing` fill, what rows are filled with, one value in the form of "
-        "`values`; if left out 0, false or an empty string.",
+        description="The value for rows that `out_of_bounds` or `missing` fill fills, written like one item of "
+        "`values`. If left out: 0, false or an empty string.",
     )
     output_dtype: Rounded = ABSENT
-    output_encoding: Encoding = Field("values", description="Form of the outputs' items.")
+    output_encoding: Encoding = Field("values", description="Encoding of the outputs' items.")
 
 
 class LookupRequest(_LookupFields):
-    """A lookup: rows of many resident tensors in one request, single or as pooled bags."""
+    """A lookup: rows of many resident tensors in one request, as single rows or pooled bags."""
 
     features: Annotated[list[LookupFeature], Field(min_length=1), FailFast(), FEATURES]
 
 
 class LookupParameters(_LookupFields):
-    """What a lookup says beside its arrays, in the binary formats."""
+    """A lookup without its arrays, for binary formats."""
 
     features: Annotated[list[LookupFeatureSettings], Field(min_length=1), FailFast(), FEATURES]
 
@@ -124,7 +123,7 @@ def check_feature_count(count: int, pointer: str, most: int) -> None:
 
 
 def check_last_offset(feature: LookupFeature, pointer: str) -> None:
-    """Raise invalid_field for `include_last_offset` of a feature without bags, which stands at `pointer`."""
+    """Raise invalid_field if the feature at `pointer` has `include_last_offset` but no pooling."""
     if feature.include_last_offset and feature.pooling == "none":
         raise invalid_field(
             f"{pointer}/include_last_offset",
@@ -134,8 +133,9 @@ def check_last_offset(feature: LookupFeature, pointer: str) -> None:
 
 
 def check_arrays_given(pooling: Pooling, given: Sequence[str], pointer: Callable[[str], str]) -> None:
-    """Whether a feature has the arrays that its pooling asks for: `given` are the names of those that it has, and
-    `pointer` says where one is or would be. Raises invalid_field.
+    """Check that a feature has the arrays that its pooling needs.
+
+    `given` are the names of its arrays; `pointer` returns the place of an array. Raises invalid_field.
     """
     if pooling == "none":
         for name in ("offsets", "weights"):

@@ -1,7 +1,7 @@
-"""Kinds of members that requests have in common, and the model that all requests derive from.
+"""Types of request members, and the base model of all requests.
 
-A request is validated once its arrays have been cut out (`envelope`): where one stood is its number, which
-is what `ListNumber` and `TextNumber` take, though OpenAPI shows what the request itself has there.
+Requests are validated after their arrays have been cut out (`envelope`). In place of each array stands a number, so
+`ListNumber` and `TextNumber` validate numbers; OpenAPI shows the array of the request.
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import REFERENCE_PATTERN
 
 ABSENT: Final[Any] = None
-"""Stands for a member that was left out. None of a native request may be null, but for `OrNull`."""
+"""The value of a member that was left out. Members of native requests must not be null, unless marked `OrNull`."""
 INT64: Final[dict[str, JsonValue]] = {"format": "int64"}
 
 
 class Detail(str):
-    """What an error says of a member whose value is none that it may have.
+    """The message for a member with an invalid value.
 
-    "{name}" stands for the member, "{of}" for the object that it is a member of, "{value}" for its value.
+    "{name}" stands for the member, "{of}" for the object that contains it, "{value}" for its value.
     """
 
     __slots__ = ()
 
 
 class Needed(Detail):
-    """The same of a member that is missing, which otherwise is said to be missing and no more."""
+    """The message for a missing member. The default is "NAME is missing"."""
 
     __slots__ = ()
 
 
 class TooSmall(Detail):
-    """The same of an integer that is smaller than it may be."""
+    """The message for an integer below its minimum."""
 
     __slots__ = ()
 
 
 class NotOffered(Detail):
-    """What the error `not_implemented` says of a member that is part of a protocol and not offered here."""
+    """The message of `not_implemented` for a member of a protocol that this service does not support."""
 
     __slots__ = ()
 
 
 class QueryText(str):
-    """The text that a query has for a field and that is not a value of it, for the error."""
+    """Text of a query parameter that is not a valid value of its field. The error quotes it."""
 
     __slots__ = ()
 
 
 class FromText(NamedTuple):
-    """How a query has a field whose value is not text: `parse` makes the value, or raises ValueError.
+    """How to read a field from the text of a query parameter.
 
-    `detail` is what an error says of another text, if that is not what it says of another value in JSON; OpenAPI shows
-    `schema`, if given, and `note` at the end of the description.
+    `parse` returns the value or raises ValueError. `detail` is the message for invalid text; by default, it is the
+    field's message for invalid JSON. OpenAPI shows `schema`, if given, and appends `note` to the description.
     """
 
     parse: Callable[[str], Any]
@@ -79,7 +79,7 @@ class FromText(NamedTuple):
 
 
 class OrNull:
-    """A member that is as if it were left out where it is null, which OpenAPI does not say."""
+    """Marks a member that may be null, which means the same as leaving it out. OpenAPI does not show this."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         shown = handler(source)
@@ -90,18 +90,18 @@ _DIMENSION_DIGITS: Final = 40
 
 
 def _whole(value: Any, *, digits: int = MAX_DIGITS) -> Any:
-    """The integer that a number written with a fraction or an exponent is, as 1.0 or 1e2; any other value as it is."""
+    """Return the integer that 1.0, 1e2 and the like stand for; return any other value unchanged."""
     whole = integer(value, digits) if type(value) in FRACTIONAL else None
     return value if whole is None else whole
 
 
 def _whole_sizes(sizes: Any) -> Any:
-    """The same for each dimension of a shape, at most 10**40."""
+    """Apply `_whole` to each dimension of a shape, up to 10**40."""
     return [_whole(size, digits=_DIMENSION_DIGITS) for size in sizes] if type(sizes) is list else sizes
 
 
 def _number(value: Any) -> Any:
-    """The binary64 nearest to a JSON number; any other value as it is."""
+    """Return the binary64 nearest to a JSON number; return any other value unchanged."""
     return float(value.text) if type(value) is Number else value
 
 
@@ -122,21 +122,21 @@ _MOST_CHARACTERS: Final = 4000
 
 
 def _integer_of_text(text: str) -> int | None:
-    """The integer of a field, exactly, cut to ±10^4000."""
+    """Return the exact integer, clamped to ±10^4000."""
     if not _INTEGER.fullmatch(text):
         raise ValueError("no integer")
     return integer(Number(text))
 
 
 def _decimal_of_text(text: str) -> float:
-    """The binary64 nearest to a decimal number."""
+    """Return the binary64 nearest to a decimal number."""
     if len(text) > _MOST_CHARACTERS or not _DECIMAL.fullmatch(text):
         raise ValueError("no number")
     return float(text)
 
 
 def _sizes_of_text(text: str) -> tuple[int, ...]:
-    """The sizes of a shape, with commas between them."""
+    """Return the sizes of a shape written as `200000,64`."""
     if len(text) > _MOST_CHARACTERS or not _SIZES.fullmatch(text):
         raise ValueError("no sizes")
     return tuple(map(int, text.split(","))) if text else ()
@@ -149,7 +149,7 @@ def _boolean_of_text(text: str) -> bool:
 
 
 JsonInteger = Annotated[int, Strict(), BeforeValidator(_whole), INTEGER, FromText(_integer_of_text)]
-"""Any integer, however large; true and false are none."""
+"""An integer of any size. true and false are not integers."""
 JsonFinite = Annotated[
     float,
     Strict(),
@@ -172,38 +172,38 @@ TensorName = Annotated[
         "a name is 1 to 128 of A-Z a-z 0-9 . _ - and begins with none of . _ -, a version is a name, @ and a number"
     ),
 ]
-"""The name of a tensor, `NAME@7` or an alias."""
+"""The name of a tensor, `NAME@7`, or an alias."""
 DTypeName = Annotated[
     JsonString,
     WithJsonSchema({"type": "string", "enum": list(DTYPES)}),
     Needed("{of} needs a dtype, the name of a type"),
 ]
-"""The name of a type. Whether there is a type of that name is looked up when all members have been validated, since it
-has an error of its own, unsupported_dtype, which comes after those of members."""
+"""The name of an element type. Whether the type exists is checked after all members have been validated, because its
+error, unsupported_dtype, comes after errors of members."""
 VALUES: Final = (
     "The items in row-major order: numbers, true and false, strings, or [re, im] for complex types. "
     'Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity". Lists nested as `shape` says are '
     "accepted too; then `shape` may be left out."
 )
 BASE64: Final = (
-    "The items' row-major little-endian bytes in base64: bool one byte, 0 or 1; strings each a "
-    "little-endian uint32 length and then UTF-8."
+    "The items in base64, row-major and little-endian. A bool is one byte, 0 or 1. A string is its length as "
+    "uint32, then its UTF-8."
 )
 ListNumber = Annotated[int, WithJsonSchema({"type": "array", "items": {}, "description": VALUES})]
 TextNumber = Annotated[int, WithJsonSchema({"type": "string", "description": BASE64})]
-"""Numbers of arrays that have been cut out. Whether one was a list or a text is seen where it stood."""
+"""Numbers of arrays that have been cut out. The place of the number tells whether it was a list or text."""
 
 
 def one_of(values: Iterable[str]) -> Any:
-    """The type of a member that is one of `values`."""
+    """Return the type of a member that must be one of `values`."""
     literal: Any = Literal
     return literal[tuple(values)]
 
 
 def tidy(schema: dict[str, Any]) -> None:
-    """An optional member is simply not required: no null, and what holds without it in words.
+    """Show an optional member as not required, never as null, and state its default in the description.
 
-    Generators take a default for a member that is always there: TypeScript would ask for it in every request.
+    Generators treat a member with a default as always present: TypeScript would require it in every request.
     """
     for member in schema.get("properties", {}).values():
         if "const" in member:  # one of a single value
@@ -215,9 +215,9 @@ def tidy(schema: dict[str, Any]) -> None:
 
 
 class RequestModel(BaseModel):
-    """An object of a native request: it has no other members.
+    """An object of a native request; unknown members are errors.
 
-    Members stand in the order in which they are refused, but that one that is unknown comes first.
+    Errors are reported in the order of the members, after an unknown member.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=tidy)

@@ -1,4 +1,4 @@
-"""The model of the requests to an operator or for a gradient: the members of its kind, and what its signature has."""
+"""Build the request model of an operator or gradient from its kind and its signature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEMBERS: Final[dict[str, type[RequestModel]]] = {
 
 @lru_cache(64)
 def operator_request(signature: Signature) -> type[RequestModel]:
-    """The model of the JSON requests: of the first parameter by the name `parameter`, with its own as the alias."""
+    """Return the model of the JSON requests. The first parameter is the field `parameter`, aliased to its own name."""
     base = _MEMBERS[signature.kind]
     own: dict[str, Any] = {parameter.name: parameter_field(parameter) for parameter in signature.parameters[1:]}
     own |= dialect_fields(signature)

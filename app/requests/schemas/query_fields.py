@@ -1,6 +1,6 @@
-"""The query of a request with a binary body: a document whose values are text, of the fields that JSON has in its body.
+"""Fields in the query of a request with a binary body. A JSON request has the same fields in its body.
 
-The model of the JSON validates it too; a field's `FromText` says how its value is written in a query.
+The model of the JSON request validates both; a field's `FromText` reads its value from the text of the query.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from app.requests.schemas.gather_request import NamedTensor, Tensor
 from app.requests.schemas.member_types import FromText, QueryText
 from app.tensors.tensor_name import REFERENCE_PATTERN
 
-_ONLY: Final = "Only with a safetensors body; a JSON request has this field in its body."
+_ONLY: Final = "Only with a safetensors body: a JSON request has this field in its body."
 Explain = Annotated[Literal["true", "false"], WithJsonSchema({"type": "boolean"})]
 
 
 class ExplainQuery(BaseModel):
-    """What the query of a request in JSON may have."""
+    """Query parameters of a JSON request."""
 
     explain: Explain = Field(
         "false",
-        description="With true, and with either body: validate, and answer in JSON what the output would be, without "
-        "its values, and in `explanation` the plan, its size, the routes with their thresholds, and the choice. "
-        "Nothing runs, and the values of the indices are not looked at. False if left out.",
+        description="If true, validate the request and answer with the output's type and shape, and in `explanation` "
+        "with the plan, its size, the routes with their thresholds, and the choice. Nothing runs, and the values of "
+        "the indices are not checked. The answer is JSON for either kind of body. If left out: false.",
     )
 
 
 @lru_cache(64)
 def field_names(model: type[BaseModel]) -> tuple[str, ...]:
-    """The names of the fields that a body may have."""
+    """Return the names of the fields of a JSON body."""
     return tuple(_names(model))
 
 
 @lru_cache(64)
 def query_fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields that a query may have in place of those of a JSON body, by name.
+    """Return the fields of the query, by name, for a request with a binary body.
 
-    An array stands in the binary body, and `tensor` names a resident one in place of `data`, or the field of another
-    input one in place of that. A request whose answer has tensors may have `explain`.
+    The body has the arrays. `tensor` names a resident tensor in place of `data`; the name of another input does so in
+    place of that input. A request whose answer has tensors may have `explain`.
     """
     fields: dict[str, FieldInfo] = {}
-    own: dict[str, FieldInfo] = {}  # those that the operator has beside its family's
+    own: dict[str, FieldInfo] = {}  # fields of the operator alone
     base = getattr(model.__bases__[0], "model_fields", None) or model.model_fields
     for key, name in zip(model.model_fields, _names(model), strict=True):
         field = model.model_fields[key]
@@ -64,7 +64,7 @@ def query_fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def value_of_text(field: FieldInfo, text: str) -> Any:
-    """The value that a query's text stands for; if it stands for none, the text, for the model to refuse."""
+    """Return the value of a query parameter; return invalid text as `QueryText`, which the model refuses."""
     way = from_text(field)
     if way is None:
         return text
@@ -75,13 +75,13 @@ def value_of_text(field: FieldInfo, text: str) -> Any:
 
 
 def from_text(field: FieldInfo) -> FromText | None:
-    """How a query has the field, None if its value is text."""
+    """Return how to read the field from a query, or None if its value is text."""
     return next((found for found in field.metadata if isinstance(found, FromText)), None)
 
 
 def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
-    """OpenAPI's parameters for a query. They have no defaults there, since a client that sent those with a JSON body
-    would be refused.
+    """Return OpenAPI's query parameters. They show no defaults: a client that sent them with a JSON body would be
+    refused.
     """
     shown = model.model_json_schema()["properties"] | ExplainQuery.model_json_schema()["properties"]
     named = NamedTensor.model_fields["tensor"]
@@ -92,7 +92,7 @@ def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
 
 
 def _resident(name: str) -> dict[str, Any]:
-    """What OpenAPI shows of a parameter that names a resident tensor."""
+    """Return the schema of a parameter that names a resident tensor."""
     described = f"{RESIDENT}, in place of `{name}` in the body."
     return {"type": "string", "pattern": REFERENCE_PATTERN, "description": described}
 

@@ -10,18 +10,18 @@ from app.requests.schemas.invalid_fields import validated
 from app.requests.schemas.member_types import Detail, JsonInteger, RequestModel
 
 MOST_REPLICAS: Final = 100
-"""On how many shards each range of a table may be."""
+"""Most shards that may hold a copy of each row range."""
 _NUMBER: Final = Detail(f"replicas must be an integer from 1 to {MOST_REPLICAS}")
 
 
 class ReplicasRequest(RequestModel):
-    """On how many shards each range of a table is to be."""
+    """The number of shards that hold a copy of each row range of a table."""
 
     replicas: Annotated[JsonInteger, Field(ge=1, le=MOST_REPLICAS), _NUMBER] = Field(
-        description="On how many shards each range is to be, of all versions."
+        description="Number of shards that hold a copy of each row range, for all versions."
     )
 
 
 def asked_replicas(document: Any) -> int:
-    """How many replicas a JSON document asks for. Raises invalid_field."""
+    """Return the number of replicas in a JSON body. Raises invalid_field."""
     return validated(ReplicasRequest, document).replicas

@@ -1,4 +1,4 @@
-"""The JSON of scatters: into a resident tensor, and of the operators that scatter into a copy of their data."""
+"""JSON requests of scatters into a resident tensor and of operators that scatter into a copy of their data."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from app.tensors.gather_call import Device
 from app.tensors.operator_signature import Reduction, Signature
 from app.tensors.scatter_call import REMOVE, TABLE_SCATTER, UPSERT
 
-_KEYS: Final = "Of shape [n]: int64, uint64 or string, as the table's keys are; int32 stands for int64."
+_KEYS: Final = "Shape [n]. Has the type of the table's keys (int64, uint64 or string); int32 is accepted for int64."
 
 
 class ScatterRequest(RequestModel):
-    """A ScatterND into a resident tensor, as ONNX 18 has it."""
+    """A ScatterND (ONNX 18) into a resident tensor."""
 
-    indices: Tensor = Field(description="int64; each tuple in the last dimension names an element or slice.")
-    updates: Tensor = Field(description="Of the tensor's type and of shape indices.shape[:-1] + tensor.shape[k:].")
+    indices: Tensor = Field(description="int64. Each tuple in the last dimension names an element or slice.")
+    updates: Tensor = Field(description="Has the tensor's type and shape indices.shape[:-1] + tensor.shape[k:].")
     reduction: Combined = "none"
 
 
 class UpsertRequest(RequestModel):
-    """Rows of a table with keys: those of known keys change, those of new keys are appended."""
+    """Rows to change or add in a table with keys: rows of known keys change, rows of new keys are appended."""
 
-    keys: Tensor = Field(description=f"{_KEYS} A new key gets a row, which starts from zeros.")
-    updates: Tensor = Field(description="A row for each key, of the table's type: of shape [n] + table.shape[1:].")
+    keys: Tensor = Field(description=f"{_KEYS} A new key gets a new row, which starts from zeros.")
+    updates: Tensor = Field(description="One row per key. Has the table's type and shape [n] + table.shape[1:].")
     reduction: Combined = "none"
 
 
 class RemoveRequest(RequestModel):
-    """Keys of a table, whose rows go."""
+    """Keys of the rows to remove from a table."""
 
     keys: Tensor = Field(description=f"{_KEYS} The last rows move into the gaps.")
 
@@ -44,18 +44,18 @@ TABLE_REQUESTS: Final[dict[str, type[RequestModel]]] = {
     UPSERT.operator: UpsertRequest,
     REMOVE.operator: RemoveRequest,
 }
-"""The bodies of changes of a resident tensor, by the names of their signatures."""
+"""Request models of changes to a resident tensor, by the names of their signatures."""
 
 
 class ScatterCallRequest(RequestModel):
-    """The members of a scatter whose output is a new tensor; `dialect` is as its signature has it."""
+    """The members of a scatter whose output is a new tensor. Its signature defines `dialect`."""
 
     data: GivenData
     indices: Tensor
     updates: Tensor
     reduction: Combined = "none"
     dialect: str
-    device: Device = Field("auto", description="Where to run; scatters run on the CPU.")
+    device: Device = Field("auto", description="Device to run on. Scatters run on the CPU.")
     output_encoding: OutputEncoding = "values"
 
 
