@@ -46,17 +46,14 @@ sys.dont_write_bytecode = False
 
 # Samples are the same in every run and every place; a soak looks for new ones. How long one takes fails no test.
 ANY_TIME = [HealthCheck.too_slow]
-EXAMPLES = 25 if TEST_ALL else 10
-settings.register_profile(
-    "sample", derandomize=True, deadline=None, max_examples=EXAMPLES, suppress_health_check=ANY_TIME
-)
+settings.register_profile("sample", derandomize=True, deadline=None, max_examples=10, suppress_health_check=ANY_TIME)
 settings.register_profile("soak", deadline=None, max_examples=50 * max(SOAK, 1), suppress_health_check=ANY_TIME)
 settings.load_profile("soak" if SOAK else "sample")
 
 
 def samples(count: int) -> int:
-    """How many samples of `count` to take: a sixteenth in `make test`, a sixth in `make test-all`, more in a soak."""
-    return count * SOAK if SOAK else max(count // (6 if TEST_ALL else 16), 1)
+    """Return how many samples of `count` to take: a sixteenth, or in a soak `SOAK` times as many."""
+    return count * SOAK if SOAK else max(count // 16, 1)
 
 
 def slow_but_for(kept: Iterable[object], values: Iterable[object], soaked: Iterable[object] = ()) -> list[Any]:

@@ -26,10 +26,10 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.cluster.clustered import catalogue_client
 from tests.cluster.databases import running_database
-from tests.conftest import SOAK, TEST_ALL
+from tests.conftest import SOAK
 
 Do: TypeAlias = Callable[[TensorStore], Any]
-EXAMPLES = 2000 if SOAK else 12 if TEST_ALL else 6
+EXAMPLES = 2000 if SOAK else 6
 TENSORS, ALIASES = ("t", "u"), ("live", "next")
 NAMES = (*TENSORS, *ALIASES)
 RUNS = count(1)

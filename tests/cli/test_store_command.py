@@ -18,7 +18,7 @@ from app.cli import store_command
 from app.store import LocalStore
 from app.tensors.shape_limits import Limits
 from gathernd import Client
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.http.server import GATHERND, TWO_WORKERS, Server, run_program, serving
 from tests.store.helpers import put
 
@@ -45,7 +45,7 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
     server: Server, warmed: Path, tmp_path: Path
 ) -> None:
     folder, backup = tmp_path / "service" / "store", tmp_path / "backup"
-    rounds, pause = (4, 0.0) if TEST_ALL else (2, 0.05)
+    rounds, pause = (4, 0.0) if SOAK else (2, 0.05)
     stop = Event()
     acknowledged = {"counter": 0, "version": 1}
 
@@ -76,7 +76,7 @@ def test_a_service_is_backed_up_while_it_is_used_and_its_copy_serves_the_same(
                 made = fields(store("backup", backup, "--store-dir", folder).stdout)
                 assert int(made["copied"]) >= 1
                 after = dict(acknowledged)
-                if not TEST_ALL and number < rounds - 1:
+                if not SOAK and number < rounds - 1:
                     continue
                 assert store("check", "--store-dir", folder).stdout == ""
                 new = tmp_path / f"copy-{number}" / "store"

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.running import Placed, routing
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK, TEST_ALL
 from tests.http.conftest import Start
 from tests.http.forms import int64
 from tests.http.server import GATHERND, Server, run_program
@@ -30,7 +30,7 @@ TABLE = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
 QUICK = ("--shard-timeout", "2")
 """For tests that stop a shard, whose connections do not break."""
 SHARDS = 3
-PAUSE_S = 0.0 if TEST_ALL else 0.01
+PAUSE_S = 0.0 if SOAK else 0.01
 """How long a client of the load rests between two requests."""
 
 

@@ -20,7 +20,7 @@ from tests.cluster.shard_nodes import KEY
 from tests.cluster.test_keyed_tables import gathered, keyed, read_back
 from tests.cluster.two_routers import client, cluster, other
 from tests.cluster.waiting import acknowledged
-from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.conftest import SOAK, slow_but_for
 from tests.http.conftest import Start, start
 from tests.http.server import Server
 from tests.http.tensors import NPY, SAFETENSORS, error, npy
@@ -29,7 +29,7 @@ from tests.parity.messages import loaded, saved
 
 __all__ = ["client", "cluster", "other", "start"]
 
-CHANGES = 25 if not TEST_ALL else 200 if not SOAK else 4000
+CHANGES = 4000 if SOAK else 25
 REDUCTIONS: dict[str, Any] = {
     "none": lambda _, new: new, "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum,
 }  # fmt: skip

@@ -16,7 +16,7 @@ from tests.cluster import keyed_cases
 from tests.cluster.clustered import KERNEL, Clustered, clustered, routing, until
 from tests.cluster.keyed_cases import KEY_TYPES, Keyed, random_table, spoil
 from tests.cluster.running import BothTransport, put
-from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.conftest import SOAK, slow_but_for
 from tests.http.conftest import Start, start
 from tests.http.tensors import NPY, RAW, SAFETENSORS, npy
 from tests.imports.range_server import range_server
@@ -25,7 +25,7 @@ from tests.parity.messages import loaded, unframed
 
 __all__ = ["start"]
 
-COUNT = 60 if not TEST_ALL else 300 if not SOAK else 20_000
+COUNT = 20_000 if SOAK else 60
 """Uploads and requests."""
 PLAIN = {"plain": np.arange(40, dtype=np.float32).reshape(8, 5)}
 
@@ -100,7 +100,7 @@ def test_random_uploads_and_requests(
     for name, rows in PLAIN.items():
         put(asked, name, rows)
     held: dict[str, Keyed] = {}
-    good, end = both_keyed.statuses.get(200, 0), both_keyed.compared + COUNT // (2 if TEST_ALL else 1)
+    good, end = both_keyed.statuses.get(200, 0), both_keyed.compared + COUNT // (2 if SOAK else 1)
     while both_keyed.compared < end:
         name = f"t{int(rng.integers(4))}"
         if name not in held or rng.random() < 0.1:

@@ -12,13 +12,13 @@ import pytest
 from tests.cluster import gathers, scatters
 from tests.cluster.written import WrittenTransport, sequence_of
 from tests.conformance.random_cases import case_of
-from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.conftest import SOAK, slow_but_for
 from tests.http.forms import int64
 from tests.http.tensors import RAW
 from tests.parity.items import choose
 from tests.parity.lookup_cases import Tables, random_lookup
 
-COUNT = 150 if not TEST_ALL else 1_000 if not SOAK else 20_000
+COUNT = 20_000 if SOAK else 150
 """Lookups, gathers and scatters."""
 SHARES = 2
 
@@ -27,7 +27,7 @@ SHARES = 2
 def test_random_requests(both: WrittenTransport, compared: httpx.Client, held: Tables, share: int) -> None:
     """Reads and scatters in any order: the same answers, and in the end the same bytes."""
     rng = np.random.default_rng([random.SystemRandom().getrandbits(32) if SOAK else 18, share])
-    good, count = both.statuses.get(200, 0), COUNT // (SHARES if TEST_ALL else 1)
+    good, count = both.statuses.get(200, 0), COUNT // (SHARES if SOAK else 1)
     end = both.compared + count
     while both.compared < end:
         number = both.compared

@@ -18,7 +18,7 @@ from app.store.catalogue.catalogue_database import FILE
 from tests.cluster.clustered import Clustered, clustered, routing, until
 from tests.cluster.running import put
 from tests.cluster.shard_nodes import client_of
-from tests.conftest import SOAK, TEST_ALL
+from tests.conftest import SOAK
 from tests.http.conftest import Start, start
 from tests.http.forms import int64
 from tests.http.server import TWO_WORKERS
@@ -42,7 +42,7 @@ from tests.workers.releases import (
 
 __all__ = ["start"]
 
-RELEASES = 1000 if SOAK else 50 if TEST_ALL else 8
+RELEASES = 1000 if SOAK else 8
 TABLE = np.arange(1001 * 8, dtype=np.float32).reshape(1001, 8)
 
 
@@ -208,7 +208,7 @@ def test_each_answer_is_of_one_version_while_versions_are_published(client: http
 
     def ask() -> None:
         with cluster.router.client() as own:
-            while not over.wait(0 if TEST_ALL else 0.01):
+            while not over.wait(0 if SOAK else 0.01):
                 indices = int64([4], [0, 101, 202, 399])
                 answer = own.post("/gather", json={"data": {"tensor": "changing"}, "indices": indices})
                 if not answer.is_success:

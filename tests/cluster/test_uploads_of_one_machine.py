@@ -21,7 +21,7 @@ import pytest
 from tests.cluster import gathers
 from tests.cluster.clustered import Clustered, clustered
 from tests.cluster.running import BothTransport
-from tests.conftest import TEST_ALL, samples, slow_but_for
+from tests.conftest import SOAK, samples, slow_but_for
 from tests.http.conftest import Start, start
 from tests.http.forms import TYPES, int64
 from tests.http.tensors import NPY, RAW, SAFETENSORS, npy
@@ -30,7 +30,7 @@ from tests.parity.messages import raw, saved
 
 __all__ = ["start"]
 
-COUNT = 400 if TEST_ALL else 30
+COUNT = 400 if SOAK else 30
 SHAPES: tuple[list[int], ...] = ([], [0], [0, 3], [3, 0], [1], [1, 4], [2, 1, 3], [5], [9, 2], [4, 3, 2], [17, 5])
 NOT_NPY = ("string", "bfloat16")
 NOT_SAFETENSORS = ("string", "complex128")

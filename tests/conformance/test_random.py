@@ -14,7 +14,7 @@ from tests.conformance.random_cases import KINDS, all_tables, case_of, check
 from tests.conformance.reference import check_said
 from tests.conformance.servers import asking
 from tests.conformance.transports import TRANSPORTS, Answer, Grpc, Protocol, Target, Transport
-from tests.conftest import TEST_ALL, samples, slow_but_for
+from tests.conftest import SOAK, samples, slow_but_for
 from tests.grpc_api.conftest import StartGrpc, start_grpc
 from tests.http.conftest import KERNELS, start
 from tests.parity.items import Rng
@@ -22,7 +22,7 @@ from tests.parity.messages import raw
 
 __all__ = ["start", "start_grpc"]
 
-COUNT = 130 if TEST_ALL else 64
+COUNT = 130 if SOAK else 64
 """Requests of a kind over one transport to one kernel, of which a run takes its part (`samples`)."""
 CELLS = [
     (transport, kind)

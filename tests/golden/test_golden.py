@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.errors import CODES
-from tests.conftest import SOAK, TEST_ALL
+from tests.conftest import SOAK
 from tests.golden.answers import FLAGS, Service, difference, kept, service
 from tests.golden.requests import EVERY_TIME, GROUPS, Asked, of_group, requests
 from tests.http.conftest import Start, start
@@ -20,7 +20,7 @@ from tests.http.server import check_hint
 
 __all__ = ["start"]
 
-SHARE, FEWER = (1, 1) if SOAK else (2, 12) if TEST_ALL else (6, 6)
+SHARE, FEWER = (1, 1) if SOAK else (6, 6)
 """One request in so many of each group that chance made is asked; of the service that does not compile, in FEWER."""
 SHOWN = 5
 NEEDS_A_STATE = {

@@ -12,7 +12,7 @@ from safetensors.numpy import save
 
 from app.api.schemas.answers import GatherAnswer
 from app.operators.registry import ROWS
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.golden.answers import service
 from tests.golden.requests import requests
 from tests.http.conftest import Start
@@ -121,7 +121,7 @@ def test_what_a_gather_refuses_an_explanation_refuses_alike(start: Start) -> Non
     as_json = {"accept": "application/json"}
     looked_at = 0
     with start() as server, service(server.port), server.client() as client:
-        for each in gathers if TEST_ALL else gathers[::20]:
+        for each in gathers if SOAK else gathers[::20]:
             explain = f"{'&' if '?' in each.target else '?'}explain=true"
             plain, asked = (
                 client.post(each.target + more, content=each.body, headers=each.headers | as_json)

@@ -16,7 +16,7 @@ from app.json_text.write_values import values_text
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.costly_bodies.gathers import native, repeated
 from tests.costly_bodies.makers import MAKERS, OPERATOR_MAKERS
 from tests.costly_bodies.read_body import Body, read
@@ -81,7 +81,7 @@ def test_no_body_that_is_read_on_the_event_loop_holds_it_long() -> None:
     assert max(len(body.content) for body in found if body.codec == "native") > LONG_JSON - 2000
     assert max(len(body.content) for body in found) > LONG_BINARY - 2000
     wrong = {}
-    for body in found if TEST_ALL else found[::9]:
+    for body in found if SOAK else found[::9]:
         took = units(lambda body=body: read(body))  # type: ignore[misc]
         if took > LONGEST:
             wrong[f"{body.codec}, {body.name}, {len(body.content)} bytes"] = took

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.conftest import TEST_ALL, slow_but_for
+from tests.conftest import SOAK, slow_but_for
 from tests.http.conftest import Start
 from tests.http.lookups import Given, as_json, as_safetensors, loaded, read_output
 from tests.http.tensors import RAW, SAFETENSORS, save
@@ -147,7 +147,7 @@ def test_a_request_of_26_tables_sees_one_content_of_each_while_they_change(
                     move(client, f"same-{name}", f"{name}@1")
                 if name in PUBLISHED:
                     move(client, f"live-{name}", f"{name}@1")
-        ends = monotonic() + (4 * soak_scale if TEST_ALL else 1.5)
+        ends = monotonic() + (4 * soak_scale if SOAK else 1.5)
         threads = [
             until_the_end(scatter, *SCATTERED[:5]),
             until_the_end(scatter, *SCATTERED[5:]),

@@ -18,7 +18,7 @@ import pytest
 
 from app.main import create_app
 from app.settings import Settings
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.golden.answers import service
 from tests.golden.requests import requests
 from tests.http.conftest import Start
@@ -48,7 +48,7 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
         before = compilations(server)
         assert before > 0, "nothing was compiled at the start, so the count counts nothing"
         answered = 0
-        sizes = [(dtype, count) for dtype in TYPES for count in ((1, 3, 500) if TEST_ALL else (3, 500))] + [
+        sizes = [(dtype, count) for dtype in TYPES for count in ((1, 3, 500) if SOAK else (3, 500))] + [
             ("int8", 40_000),
             ("float32", 40_000),
         ]
@@ -60,7 +60,7 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
                 forms: tuple[Any, ...] = (dict, nested, packed)
                 if count >= 500:
                     forms = (source.choice((dict, packed)),)
-                if count == 3 and not TEST_ALL:  # each type of indices in another form
+                if count == 3 and not SOAK:  # each type of indices in another form
                     forms = forms[place : place + 1]
                 for form in forms:
                     body: dict[str, Any] = {"data": form(data), "indices": form(indices), "dialect": dialect}

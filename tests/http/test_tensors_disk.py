@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from app.store.catalogue.catalogue_database import FILE
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.http.conftest import Start
 from tests.http.limited import SmallDisk, as_owner, small_disk
 from tests.http.tensors import dying, error, look_up, npy, put_raw, put_strings, save
@@ -118,7 +118,7 @@ def test_a_full_disk_refuses_changes_and_loses_nothing(start: Start, disk: Small
         assert full(put_strings(client, "kept", strings))
         held.check()
         refused = 0
-        for number in range(200 if TEST_ALL else 50):
+        for number in range(200 if SOAK else 50):
             refused += not held.scatter("kept", f"full-{number}")
         held.check()
         assert list((store / "incoming").iterdir()) == []

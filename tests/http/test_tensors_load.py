@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from app.store.processes.store_locks import stripe
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.http.conftest import Start
 from tests.http.held import metric, until
 from tests.http.raw import Wire, request
@@ -113,7 +113,7 @@ def test_replacing_during_lookups_gives_no_wrong_row(start: Start, tmp_path: Pat
             readers[0]()
         before, taken = resident_kib(server), space(folder / "tensors")
         with threads(*readers):
-            for number in range(1, 101 if TEST_ALL else 6):
+            for number in range(1, 101 if SOAK else 6):
                 answer = put_raw(client, "table", version(number))
                 assert answer.status_code == 200, answer.text
                 etags[answer.json()["etag"]] = number
@@ -154,7 +154,7 @@ def test_scattering_during_lookups_is_seen_whole_or_not_at_all(start: Start, soa
         readers = [Reader(made.enter_context(server.client())) for _ in range(2)]
         fresh = made.enter_context(server.client(limits=NEW_CONNECTIONS))
         with threads(*readers):
-            for number in range(1, (10 * soak_scale if TEST_ALL else 4) + 1):
+            for number in range(1, (10 * soak_scale if SOAK else 4) + 1):
                 updates = version(number)
                 body = {"indices": np.array(every), "updates": updates}
                 answer = client.post("/tensors/table/scatter", content=save(**body), headers=BINARY)

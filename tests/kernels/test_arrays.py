@@ -13,7 +13,7 @@ import pytest
 from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
-from tests.conftest import TEST_ALL, slow_but_for
+from tests.conftest import SOAK, slow_but_for
 from tests.for_each import for_each
 from tests.kernels.guarded import PLANS
 from tests.kernels.reference import Case, check, make_case, random_plan
@@ -118,7 +118,7 @@ def narrow(case: Case, dtype: str, source: random.Random) -> Case:
 @for_each("dtype", INTEGERS)
 def test_indices_of_every_integer_type_give_what_the_reference_gives(kernel: Any, dtype: str) -> None:
     source = random.Random(dtype)
-    for number in range(300 if TEST_ALL else 60):
+    for number in range(300 if SOAK else 60):
         check(kernel, narrow(make_case(random_plan(source), source, spoiled=number % 2), dtype, source))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from app.kernels.float_conversion import OUTPUT_DTYPES, converted
 from app.tensors.dtypes import DTYPES
-from tests.conftest import TEST_ALL, slow_but_for
+from tests.conftest import SOAK, slow_but_for
 from tests.rounding import rounded
 
 
@@ -33,7 +33,7 @@ def check(items: NDArray[Any], source: str, target: str) -> None:
 @pytest.mark.parametrize("source", ["float16", "bfloat16"])
 def test_every_number_of_two_bytes(source: str, target: str) -> None:
     """In `make test` every eleventh."""
-    check(np.arange(0, 1 << 16, 1 if TEST_ALL else 11, dtype=np.uint16), source, target)
+    check(np.arange(0, 1 << 16, 1 if SOAK else 11, dtype=np.uint16), source, target)
 
 
 @pytest.mark.parametrize("target", OUTPUT_DTYPES)

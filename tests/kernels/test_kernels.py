@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
-from tests.conftest import SOAK, TEST_ALL, samples, slow_but_for
+from tests.conftest import SOAK, samples, slow_but_for
 from tests.for_each import for_each
 from tests.kernels.reference import CARRIERS, Case, check, gather, make_case
 
@@ -128,10 +128,10 @@ def test_the_first_bad_component_far_into_a_large_request(kernel: Any, place: in
 def test_tuples_around_the_size_of_a_block(kernel: Any, item_size: int, shared: bool, batches: int) -> None:
     source = random.Random(item_size * batches)
     counts: tuple[int, ...] = (1, 3, 85, 86, 128, 255, 256, 257, 511, 512, 513)
-    if not TEST_ALL:
+    if not SOAK:
         counts = (1, 85, 86, 255, 256, 257, 513)
     if batches == 700:
-        counts = (1, 2, 3, 127, 128, 129) if TEST_ALL else (2, 127, 129)
+        counts = (1, 2, 3, 127, 128, 129) if SOAK else (2, 127, 129)
     for tuples in counts:
         check(kernel, make_case(GatherPlan(batches, tuples, (3, 2), 1, item_size, shared, True), source))
 

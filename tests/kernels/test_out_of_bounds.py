@@ -16,7 +16,7 @@ from app.kernels import Kernel
 from app.kernels.replace_out_of_bounds import Replacement, fill_slices, replace_out_of_bounds
 from app.operators.gather_plan import GatherPlan
 from app.tensors.gather_call import OutOfBounds
-from tests.conftest import TEST_ALL, samples
+from tests.conftest import SOAK, samples
 from tests.for_each import for_each
 
 INDEX_TYPES = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -173,7 +173,7 @@ def fill_cases(draw: st.DrawFn) -> tuple[GatherPlan, str, Random]:
     return plan, draw(st.sampled_from(INDEX_TYPES)), draw(st.randoms(use_true_random=False))
 
 
-@settings(max_examples=samples(300) if TEST_ALL else 8, deadline=None)
+@settings(max_examples=samples(300) if SOAK else 8, deadline=None)
 @given(fill_cases(), st.sampled_from((1, 1, 2, 7)))
 def test_kernels_fill_the_slices_of_tuples_out_of_bounds(
     every_kernel: list[Kernel], case: tuple[GatherPlan, str, Random], threads: int

@@ -22,7 +22,7 @@ from app.kernels import Unfinished
 from app.kernels.numba_cpu import chunked_job, gather_kernel, thread_team
 from app.kernels.numba_cpu.thread_team import ThreadTeam
 from app.operators.gather_plan import GatherPlan
-from tests.conftest import TEST_ALL, samples
+from tests.conftest import SOAK, samples
 from tests.kernels.loops import gather_by_loops
 from tests.kernels.reference import Case, make_case, random_plan
 
@@ -103,7 +103,7 @@ def test_several_threads_gather_at_once_and_all_are_right(team: ThreadTeam) -> N
 
     def gather(seed: int) -> None:
         source = random.Random(seed)
-        for _ in range(1500 if TEST_ALL else 300):
+        for _ in range(1500 if SOAK else 300):
             plan = random_plan(source)
             if plan.output_bytes < 1 << 16 and plan.data_items < 1 << 16:
                 check_with(make_case(plan, source, source.choice((0, 0, 1))), source.randint(1, 4))

@@ -20,12 +20,12 @@ from app.store import LocalStore
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check as check_store
 from app.store.maintenance.restore import restore
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.store.crash import carry_out_import
 from tests.store.filler import Filler
 from tests.store.helpers import opened, put, put_alias, read, scatter
 
-COUNT = 300 if TEST_ALL else 100
+COUNT = 300 if SOAK else 100
 ROLLED = "rolled"
 """A tensor of two versions, between which an alias moves."""
 

@@ -29,7 +29,7 @@ from app.store.maintenance.backup import BackupResult, DamagedVersions, back_up
 from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from tests.conftest import TEST_ALL, samples
+from tests.conftest import SOAK, samples
 from tests.store.helpers import answered, flip, opened, put, put_alias, read, scatter, strings
 
 
@@ -230,14 +230,14 @@ def test_scatters_wait_for_no_copy_and_the_copy_has_none_of_them_by_half(
 
     def change() -> None:
         nonlocal count
-        while not stop.wait(0 if TEST_ALL else 0.005):
+        while not stop.wait(0 if SOAK else 0.005):
             count += 1
             scatter(store, "x", [[row] for row in range(256)], np.full((256, 4096), count % 251, np.uint8))
 
     thread = Thread(target=change)
     thread.start()
     try:
-        for number in range(8 if TEST_ALL else 4):
+        for number in range(8 if SOAK else 4):
             back_up(folder, target)
             new = restored(target, folder.with_name(f"new-{number}"))
             content = read(new, "x")
@@ -246,7 +246,7 @@ def test_scatters_wait_for_no_copy_and_the_copy_has_none_of_them_by_half(
     finally:
         stop.set()
         thread.join()
-    assert count > (8 if TEST_ALL else 4)
+    assert count > (8 if SOAK else 4)
 
 
 def test_a_service_that_starts_meanwhile_spoils_no_copy(

@@ -16,7 +16,7 @@ from app.errors import GatherError
 from app.json_text.grammar import check
 from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
-from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.conftest import SOAK, slow_but_for
 from tests.costly_bodies.gathers import bombs
 from tests.costly_bodies.makers import MAKERS, OPERATOR_MAKERS
 from tests.costly_bodies.read_body import CODINGS, Body, read, read_coded
@@ -50,7 +50,7 @@ def sizes(group: str) -> tuple[int, ...]:
 def sample(group: str) -> list[Body]:
     """Some of the bodies of a group: all where they are few."""
     bodies = [body for size in sizes(group) for body in MAKERS[group](size)]
-    step = max(1, len(bodies) // (200 if SOAK else 10 if TEST_ALL else 3))
+    step = max(1, len(bodies) // (200 if SOAK else 3))
     return bodies[:: step + 1 - step % 2]  # an odd step meets every format and every element
 
 

@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.conftest import SOAK, TEST_ALL
+from tests.conftest import SOAK
 from tests.http.server import TWO_WORKERS
 from tests.http.tensors import put_raw
 from tests.workers.conftest import Start
@@ -28,8 +28,8 @@ from tests.workers.releases import (
     version_after,
 )
 
-MOVES = 1000 if SOAK else 300 if TEST_ALL else 75
-RELEASES = 1000 if SOAK else 50 if TEST_ALL else 5
+MOVES = 1000 if SOAK else 75
+RELEASES = 1000 if SOAK else 5
 READERS = 4
 BODY = json.dumps(
     {"data": {"tensor": "live"}, "indices": {"dtype": "int64", "shape": [2, 1], "values": [0, 1]}}

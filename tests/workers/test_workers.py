@@ -15,7 +15,6 @@ from time import monotonic, sleep
 import pytest
 
 from app.security import api_keys
-from tests.conftest import TEST_ALL
 from tests.http.server import GATHERND, TWO_WORKERS, Server
 from tests.workers.conftest import Start
 from tests.workers.load import CONTENT, ask_once, connected, load, request, until
@@ -95,7 +94,7 @@ def test_a_killed_worker_is_replaced_and_only_what_it_had_in_hand_is_lost(pair: 
     for _ in range(1 if soak_scale == 1 else 20):
         wait_for_two_workers(pair)
         deaths = metric(pair, "gathernd_workers_died_total")
-        with load(pair.port, clients, 0.002 if TEST_ALL else 0.02, careful=True) as running:
+        with load(pair.port, clients, 0.02, careful=True) as running:
             running.wait(1.0)
             before, workers = set(pids(pair)), set(running.right)
             os.kill(min(before), signal.SIGKILL)
@@ -131,7 +130,7 @@ def test_a_worker_that_is_asked_to_end_is_replaced_too(pair: Server) -> None:
 
 def test_a_rolling_restart_under_load_loses_no_request(pair: Server, soak_scale: int) -> None:
     wait_for_two_workers(pair)
-    restarts, pause = (1, 0.002 if TEST_ALL else 0.02) if soak_scale == 1 else (20, 0.0)
+    restarts, pause = (1, 0.02) if soak_scale == 1 else (20, 0.0)
     with load(pair.port, pause=pause) as running:
         for number in range(restarts):
             before = set(pids(pair))
