@@ -271,10 +271,10 @@ def create_app(
         metrics.key_label = authorizer.label
     metrics.common = lambda: service_gauges.common_gauges(store, settings, tables)
     if shard is not None:
-        of_shard = shard.ranges
-        metrics.common = lambda: service_gauges.common_gauges(store, settings) | of_shard.gauges()
-        metrics.gauges["gathernd_range_lag_seconds"] = of_shard.lag
-        metrics.unsummed["gathernd_catalogue_age_seconds"] = of_shard.catalogue_age
+        gauges = shard.gauges
+        metrics.common = lambda: service_gauges.common_gauges(store, settings) | gauges()
+        metrics.gauges["gathernd_range_lag_seconds"] = shard.lag
+        metrics.unsummed["gathernd_catalogue_age_seconds"] = shard.catalogue_age
     handlers = handlers_of(service, inference, store, tables, imports, disk_threads, readiness, metrics, settings)
     if shard is not None:
         handlers |= shard.handlers

@@ -1,4 +1,4 @@
-"""The parts that only a shard has: its routes for the reconciler, and its registration in the catalogue."""
+"""The parts that only a shard has: its routes, its open ranges, and its registration in the catalogue."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from app.api.disk_threads import DiskThreads
 from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import open_database
 from app.cluster.catalogue.records import Catalogue, Node
-from app.cluster.shard.fence import Fence
-from app.cluster.shard.range_metrics import RangeCounts
-from app.cluster.shard.ranges import Ranges
-from app.cluster.shard.read_gate import GatedStore
+from app.cluster.shard.catalogue_follower import CatalogueFollower
+from app.cluster.shard.peers import Peers
+from app.cluster.shard.range_joins import Joins
+from app.cluster.shard.range_keeper import RangeKeeper
+from app.cluster.shard.range_log import RangeLog
+from app.cluster.shard.range_metrics import RangeCounts, range_gauges
+from app.cluster.shard.range_primary import Primaries
+from app.cluster.shard.range_routes import RangeRoutes
+from app.cluster.shard.read_gate import GatedStore, ReadGate
 from app.cluster.shard.registration import Registration, capacity_of
 from app.cluster.shard.segment_routes import SegmentRoutes
-from app.cluster.shard.shard_folder import ShardFolder
+from app.cluster.shard.shard_folder import Fence, ShardFolder
+from app.cluster.shard_tls import trusting
 from app.errors import GatherError
 from app.imports.source_urls import AllowedSources
 from app.server.readiness import Readiness
@@ -50,7 +56,16 @@ logger = logging.getLogger("gathernd")
 
 
 class Shard:
-    """The parts of a shard in addition to its store. `address` is where others reach it, "" until it listens."""
+    """The parts of a shard in addition to its store. `address` is where others reach it, "" until it listens.
+
+    segment_routes        requests of reconcilers and routers for segments
+    catalogue_follower    the catalogue as this process knows it, and the read lease
+    read_gate             decides which reads are served
+    range_routes          requests of routers and other shards for open ranges
+    range_primary         scatters, shipped to the replicas by `range_shipping`
+    range_log             the logs and rows in the store, on primaries and replicas
+    range_keeper          background work of one process: takeovers, `range_joins`, commit notices
+    """
 
     def __init__(
         self,
@@ -66,44 +81,61 @@ class Shard:
         self._store = store
         self._readiness = readiness
         self._folder = folder = ShardFolder(settings.store_dir)
+        node, authorities = settings.node, settings.cluster_ca
         self._segments = SegmentRoutes(
-            store,
-            disk_threads,
-            Fence(folder.fence),
-            folder.read_key,
-            settings.cluster_ca,
-            allowed,
-            lambda: readiness.draining,
+            store, disk_threads, Fence(folder.fence), folder.read_key, authorities, allowed, self._is_stopping
         )
-        database = open_database(str(settings.cluster), settings.cluster_ca)
-        self.ranges = Ranges(
-            settings.node,
-            store,
-            database,
-            folder,
-            settings.cluster_ca,
-            int(settings.max_body_bytes),
-            lambda: readiness.draining,
-            RangeCounts(counters),
+        changed, counts, log = Event(), RangeCounts(counters), RangeLog(store)
+        self._follower = follower = CatalogueFollower(open_database(str(settings.cluster), authorities), changed.set)
+        self._peers = Peers(
+            lambda: follower.catalogue, folder.read_key, lambda: None if authorities is None else trusting(authorities)
         )
+        self._primaries = Primaries(node, log, follower, self._peers, counts)
+        joins = Joins(node, store, log, self._peers, counts, self._is_stopping)
+        self._keeper = RangeKeeper(node, folder.keeper, log, follower, self._primaries, joins, changed)
+        self._ranges = RangeRoutes(store, self._primaries, log, follower, int(settings.max_body_bytes), counts)
+        self._gate = store.gate = ReadGate(node, follower)
         self._registration = Registration(
-            self.ranges.client, settings.node, self._node, folder.registration, self._take, folder.tell
+            follower.client, node, self._node, folder.registration, self._take, folder.tell
         )
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """The handlers of its routes, by operation name."""
-        return {**self._segments.handlers, **self.ranges.handlers}
+        return {**self._segments.handlers, **self._ranges.handlers}
+
+    def gauges(self) -> dict[str, float]:
+        """The gauges that are the same in every process of the shard."""
+        return range_gauges(self._settings.node, self._follower.open_ranges().values())
+
+    def lag(self) -> float:
+        """See `RangeKeeper.lag`. Returns 0 in processes that do not maintain the ranges."""
+        return self._keeper.lag()
+
+    def catalogue_age(self) -> float:
+        """Return the seconds since etcd last confirmed the catalogue to this process."""
+        return time.monotonic() - self._follower.confirmed_at
 
     def begin(self, stop: Event) -> None:
         """Register the shard and maintain its ranges, in threads, until `stop` is set."""
-        run = self._registration.run
-        Thread(target=run, args=(lambda: self._readiness.ready, stop), name="registration", daemon=True).start()
-        self.ranges.begin(lambda: self._readiness.ready, stop)
+        self._store.replicated.replication = self._primaries
+        self._follower.begin(stop, self._look)
+        for name, run in (("registration", self._registration.run), ("ranges", self._keeper.run)):
+            Thread(target=run, args=(lambda: self._readiness.ready, stop), name=name, daemon=True).start()
+
+    def _look(self) -> None:
+        """Update everything that depends on the catalogue, after each read of it."""
+        self._gate.note_tails(self._store)
+        self._primaries.forget()
+        self._peers.forget()
 
     def close(self) -> None:
         """Close the shard, after `stop` was set and no request is in flight."""
-        self.ranges.close()
+        for part in (self._keeper, self._primaries, self._ranges, self._peers):
+            part.close()
+
+    def _is_stopping(self) -> bool:
+        return self._readiness.draining
 
     def _node(self) -> Node:
         most: int | None = self._settings.max_store_bytes

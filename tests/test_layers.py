@@ -103,6 +103,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "app.cluster.range_scatter",
         "app.cluster.shard_map",
         "app.cluster.shard.pull_order",
+        "app.cluster.shard.range_messages",
     ),
     "pydantic_core": ("app.requests.schemas.",),
     "httpx": ("app.imports.", "app.cluster.catalogue.etcd_gateway", "app.cluster.reconciler."),

@@ -10,12 +10,13 @@ multiple of 8 bytes. A shard of a release that does not know `key_count` then fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from app.cluster.shard.pull_order import Count, read_order
 from app.cluster.shard_map import DTypeByName
 from app.errors import GatherError, invalid_field
 from app.keys.key_column import KeyColumn, KeyType
@@ -28,7 +29,6 @@ from app.tensors.string_frames import read_frames
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 MOST_HEAD: Final = 1 << 12
 """Maximum bytes of the line of JSON."""
 
@@ -96,12 +96,7 @@ class RangeScatter:
         end = line.find(b"\n")
         if end < 0:
             raise invalid_field("/body", f"the first {MOST_HEAD} bytes have no end of a line")
-        try:
-            order = _ORDER.validate_json(line[:end], extra="ignore")
-        except ValidationError as problem:
-            first = problem.errors(include_url=False)[0]
-            place = "".join(f"/{step}" for step in first["loc"])
-            raise invalid_field(place, f"the order is not sound: {first['msg']}") from None
+        order = read_order(_ORDER, line[:end])
         if order.count and order.key_type is not None:
             raise invalid_field("/count", "a change by key names no rows")
         start, items = end + 1, 0 if order.removes else order.changed * order.width

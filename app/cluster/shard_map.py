@@ -254,11 +254,8 @@ class ShardMap:
 
     def locate_content(self, content_id: str) -> tuple[str, ShardedVersion] | None:
         """Return table name and version for this content, or None."""
-        for name, table in self.tables.items():
-            for version in table.versions:
-                if version.content_id == content_id:
-                    return name, version
-        return None
+        versions = ((name, version) for name, table in self.tables.items() for version in table.versions)
+        return next((found for found in versions if found[1].content_id == content_id), None)
 
     @property
     def addresses(self) -> frozenset[str]:

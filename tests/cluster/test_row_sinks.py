@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import orjson
 import pytest
+from numpy.typing import NDArray
 
-from app.cluster.router.row_sinks import BadAnswer, FoundRows, WholeBody
+from app.cluster.router.row_sinks import BadAnswer, WholeBody, WholeTensors
 from app.formats.safetensors.header import write_headers
 from app.tensors.dtypes import DTYPES
 from tests.told_memory import ToldMemory
@@ -62,10 +63,14 @@ def answer(rows: int = 3, found: str = "found", dtype: str = "float32") -> bytes
     return write_headers({"output": output, found: (DTYPES["bool"], (3,), 3)}) + ROWS.tobytes() + FOUND.tobytes()
 
 
+def sink_of(rows: NDArray[np.uint8], found: NDArray[np.bool_]) -> WholeTensors:
+    return WholeTensors({"output": (DTYPES["float32"], (3, 2), rows), "found": (DTYPES["bool"], (3,), found)})
+
+
 @pytest.mark.parametrize("step", [1, 7, 100, 1000])
 def test_rows_and_marks_of_keys_get_to_their_places_in_pieces_of_any_size(step: int) -> None:
     rows, found = np.zeros(6, np.float32), np.zeros(3, np.bool_)
-    sink = FoundRows(rows.view(np.uint8), found, DTYPES["float32"], (3, 2))
+    sink = sink_of(rows.view(np.uint8), found)
     for body in (answer()[:-1], answer()):  # the first replica breaks off
         sink.begin(len(answer()))
         left = b""
@@ -80,7 +85,7 @@ def test_rows_and_marks_of_keys_get_to_their_places_in_pieces_of_any_size(step: 
 
 @pytest.mark.parametrize("body", [answer(2), answer(found="marks"), answer(dtype="int32"), answer()[:-1], answer() * 2])
 def test_an_answer_of_other_tensors_is_refused(body: bytes) -> None:
-    sink = FoundRows(np.zeros(24, np.uint8), np.zeros(3, np.bool_), DTYPES["float32"], (3, 2))
+    sink = sink_of(np.zeros(24, np.uint8), np.zeros(3, np.bool_))
     sink.begin(len(body))
     with pytest.raises(BadAnswer):
         sink.take(memoryview(body))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cluster.router.range_requests import as_rows
-from app.cluster.router.row_sinks import RowSink, WholeBody
+from app.cluster.router.row_sinks import RowSink, WholeBody, WholeTensors
 from app.cluster.router.sequences import exactly
 from app.cluster.router.shard_connection import BUFFER_BYTES, Failure, ShardConnection
 from app.formats.safetensors.header import write_header
@@ -97,7 +97,7 @@ def test_rows_come_to_their_places_however_they_arrive(
         table = np.arange(rows * width, dtype=np.float32).reshape(rows, width)
         if way == "c":  # the rows as they stand, in one piece
             out = np.zeros((rows, width), np.float32)
-            sink = RowSink(as_rows(out.reshape(-1), 4 * width), None, FLOAT, table.shape, 4 * width)
+            sink: RowSink | WholeTensors = WholeTensors({"output": (FLOAT, table.shape, out)})
             wanted = table
         else:
             places = np.array(data.draw(st.permutations(range(rows + 2)))[:rows], np.intp)

@@ -20,6 +20,7 @@ from app.cluster.range_scatter import RangeScatter, RangeScattered
 from app.cluster.router.ask_primary import Pauses, PrimaryAsks, RangeFailed
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.sharded_scatters import ShardedScatters
+from app.cluster.router.table_etags import Measured
 from app.cluster.shard_map import Primary, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.errors import GatherError
 from app.telemetry.served_request import ServedRequest
@@ -73,16 +74,15 @@ class Tables(PublishedTensors):
         self.answered_first = False
         self._binding = binding
 
-        async def read(resident: object, request: object) -> str:
-            return read_etag
+        async def measure(residents: Any, request: object, changed: Any = None) -> list[Measured]:
+            (version,) = (one.version_in_map for one in residents)
+            etag = read_etag if changed is None else version.etag_at(sum(changed.values()))
+            return [Measured(etag, [one.rows for one in version.ranges])]
 
         async def committed(resident: object, request: object) -> str:
             return committed_etag
 
-        async def after(resident: Any, changed: dict[str, int]) -> str:
-            return str(resident.version_in_map.etag_at(sum(changed.values())))
-
-        self.etags = cast("Any", SimpleNamespace(read=read, after=after, committed=committed))
+        self.etags = cast("Any", SimpleNamespace(measure=measure, committed=committed))
 
     async def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
         return self._binding or Binding(content_id, digest)

@@ -29,25 +29,16 @@ class Listed:
         return self.version.tensor(self.segment)
 
 
-def listed_segments(catalogue: Catalogue) -> Iterator[Listed]:
-    """Yield every segment of every kept version."""
+def listed_segments(catalogue: Catalogue, content_id: str = "") -> Iterator[Listed]:
+    """Yield every segment of every kept version, or only those of one content."""
     for name, table in catalogue.tables.items():
         replicas = replicas_of(catalogue, table)
         for version in table.versions:
-            for segment in version.segments:
+            for segment in version.segments if content_id in ("", version.content_id) else ():
                 opened = catalogue.ranges.get(version.tensor(segment))
                 yield Listed(name, version, segment, replicas, opened)
 
 
 def find_listed(catalogue: Catalogue, tensor: str) -> Listed | None:
     """Return the segment that shards hold under this name, or None if no version lists it."""
-    content_id = content_of(tensor)
-    for name, table in catalogue.tables.items():
-        for version in table.versions:
-            if version.content_id == content_id:
-                for segment in version.segments:
-                    if version.tensor(segment) == tensor:
-                        opened = catalogue.ranges.get(tensor)
-                        return Listed(name, version, segment, replicas_of(catalogue, table), opened)
-                return None
-    return None
+    return next((one for one in listed_segments(catalogue, content_of(tensor)) if one.tensor == tensor), None)

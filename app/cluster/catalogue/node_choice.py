@@ -63,11 +63,28 @@ def choose_move(
                 (size, number)
                 for number, (size, nodes) in enumerate(on_node.get(source, ()))
                 if 0 < size <= free[target] and target not in nodes and used[source] - size >= used[target] + size
-                if crowding((*_without(nodes, source), target), zones) <= crowding(nodes, zones)
+                if crowding((*others(nodes, source), target), zones) <= crowding(nodes, zones)
             ]
             if fitting:
                 return source, max(fitting, key=lambda one: (one[0], -one[1]))[1], target
     return None
+
+
+def choose_spread(
+    nodes: Sequence[str], free: Mapping[str, int], size: int, zones: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """Choose one of two replicas in a zone, and a shard in a zone without one: (from shard, to shard), or None."""
+    crowded = crowding(nodes, zones)
+    for node in reversed(nodes) if crowded else ():
+        for new in choose_nodes(free, size, 1, zones, nodes):
+            if crowding((*others(nodes, node), new), zones) < crowded:
+                return node, new
+    return None
+
+
+def crowded_by(node: str, nodes: Collection[str], zones: Mapping[str, str]) -> int:
+    """Return the number of replicas that share a zone with the one on `node`."""
+    return crowding(nodes, zones) - crowding(others(nodes, node), zones)
 
 
 def crowding(nodes: Iterable[str], zones: Mapping[str, str]) -> int:
@@ -80,10 +97,11 @@ def crowding(nodes: Iterable[str], zones: Mapping[str, str]) -> int:
     return found
 
 
-def _in_zone(node: str, others: Iterable[str], zones: Mapping[str, str]) -> int:
+def others(nodes: Iterable[str], node: str) -> list[str]:
+    """Return all shards except one."""
+    return [other for other in nodes if other != node]
+
+
+def _in_zone(node: str, beside: Iterable[str], zones: Mapping[str, str]) -> int:
     zone = zones.get(node, "")
-    return sum(zones.get(other, "") == zone for other in others) if zone else 0
-
-
-def _without(nodes: Iterable[str], left_out: str) -> tuple[str, ...]:
-    return tuple(node for node in nodes if node != left_out)
+    return sum(zones.get(other, "") == zone for other in beside) if zone else 0

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from pydantic import TypeAdapter
@@ -28,8 +27,6 @@ from pydantic import TypeAdapter
 from app.catalogue.records import Alias, NameRecord
 from app.cluster.key_placement import KeyPlacement
 from app.cluster.shard_map import DTypeByName, bounds_of, shard_tensor
-
-EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +189,10 @@ KINDS: Final[Mapping[str, type[Record]]] = {
     "reconciler": Mark,
     "forgotten": Forgotten,
 }
-"""The record types by the prefix of their keys. An entry that does not end with a slash is a whole key."""
+"""The record types by the prefix of their keys. An entry that does not end with a slash is a whole key.
+
+`Catalogue` has a member for each, named like the prefix.
+"""
 _ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
 
 
@@ -276,14 +276,7 @@ class TooLarge(Exception):
     """A change has more bytes or records than the database accepts in one transaction. Nothing was written."""
 
 
-_FOLDERS: Final = {
-    "tables/": "tables",
-    "aliases/": "aliases",
-    "nodes/": "nodes",
-    "uploads/": "uploads",
-    "ranges/": "ranges",
-}
-_SETS: Final = {"alive/": "alive", "drained/": "drained"}
+_NOTHING: Final = Catalogue()
 
 
 def updated(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[bytes, int] | None]) -> Catalogue:
@@ -306,18 +299,15 @@ def updated(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[byt
             record = None if found is None else from_json(key, found[0])
         except ValueError as error:
             raise OSError(f"the record {key!r} cannot be read: {error}") from None
-        name = key.removeprefix(kind)
-        if kind in _FOLDERS:
-            folder = changed.setdefault(_FOLDERS[kind], dict(getattr(catalogue, _FOLDERS[kind])))
+        member, name = kind.removesuffix("/"), key.removeprefix(kind)
+        if not name:
+            changed[member] = getattr(_NOTHING, member) if record is None else record
+        elif KINDS[kind] is Mark:
+            before = changed.get(member, getattr(catalogue, member))
+            changed[member] = before - {name} if record is None else before | {name}
+        else:
+            folder = changed.setdefault(member, dict(getattr(catalogue, member)))
             folder.pop(name, None)
             if record is not None:
                 folder[name] = record
-        elif kind in _SETS:
-            before = changed.get(_SETS[kind], getattr(catalogue, _SETS[kind]))
-            changed[_SETS[kind]] = before - {name} if record is None else before | {name}
-        else:
-            changed[kind] = _DEFAULTS[kind] if record is None else record
     return replace(catalogue, revision=revision, revisions=revisions, **changed)
-
-
-_DEFAULTS: Final[Mapping[str, Record | None]] = {"options": Options(), "forgotten": Forgotten(), "reconciler": None}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from app.cluster.catalogue.records import EMPTY, Catalogue, RangeRecord, Table, Version
+from app.cluster.catalogue.records import Catalogue, RangeRecord, Table, Version
 from app.cluster.catalogue.transitions import replicas_of
 from app.cluster.shard_map import Primary, Replica, RowRange, ShardedTable, ShardedVersion, ShardMap, content_of
 
@@ -13,51 +13,38 @@ class ServingMap:
     """Builds the map of each catalogue in turn. Only the tables that have changed since the last one are rebuilt."""
 
     def __init__(self) -> None:
-        self._tables: Mapping[str, Table] = {}
+        self._known = Catalogue()
         self._addresses: Mapping[str, str] = {}
-        self._replicas = 0
-        self._opened: Mapping[str, RangeRecord] = EMPTY
         self._made = ShardMap()
 
     def of(self, catalogue: Catalogue) -> ShardMap:
         """Return the map of a catalogue. Its generation is the catalogue's revision."""
+        known, made, opened = self._known, self._made.tables, catalogue.ranges
         addresses = {node: one.address for node, one in catalogue.nodes.items()}
-        if (addresses, catalogue.options.replicas) != (self._addresses, self._replicas):
-            self._tables = {}
-        known, opened = self._tables, catalogue.ranges
-        changed = _contents_of_changed(self._opened, opened)
-        tables = {
-            name: self._made.tables[name]
-            if known.get(name) is table and not (changed and _has_one(table, changed))
-            else _table(table, addresses, replicas_of(catalogue, table), opened)
-            for name, table in catalogue.tables.items()
-            if table.versions
-        }
+        is_alike = addresses == self._addresses and catalogue.options.replicas == known.options.replicas
+        changed = _contents_of_changed(known.ranges, opened)
+
+        def table_of(name: str, table: Table) -> ShardedTable:
+            if (
+                is_alike
+                and known.tables.get(name) is table
+                and changed.isdisjoint(one.content_id for one in table.versions)
+            ):
+                return made[name]
+            versions = tuple(_version(one, addresses, opened) for one in table.versions)
+            return ShardedTable(versions, created=table.created, replicas=replicas_of(catalogue, table))
+
+        tables = {name: table_of(name, table) for name, table in catalogue.tables.items() if table.versions}
         aliases = {alias: one.reference for alias, one in catalogue.aliases.items()}
-        self._tables, self._addresses, self._replicas = catalogue.tables, addresses, catalogue.options.replicas
-        self._opened = opened
+        self._known, self._addresses = catalogue, addresses
         self._made = ShardMap(catalogue.revision, tables, aliases, catalogue.aliases)
         return self._made
 
 
-def _contents_of_changed(before: Mapping[str, RangeRecord], after: Mapping[str, RangeRecord]) -> Collection[str]:
+def _contents_of_changed(before: Mapping[str, RangeRecord], after: Mapping[str, RangeRecord]) -> frozenset[str]:
     """Return the content ids of ranges whose records differ."""
-    if before is after:
-        return ()
-    return {
-        content_of(tensor) for tensor in before.keys() | after.keys() if before.get(tensor) is not after.get(tensor)
-    }
-
-
-def _has_one(table: Table, contents: Collection[str]) -> bool:
-    return any(version.content_id in contents for version in table.versions)
-
-
-def _table(
-    table: Table, addresses: Mapping[str, str], replicas: int, opened: Mapping[str, RangeRecord]
-) -> ShardedTable:
-    versions = tuple(_version(one, addresses, opened) for one in table.versions)
-    return ShardedTable(versions, created=table.created, replicas=replicas)
+    tensors = before.keys() | after.keys() if before is not after else ()
+    return frozenset(content_of(tensor) for tensor in tensors if before.get(tensor) is not after.get(tensor))
 
 
 def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str, RangeRecord]) -> ShardedVersion:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from app.cluster.catalogue.listed_segments import Listed
-from app.cluster.catalogue.node_choice import choose_nodes, crowding
+from app.cluster.catalogue.node_choice import choose_nodes, choose_spread, crowded_by
 from app.cluster.catalogue.records import RangeRecord
 from app.cluster.reconciler.cluster_view import ClusterView
 from app.cluster.reconciler.moves import Move, added, removed
@@ -55,8 +55,8 @@ def needed_move(
     nodes, replicas = one.segment.nodes, one.replicas
     staying = [node for node in nodes if not view.is_leaving(node) and node not in late]
     synced = {node for node in view.whole(one) if node in staying}
-    others = {node: room for node, room in able.items() if node not in nodes}
     if len(staying) < replicas and len(nodes) <= 2 * replicas:
+        others = {node: room for node, room in able.items() if node not in nodes}
         for new in choose_nodes(others, one.segment.size, 1, view.zones, staying):
             return added(one, new)
     if len(synced) < replicas:
@@ -64,15 +64,10 @@ def needed_move(
     if leaving := [node for node in nodes if node not in staying]:
         return removed(one, min(leaving, key=view.is_alive))
     if len(staying) > replicas:
-        worst = max(staying, key=lambda node: (_crowds(node, nodes, view), view.used.get(node, 0), node))
+        worst = max(staying, key=lambda node: (crowded_by(node, nodes, view.zones), view.used.get(node, 0), node))
         return removed(one, worst) if len(synced - {worst}) >= replicas else None
-    crowded = crowding(nodes, view.zones)
-    for node in reversed(nodes) if crowded else ():
-        left = [other for other in nodes if other != node]
-        for new in choose_nodes(others, one.segment.size, 1, view.zones, nodes):
-            if crowding((*left, new), view.zones) < crowded:
-                return added(one, new, "spread")
-    return None
+    spread = choose_spread(nodes, able, one.segment.size, view.zones)
+    return None if spread is None else added(one, spread[1], "spread")
 
 
 def is_settled(one: Listed, view: ClusterView) -> bool:
@@ -106,8 +101,3 @@ def lost_rows(view: ClusterView) -> dict[str, str]:
         and one.tensor not in view.known[node]
         and view.holdings[node].revision >= view.catalogue.revisions.get(f"ranges/{one.tensor}", 0)
     }
-
-
-def _crowds(node: str, nodes: Collection[str], view: ClusterView) -> int:
-    """Return the number of replicas that share a zone with the one on `node`."""
-    return crowding(nodes, view.zones) - crowding([other for other in nodes if other != node], view.zones)

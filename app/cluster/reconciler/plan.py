@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.cluster.catalogue.listed_segments import Listed
-from app.cluster.catalogue.node_choice import choose_move, choose_nodes, crowding
+from app.cluster.catalogue.node_choice import choose_move, choose_nodes, choose_spread, crowded_by, others
 from app.cluster.catalogue.ranges import PROPOSED
 from app.cluster.catalogue.records import Segment
 from app.cluster.reconciler.cluster_view import ClusterView
@@ -139,38 +139,28 @@ class Planner:
         nodes, size = one.segment.nodes, one.segment.size
         whole = view.whole(one)
         for node in nodes:
-            others = _others(nodes, node)
-            if len(set(whole) & set(others)) >= one.replicas and (view.is_leaving(node) or node not in whole):
+            left = others(nodes, node)
+            if len(set(whole) & set(left)) >= one.replicas and (view.is_leaving(node) or node not in whole):
                 return removed(one, node)
-            if view.is_leaving(node) and (new := choose_nodes(able, size, 1, view.zones, others)):
+            if view.is_leaving(node) and (new := choose_nodes(able, size, 1, view.zones, left)):
                 return replaced(one, node, new[0], "replace")
             if view.lacks(node, one) and self._may_copy(node, one.tensor):
                 return restored(one, node)
         if len(nodes) < one.replicas and (new := choose_nodes(able, size, 1, view.zones, nodes)):
             return added(one, new[0])
         if len(whole) > one.replicas:
-            return removed(one, max(whole, key=lambda node: (_crowded_by(node, nodes, view.zones), -free.get(node, 0))))
+            return removed(one, max(whole, key=lambda node: (crowded_by(node, nodes, view.zones), -free.get(node, 0))))
         limit = view.catalogue.options.segment_bytes
         may_split = one.version.keys is None and one.segment.row_count > 1
         if limit is not None and size > limit and whole == nodes and may_split:
             return self._split(one, view, free)
-        return self._spread(one, view, able)
+        spread = choose_spread(nodes, able, size, view.zones)
+        return None if spread is None else replaced(one, *spread, "spread")
 
     def _restore(self, one: Listed, view: ClusterView) -> Move | None:
         """Return a move that restores uploaded rows on a shard. Until a primary has begun, the rows are unchanged."""
         lacking = (node for node in one.segment.nodes if view.lacks(node, one) and self._may_copy(node, one.tensor))
         return next((restored(one, node) for node in lacking), None)
-
-    def _spread(self, one: Listed, view: ClusterView, able: Mapping[str, int]) -> Move | None:
-        """Return a move that takes one of two replicas out of a zone that has both, or None."""
-        nodes = one.segment.nodes
-        crowded = crowding(nodes, view.zones)
-        for node in reversed(nodes) if crowded else ():
-            others = _others(nodes, node)
-            for new in choose_nodes(able, one.segment.size, 1, view.zones, nodes):
-                if crowding((*others, new), view.zones) < crowded:
-                    return replaced(one, node, new, "spread")
-        return None
 
     def _split(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
         """Return a move that splits a segment in two, or None. Parts stay on the segment's shards where both fit."""
@@ -241,35 +231,21 @@ class Planner:
         return (drop for drop in unwanted if now - self._unwanted_since[drop] >= self.drop_after)
 
 
-def _crowded_by(node: str, nodes: Collection[str], zones: Mapping[str, str]) -> int:
-    """Return the number of replicas that share a zone with the one on `node`."""
-    return crowding(nodes, zones) - crowding(_others(nodes, node), zones)
-
-
 def _name(move: Move, part: Segment) -> str:
     return move.of.version.tensor(part)
 
 
-def _others(nodes: Collection[str], node: str) -> list[str]:
-    return [other for other in nodes if other != node]
-
-
 def _take_room(free: dict[str, int], move: Move) -> int:
     """Subtract the sizes of a move's copies from `free`. Returns the number of copies."""
-    if move.of.opened is not None:
-        return _take_room_for_open(free, move)
-    for copy in move.copies:
-        is_there = copy.node in move.of.segment.nodes and move.reason != "split"
-        if copy.node in free and not is_there:
-            free[copy.node] -= copy.part.size
-    return len(move.copies)
-
-
-def _take_room_for_open(free: dict[str, int], move: Move) -> int:
-    new = set(move.parts[0].nodes) - set(move.of.segment.nodes)
-    for node in new:
-        free[node] -= move.of.segment.size
-    return len(new)
+    known = set(move.of.segment.nodes)
+    if move.of.opened is not None:  # its new shards copy the rows by themselves
+        new = [(node, move.of.segment.size) for node in set(move.parts[0].nodes) - known]
+    else:
+        new = [(copy.node, copy.part.size) for copy in move.copies if copy.node not in known or move.reason == "split"]
+    for node, size in new:
+        if node in free:
+            free[node] -= size
+    return len(new) if move.of.opened is not None else len(move.copies)
 
 
 def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
@@ -291,17 +267,17 @@ def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
             return True
 
 
-def _pull(move: Move, copy: Copy, others: Collection[str], view: ClusterView) -> Pull:
+def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -> Pull:
     """Return the order for a copy.
 
-    Sources are shards that have the segment complete, then other shards, then the origin.
+    Sources are shards that have the segment complete, then the `further` shards, then the origin.
     """
     one, part = move.of, _with_digest(move, copy.part, view)
     whole = view.whole(one)
-    nodes = [*whole, *(node for node in one.segment.nodes if node not in whole), *others]
+    nodes = [*whole, *(node for node in one.segment.nodes if node not in whole), *further]
     nodes = [node for node in dict.fromkeys(nodes) if node in view.catalogue.nodes]
     if move.reason != "split":
-        nodes = _others(nodes, copy.node)
+        nodes = others(nodes, copy.node)
     living = [node for node in nodes if view.is_alive(node)]
     is_all = (part.start, part.stop) == (one.segment.start, one.segment.stop)
     rows = None if is_all else (part.start - one.segment.start, part.stop - one.segment.start)

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 
 from app.cluster.catalogue.client import Transition
-from app.cluster.catalogue.ranges import close_ranges, fail_over, lose_rows
+from app.cluster.catalogue.ranges import close_ranges, lose_rows
 from app.cluster.catalogue.records import Catalogue, Change, Mark
 from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 from app.cluster.reconciler.cluster_view import ClusterView, Holding
@@ -146,9 +146,7 @@ class Reconciler:
         A former leader writes nothing, and notices in its next round.
         """
         try:
-            await self.catalogues.transact(
-                lambda catalogue: flip(catalogue, moves) if self._is_mine(catalogue, fence) else None
-            )
+            await self._transact(partial(flip, moves=moves), fence)
         except (OSError, GatherError):
             self._renew = True
             raise
@@ -160,12 +158,12 @@ class Reconciler:
             leaving = partial(lose_rows, tensor=tensor, node=node)
             if leaving(self.catalogues.catalogue) is not None:
                 logger.warning("%s has lost the rows of %s", node, tensor)
-                await self._change_ranges(leaving, fence)
-        for transition in (fail_over, close_ranges):
-            if transition(self.catalogues.catalogue) is not None:
-                await self._change_ranges(transition, fence)
+                await self._transact(leaving, fence)
+        if close_ranges(self.catalogues.catalogue) is not None:
+            await self._transact(close_ranges, fence)
 
-    async def _change_ranges(self, transition: Transition, fence: int) -> None:
+    async def _transact(self, transition: Transition, fence: int) -> None:
+        """Change the catalogue if this reconciler is still the leader."""
         await self.catalogues.transact(in_office(transition, lambda catalogue: self._is_mine(catalogue, fence)))
 
     def _start_pulls(self, pulls: tuple[Pull, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from app.cluster.replication.replica import Append, AppendAnswer, Appended, ReplicaState, Why
 
@@ -89,46 +89,30 @@ def append_of(state: ReplicaState, after: int, epochs: tuple[int, ...]) -> Appen
 # Rounds
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Step(StrEnum):
+    """The next step of a primary in a round."""
+
+    COMMITTED = "committed"
     """Every in-sync replica has the records. Apply them, then answer the callers and notify the replicas."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Continue when a response arrives, or at `until` at the latest."""
-
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Remove these nodes from `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to `changed`.
+    WAIT = "wait"
+    """Continue when a response arrives, or SHIP_S after the round began at the latest."""
+    LEAVE = "leave"
+    """Remove the nodes of `Round.leaving` from `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to
+    `changed`.
 
     They count until that is done. If the outcome is unknown, read the catalogue and pass on its record.
     """
-
-    nodes: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
+    STOP = "stop"
     """This shard is no longer the primary, or no longer at this epoch.
 
     The records stay in the tail, and their callers get an unknown outcome.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class Behind:
+    BEHIND = "behind"
     """A replica has applied records that the primary lacks, so the primary's rows were restored from an older copy.
 
     They count as lost (`lose_rows`). Otherwise the primary would reuse the sequences for new records, and replicas
     would take those for the ones they have.
     """
-
-
-Step: TypeAlias = Committed | Wait | Leave | Stop | Behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +171,21 @@ class Round:
     def step(self, now: float) -> Step:
         """Return the primary's next step."""
         if self.is_over:
-            return Stop()
+            return Step.STOP
         if self.is_behind:
-            return Behind()
-        missing = frozenset(one for one in self.in_sync if one != self.node and self.matched.get(one, -1) < self.end)
-        if not missing:
-            return Committed()
-        if now >= self.began + SHIP_S:
-            return Leave(missing)
-        gone = missing & self.failed
-        return Leave(gone) if gone else Wait(self.began + SHIP_S)
+            return Step.BEHIND
+        if not self.missing:
+            return Step.COMMITTED
+        return Step.LEAVE if self.leaving(now) else Step.WAIT
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The in-sync replicas that have not reported to have everything."""
+        return frozenset(one for one in self.in_sync if one != self.node and self.matched.get(one, -1) < self.end)
+
+    def leaving(self, now: float) -> frozenset[str]:
+        """Return the replicas that must leave the in-sync set: those that have failed, or all that are too late."""
+        return self.missing if now >= self.began + SHIP_S else self.missing & self.failed
 
 
 def begin_round(members: Members, state: ReplicaState, now: float) -> Round:

@@ -1,4 +1,4 @@
-"""Send scatters to the primaries of ranges, ask for the state of ranges, and pause between attempts."""
+"""Send scatters to the primaries of ranges, ask them for the state of ranges, and pause between attempts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote
 
 from app.api.meant_shard import FIELD
@@ -16,9 +16,10 @@ from app.cluster.router.fetch_rows import RowFetcher
 from app.cluster.router.row_sinks import BadAnswer, WholeBody
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shards import Ask
-from app.cluster.shard_map import Replica, RowRange
+from app.cluster.shard_map import RowRange
 from app.errors import Code, GatherError
 from app.telemetry.served_request import ServedRequest
+from app.tensors.buffer_type import Buffer
 
 LATE_S: Final = 6.0
 """Seconds without a response after which a primary is late.
@@ -43,13 +44,6 @@ class RangeFailed:
     why: str
 
 
-class Extent(NamedTuple):
-    """The number of rows of a range of a table with keys, and the sequence at which it has them."""
-
-    sequence: int
-    rows: int
-
-
 class PrimaryAsks:
     """Calls primaries over the connections of `fetcher`, in the event loop."""
 
@@ -58,87 +52,60 @@ class PrimaryAsks:
 
     async def ask(self, one: RowRange, scatter: RangeScatter, request: ServedRequest) -> RangeScattered | RangeFailed:
         """Send a scatter to the primary of a range, once. Raises errors that a retry does not change."""
-        primary, fetcher = one.primary, self._fetcher
-        assert primary is not None
-        left = request.deadline - perf_counter()
         body = scatter.pieces()
         size = sum(map(len, body))
-        head = (
-            b"POST /shard/ranges/%b/scatter HTTP/1.1\r\nhost: %b\r\ncontent-type: application/octet-stream\r\n"
-            b"%b: %b\r\n%b%bx-gathernd-timeout: %d\r\ncontent-length: %d\r\n\r\n"
-        ) % (
-            quote(one.tensor).encode(), primary.address.encode(), FIELD, primary.node.encode(), fetcher.fields,
-            fetcher.handed_on(request), max(1, ceil(left)), size,
+        fields = b"content-type: application/octet-stream\r\nx-gathernd-timeout: %d\r\ncontent-length: %d\r\n" % (
+            max(1, ceil(request.deadline - perf_counter())), size,
         )  # fmt: skip
         sink = WholeBody(_MOST_ANSWER)
-        failure = await self._asked(primary.address, [head, *body], sink, self._patience(request, size))
-        if failure is None:
-            try:
-                found = RangeScattered.from_json(sink.body)
-            except ValueError as error:
-                return RangeFailed(f"{primary.address}: the answer cannot be read: {error}")
-            fetcher.sequences.told(one.tensor, found.sequence)
-            if found.counts is not None and not found.repeated:
-                fetcher.sequences.told_rows(one.tensor, found.sequence, found.counts.rows)
-            return found
-        if failure.code in _FINAL:
-            raise GatherError(failure.code, failure.said)
-        return RangeFailed(f"{primary.address}: {failure.said or failure.detail}")
+        failure = await self._asked(one, b"POST", b"/scatter", fields, body, sink, request)
+        if failure is not None:
+            if failure.code in _FINAL:
+                raise GatherError(failure.code, failure.said)
+            return _failed(one, failure.said or failure.detail)
+        try:
+            found = RangeScattered.from_json(sink.body)
+        except ValueError as error:
+            return _failed(one, f"the answer cannot be read: {error}")
+        sequences = self._fetcher.sequences
+        sequences.told(one.tensor, found.sequence)
+        if found.counts is not None and not found.repeated:
+            sequences.told_rows(one.tensor, found.sequence, found.counts.rows)
+        return found
 
     async def sequence(self, one: RowRange, request: ServedRequest) -> int | RangeFailed:
         """Ask the primary of a range, once, for the number of committed scatters. Its replicas confirm the primary."""
-        primary, fetcher = one.primary, self._fetcher
-        assert primary is not None
-        head = (
-            b"GET /shard/ranges/%b?confirmed=true HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b\r\n"
-        ) % (
-            quote(one.tensor).encode(), primary.address.encode(), FIELD, primary.node.encode(), fetcher.fields,
-            fetcher.handed_on(request),
-        )  # fmt: skip
         sink = WholeBody(_MOST_ANSWER)
-        failure = await self._asked(primary.address, [head], sink, self._patience(request, 0))
+        failure = await self._asked(one, b"GET", b"?confirmed=true", b"", [], sink, request)
         if failure is not None:
-            return RangeFailed(f"{primary.address}: {failure.said or failure.detail}")
+            return _failed(one, failure.said or failure.detail)
         try:
             found = int(sink.document()["applied"])
         except (BadAnswer, KeyError, TypeError, ValueError) as error:
-            return RangeFailed(f"{primary.address}: the answer cannot be read: {error}")
-        fetcher.sequences.told(one.tensor, found)
+            return _failed(one, f"the answer cannot be read: {error}")
+        self._fetcher.sequences.told(one.tensor, found)
         return found
 
-    async def extent(self, one: RowRange, replica: Replica, request: ServedRequest) -> Extent | RangeFailed:
-        """Ask a replica, once, for the number of rows of a range that readers may see, and its sequence."""
-        fetcher = self._fetcher
-        head = (
-            b"GET /shard/ranges/%b?rows=true HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b\r\n"
-        ) % (
-            quote(one.tensor).encode(), replica.address.encode(), FIELD, replica.node.encode(), fetcher.fields,
-            fetcher.handed_on(request),
-        )  # fmt: skip
-        sink = WholeBody(_MOST_ANSWER)
-        failure = await self._asked(replica.address, [head], sink, self._patience(request, 0))
-        if failure is not None:
-            return RangeFailed(f"{replica.address}: {failure.said or failure.detail}")
-        try:
-            found = sink.document()
-            extent = Extent(int(found["applied"]), int(found["rows"]))
-        except (BadAnswer, KeyError, TypeError, ValueError) as error:
-            return RangeFailed(f"{replica.address}: the answer cannot be read: {error}")
-        least = fetcher.sequences.least(one.tensor)
-        if extent.sequence < least:
-            return RangeFailed(f"{replica.address}: the range is at sequence {extent.sequence}, and {least} is known")
-        fetcher.sequences.told_rows(one.tensor, *extent)
-        return extent
-
-    @staticmethod
-    def _patience(request: ServedRequest, size: int) -> float:
-        return min(max(request.deadline - perf_counter(), 0.1), LATE_S + size / SLOWEST)
-
     async def _asked(
-        self, address: str, pieces: list[bytes | bytearray | memoryview], sink: WholeBody, patience: float
+        self,
+        one: RowRange,
+        method: bytes,
+        path: bytes,
+        fields: bytes,
+        body: list[Buffer],
+        sink: WholeBody,
+        request: ServedRequest,
     ) -> Failure | None:
+        """Send a request for `path` below a range to its primary. Returns why `sink` does not have the response."""
+        primary, fetcher = one.primary, self._fetcher
+        assert primary is not None
+        head = b"%b /shard/ranges/%b%b HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b%b\r\n" % (
+            method, quote(one.tensor).encode(), path, primary.address.encode(), FIELD, primary.node.encode(), fields,
+            fetcher.fields, fetcher.handed_on(request),
+        )  # fmt: skip
+        patience = min(max(request.deadline - perf_counter(), 0.1), LATE_S + sum(map(len, body)) / SLOWEST)
         answered: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
-        shard = self._fetcher.shards.get(address)
+        shard, pieces = fetcher.shards.get(primary.address), [head, *body]
         ask = Ask(shard, pieces, sink, None, patience, lambda _, failure: answered.set_result(failure), _ignore)
         ask.start()
         try:
@@ -174,6 +141,12 @@ class Pauses:
             await asyncio.sleep(min(self._pause, left))
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return perf_counter() < self._deadline
+
+
+def _failed(one: RowRange, why: str) -> RangeFailed:
+    """Return the failure of a range's primary."""
+    assert one.primary is not None
+    return RangeFailed(f"{one.primary.address}: {why}")
 
 
 def _ignore(ask: Ask) -> None:

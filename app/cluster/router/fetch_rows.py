@@ -15,17 +15,16 @@ from typing import Final
 
 from app.api.meant_shard import FIELD
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
-from app.cluster.router.range_requests import RangeRequest
+from app.cluster.router.range_requests import ExtentRequest, RangeRequest
 from app.cluster.router.sequences import FIELD as SEQUENCE
 from app.cluster.router.sequences import NOTHING_READ, Sequences, exactly, reading
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.router.shards import Ask, Shards
-from app.cluster.shard_map import Replica, RowRange, ShardMap
+from app.cluster.shard_map import Replica, ShardMap
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.telemetry.served_request import ServedRequest
-from app.tensors.buffer_type import Buffer
 
 BYTES_PER_SECOND: Final = 1 << 27
 """A large response from a shard counts as late if it arrives at less than this many bytes per second."""
@@ -45,7 +44,7 @@ class TableReads:
     """
 
     resident: ShardedResident
-    requests: Mapping[int, RangeRequest]
+    requests: Mapping[int, RangeRequest] | Mapping[int, ExtentRequest]
     read: dict[str, int] | None = None
 
 
@@ -125,21 +124,6 @@ class RowFetcher:
                 caller.on_disconnect = None
             fetch.close()
         return fetch.lost
-
-    def pieces(self, request: RangeRequest, one: RowRange, replica: Replica, fields: bytes) -> list[Buffer]:
-        """Return the bytes of a request to a replica. `fields` has further header lines."""
-        if replica.node:
-            fields = b"%b%b: %b\r\n" % (fields, FIELD, replica.node.encode())
-        head = (
-            b"POST /%b?tensor=%b%b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/x-safetensors\r\naccept: %b\r\n"
-            b"%bcontent-length: %d\r\n\r\n"
-        ) % (
-            request.operator.encode(), one.tensor.encode(), request.query, replica.address.encode(),
-            request.output.accept, fields, sum(map(len, request.body)),
-        )  # fmt: skip
-        if len(request.body) == 1:
-            return [head + request.body[0]]
-        return [head, *request.body]
 
 
 @dataclass(slots=True)
@@ -244,7 +228,9 @@ class _Fetch:
             check = reading(fetcher.sequences, one, wanted.read)
         elif replica.etag is not None:
             check = exactly(replica.etag)
-        pieces = fetcher.pieces(request, one, replica, fields)
+        if replica.node:
+            fields += b"%b: %b\r\n" % (FIELD, replica.node.encode())
+        pieces = request.pieces(one.tensor, replica.address, fields)
         shard, patience = fetcher.shards.get(replica.address), max(own, 0.0) + spare
         ask = Ask(shard, pieces, request.sink, check, patience, self._answered, self._begun)
         hedge_at = action.hedge_at + spare

@@ -35,7 +35,7 @@ from app.cluster.router.sharded_upload import (
     SpooledUpload,
     StreamedUpload,
 )
-from app.cluster.router.table_etags import TableEtags
+from app.cluster.router.table_etags import Measured, TableEtags
 from app.cluster.router.table_snapshot import TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
 from app.cluster.shard_map import ShardedVersion, ShardMap, bounds_of
@@ -235,23 +235,12 @@ class PublishedTensors(ShardedTensors):
         shard_unavailable and deadline_exceeded instead.
         """
         residents = [self._open_resident(f"{one.name}@{one.version}") for one in found]
-        asked = [one for one in residents if one is not None and one.keys is None]
-        if not asked:
-            etags = []
-        elif request is None:
-            etags = await self.etags.read_soon(asked)
-        else:
-            etags = [await self.etags.read(one, request) for one in asked]
-        told = dict(zip(map(id, asked), etags, strict=True))
-        keyed = [one for one in residents if one is not None and one.keys is not None]
-        measured = await asyncio.gather(*(self.etags.measure(one, request) for one in keyed))
-        rows = dict(zip(map(id, keyed), measured, strict=True))
+        asked = [one for one in residents if one is not None]
+        measured = dict(zip(map(id, asked), await self.etags.measure(asked, request), strict=True))
         return [
-            one if resident is None
-            else _with_rows(one, *rows[id(resident)]) if id(resident) in rows
-            else replace(one, etag=told[id(resident)])
+            one if resident is None else _as_measured(one, measured[id(resident)])
             for one, resident in zip(found, residents, strict=True)
-        ]  # fmt: skip
+        ]
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
         """Return rows of a version, each range as of one moment, or None if no range is open and it has no keys."""
@@ -316,8 +305,11 @@ class PublishedTensors(ShardedTensors):
         return self._serving.serve(self._client.transact(transition))
 
 
-def _with_rows(found: Metadata, etag: str, rows: Sequence[int]) -> Metadata:
-    """Return the metadata of a table with keys whose ranges have `rows` rows each."""
+def _as_measured(found: Metadata, now: Measured) -> Metadata:
+    """Return the metadata of an open table with its current ETag, and its current rows if it has keys."""
+    etag, rows = now
+    if found.keys is None:
+        return replace(found, etag=etag)
     count = sum(rows)
     ranges = tuple(
         replace(one, start=start, stop=stop)

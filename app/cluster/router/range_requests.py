@@ -12,21 +12,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, Final
+from urllib.parse import quote
 
 import numpy as np
 import pybase64
 from numpy.typing import NDArray
 
-from app.cluster.router.row_sinks import BadAnswer, FoundRows, RowSink, Sink, WholeBody
+from app.cluster.router.row_sinks import BadAnswer, RowSink, Sink, WholeBody, WholeTensors
 from app.cluster.shard_map import ShardedVersion
 from app.formats.safetensors.header import write_header
 from app.formats.safetensors.upload import keys_head
 from app.kernels.split_by_range import split
 from app.keys.key_column import KeyColumn, KeyType
-from app.memory.budget import UNCOUNTED, Memory
+from app.memory.budget import Memory
 from app.operators.registry import OPERATORS
+from app.store.files.tensor_file import etag_of
 from app.tensors.buffer_type import Buffer
+from app.tensors.by_key import FOUND
 from app.tensors.dtypes import DTYPES, DType
+from app.tensors.gather_call import OUTPUT
 from app.tensors.keys_spec import KeysSpec
 from app.tensors.operator_signature import OperatorName
 from app.tensors.string_frames import read_frames
@@ -59,6 +63,57 @@ class RangeRequest:
     def answer_bytes(self) -> int:
         """Estimated length of the response."""
         return self.rows * self.output.row_bytes
+
+    def pieces(self, tensor: str, address: str, fields: bytes) -> list[Buffer]:
+        """Return the bytes of the request to a shard. `fields` has further header lines."""
+        head = (
+            b"POST /%b?tensor=%b%b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/x-safetensors\r\naccept: %b\r\n"
+            b"%bcontent-length: %d\r\n\r\n"
+        ) % (
+            self.operator.encode(), tensor.encode(), self.query, address.encode(), self.output.accept, fields,
+            sum(map(len, self.body)),
+        )  # fmt: skip
+        return [head + self.body[0]] if len(self.body) == 1 else [head, *self.body]
+
+
+@dataclass(slots=True)
+class ExtentRequest:
+    """A request for the sequence of a range and its number of rows."""
+
+    sink: ExtentBody
+
+    @property
+    def answer_bytes(self) -> int:
+        """Estimated length of the response, which is short."""
+        return 0
+
+    def pieces(self, tensor: str, address: str, fields: bytes) -> list[Buffer]:
+        """Return the bytes of the request to a shard. `fields` has further header lines."""
+        line = b"GET /shard/ranges/%b?rows=true HTTP/1.1" % quote(tensor).encode()
+        return [b"%b\r\nhost: %b\r\n%b\r\n" % (line, address.encode(), fields)]
+
+
+class ExtentBody(WholeBody):
+    """The response to an `ExtentRequest`: `rows` are those at the sequence in its ETag, which has no content id."""
+
+    rows = 0
+
+    def __init__(self) -> None:
+        super().__init__(_ANSWER_ROOM)
+
+    def etag(self) -> str | None:
+        """Return the sequence as an ETag. Raises BadAnswer."""
+        return etag_of("", self._number("applied"))
+
+    def finish(self) -> None:
+        """Read the number of rows. Raises BadAnswer."""
+        self.rows = self._number("rows")
+
+    def _number(self, name: str) -> int:
+        try:
+            return int(self.document()[name])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadAnswer(f"the answer cannot be read: {error}") from None
 
 
 class Output:
@@ -99,7 +154,7 @@ class Output:
         if self.dtype.safetensors is not None:
             assert self.rows is not None
             if isinstance(places, slice):
-                return RowSink(self.rows[places], None, self.dtype, shape, self.row_bytes)
+                return WholeTensors({OUTPUT: (self.dtype, shape, self.rows[places])})
             return RowSink(self.rows, places, self.dtype, shape, self.row_bytes)
         count = places.stop - places.start if isinstance(places, slice) else len(places)
         strings = count * self.row_items if self.dtype.kind == "string" else None
@@ -261,7 +316,8 @@ def key_requests(
             continue
         end = begin + count
         rows = octets[begin * output.row_bytes : end * output.row_bytes]
-        sink = FoundRows(rows, found[begin:end], output.dtype, (count, *tail))
+        marks = DTYPES["bool"], (count,), found[begin:end]
+        sink = WholeTensors({OUTPUT: (output.dtype, (count, *tail), rows), FOUND: marks})
         requests[number] = RangeRequest("gather", query, _keys_body(keys.rows(begin, end)), output, sink, count)
         begin = end
     return requests
@@ -280,16 +336,6 @@ def _keys_body(keys: KeyColumn) -> list[Buffer]:
 @lru_cache(4096)
 def _integers_header(dtype: KeyType, count: int) -> bytes:
     return keys_head(KeysSpec(dtype, count))
-
-
-def probes(version: ShardedVersion, numbers: Iterable[int]) -> dict[int, RangeRequest]:
-    """Build gathers of no rows from these ranges. The ETags of the responses give the ranges' sequences."""
-    output = Output(version.dtype, None, 0, UNCOUNTED, 0)
-    query = output.query + _dialect("gathernd", version.dtype)
-    return {
-        number: RangeRequest("gathernd", query, [_indices_header(0, 1)], output, WholeBody(_ANSWER_ROOM), 0)
-        for number in numbers
-    }
 
 
 @lru_cache(4096)

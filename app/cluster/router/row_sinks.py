@@ -9,6 +9,7 @@ called when the body is complete. A sink that rejects the response raises BadAns
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -19,8 +20,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.formats.safetensors.header import Entry, read_header
 from app.memory.budget import UNCOUNTED, Memory
-from app.tensors.by_key import FOUND
-from app.tensors.dtypes import DTYPES, DType
+from app.tensors.dtypes import DType
 from app.tensors.gather_call import OUTPUT
 
 WIDE_ROW: Final = 1 << 13
@@ -28,6 +28,8 @@ WIDE_ROW: Final = 1 << 13
 _LENGTH: Final = 8
 """Bytes of the length at the start of a safetensors body."""
 _MAX_HEADER: Final = 1 << 12
+_CACHED_HEADER: Final = 512
+"""Headers of at most this many bytes are parsed only once."""
 
 
 class BadAnswer(Exception):
@@ -100,29 +102,16 @@ class WholeBody:
         return found
 
 
-class RowSink:
-    """Moves the items of a safetensors response with one tensor to their places.
+class _TensorSink:
+    """Reads the header of a safetensors response, which must have the tensors `wanted`, and their items.
 
-    `rows` is the output as an array of rows, either void items or 2-D. Row i of the response goes to `rows[places[i]]`,
-    or to `rows[i]` if `places` is None. The response's tensor must have `dtype` and `shape`, whose first dimension is
-    the rows. Rows written before an error are overwritten by the next replica.
+    `wanted` has type and shape of each tensor by name.
     """
 
-    def __init__(
-        self, rows: NDArray[Any], places: NDArray[np.intp] | None, dtype: DType, shape: tuple[int, ...], row_bytes: int
-    ) -> None:
-        self.rows = rows
-        self.places = places
-        self.dtype = dtype
-        self.shape = shape
-        self.row_bytes = row_bytes
-        self._count = len(rows) if places is None else len(places)
+    def __init__(self, wanted: Mapping[str, tuple[DType, tuple[int, ...]]]) -> None:
+        self._wanted = wanted
         self._header = True
         self._size = 0
-        self._place = 0  # bytes of items that are in place
-        self._whole = (
-            None if places is not None or not rows.flags.c_contiguous else rows.reshape(-1).view(np.uint8).data
-        )
 
     def begin(self, size: int) -> None:
         """Begin a body of `size` bytes, with its header first. Raises BadAnswer if it is too short to have one."""
@@ -130,20 +119,61 @@ class RowSink:
             raise BadAnswer(f"the answer has {size} bytes")
         self._header = True
         self._size = size
+
+    def etag(self) -> str | None:
+        """Return None: the ETag is in the header fields of the response."""
+        return None
+
+    def finish(self) -> None:
+        """Do nothing: header and length have already been checked."""
+
+    def _read_header(self, view: memoryview, size: int) -> tuple[int, Sequence[str]]:
+        """Parse the header of tensors with `size` bytes. Returns the offset of the items, and the tensors in order.
+
+        The offset is 0 while the header is incomplete. Raises BadAnswer.
+        """
+        length = _header_length(view)
+        if length < 0:
+            return 0, ()
+        text = bytes(view[_LENGTH : _LENGTH + length])
+        entries = _entries(text) if len(text) <= _CACHED_HEADER else _entries.__wrapped__(text)
+        found = {entry.name: (entry.known, entry.shape) for entry in entries}
+        is_whole = self._size == _LENGTH + length + size and not any(entry.fault for entry in entries)
+        if found != self._wanted or not is_whole:
+            raise BadAnswer(f"the answer has {_named(found)}, and {_named(self._wanted)} was asked for, or other bytes")
+        self._header = False
+        return _LENGTH + length, [entry.name for entry in entries]
+
+
+class RowSink(_TensorSink):
+    """Moves the items of a safetensors response with one tensor to their places.
+
+    `rows` is the output as an array of rows, either void items or 2-D. Row i of the response goes to `rows[places[i]]`.
+    The response's tensor must have `dtype` and `shape`, whose first dimension is the rows. Rows written before an error
+    are overwritten by the next replica.
+    """
+
+    def __init__(
+        self, rows: NDArray[Any], places: NDArray[np.intp], dtype: DType, shape: tuple[int, ...], row_bytes: int
+    ) -> None:
+        super().__init__({OUTPUT: (dtype, shape)})
+        self.rows = rows
+        self.places = places
+        self.row_bytes = row_bytes
+        self._place = 0  # bytes of items that are in place
+
+    def begin(self, size: int) -> None:
+        """Begin a body of `size` bytes, with its header first."""
+        super().begin(size)
         self._place = 0
 
     def take(self, view: memoryview) -> int:
         """Read the header, then move whole rows, or parts of wide rows, to their places. Returns the bytes used."""
         start = 0
         if self._header:
-            start = self._read_header(view)
+            start, _ = self._read_header(view, len(self.places) * self.row_bytes)
             if not start:
                 return 0
-        if self._whole is not None:
-            piece = view[start:]
-            self._whole[self._place : self._place + len(piece)] = piece
-            self._place += len(piece)
-            return len(view)
         if self.row_bytes >= WIDE_ROW:
             while start < len(view):
                 room = self._rest_of_row()
@@ -158,85 +188,48 @@ class RowSink:
             block: NDArray[Any] = np.frombuffer(view[start:end], self.rows.dtype)
             if self.rows.ndim > 1:
                 block = block.reshape(count, -1)
-            if self.places is None:
-                self.rows[done : done + count] = block
-            else:
-                self.rows[self.places[done : done + count]] = block
+            self.rows[self.places[done : done + count]] = block
             self._place += end - start
             start = end
         return start
 
     def room(self) -> memoryview | None:
-        """Return the rest of the output or of the row, if bytes can be read straight into place."""
-        if self._header:
-            return None
-        if self._whole is not None:
-            return self._whole[self._place :]
-        return self._rest_of_row() if self.row_bytes >= WIDE_ROW else None
+        """Return the rest of a wide row, into which bytes can be read straight."""
+        return None if self._header or self.row_bytes < WIDE_ROW else self._rest_of_row()
 
     def read(self, size: int) -> None:
         """Account for `size` bytes that were read into `room`."""
         self._place += size
 
-    def etag(self) -> str | None:
-        """Return None: the ETag is in the header fields of the response."""
-        return None
-
-    def finish(self) -> None:
-        """Do nothing: header and length have already been checked."""
-
     def _rest_of_row(self) -> memoryview:
         number, offset = divmod(self._place, self.row_bytes)
-        at = number if self.places is None else int(self.places[number])
+        at = int(self.places[number])
         view: memoryview = self.rows[at : at + 1].reshape(-1).view(np.uint8).data
         return view[offset:]
 
-    def _read_header(self, view: memoryview) -> int:
-        """Parse the header. Returns the offset of the items, or 0 while the header is incomplete. Raises BadAnswer."""
-        length = _header_length(view)
-        if length < 0:
-            return 0
-        text = bytes(view[8 : 8 + length])
-        if len(text) <= 512:
-            dtype, shape, size = _described(text)
-        else:
-            dtype, shape, size = _described.__wrapped__(text)
-        wanted = self._count * self.row_bytes
-        if dtype is not self.dtype or shape != self.shape or size != wanted or self._size != 8 + length + wanted:
-            found = f"{None if dtype is None else dtype.name} of shape {list(shape)}"
-            raise BadAnswer(f"the answer is {found}, and {self.dtype.name} of shape {list(self.shape)} was asked for")
-        self._header = False
-        return 8 + length
 
+class WholeTensors(_TensorSink):
+    """Moves the tensors of a safetensors response to contiguous memory.
 
-class FoundRows:
-    """Moves rows, and whether the table has their keys, to their places: the tensors `output` and `found`.
-
-    `octets` are the bytes of the rows, and `found` has an item for each row. Both are contiguous. The response's
-    `output` must have `dtype` and `shape`, and its `found` must be bool with the same first dimension.
+    `tensors` has type, shape and memory of each tensor by name.
     """
 
-    def __init__(
-        self, octets: NDArray[np.uint8], found: NDArray[np.bool_], dtype: DType, shape: tuple[int, ...]
-    ) -> None:
-        self._wanted = {OUTPUT: (dtype, shape), FOUND: (DTYPES["bool"], shape[:1])}
-        self._places = {OUTPUT: octets.data, FOUND: found.view(np.uint8).data}
+    def __init__(self, tensors: Mapping[str, tuple[DType, tuple[int, ...], NDArray[Any]]]) -> None:
+        super().__init__({name: (dtype, shape) for name, (dtype, shape, _) in tensors.items()})
+        assert all(array.flags.c_contiguous for _, _, array in tensors.values()), "a reshaped view is no copy"
+        self._places = {name: array.reshape(-1).view(np.uint8).data for name, (_, _, array) in tensors.items()}
+        self._bytes = sum(map(len, self._places.values()))
         self._left: list[memoryview] = []
         """Memory yet to be filled, in the order of the response."""
-        self._header = True
-        self._size = 0
-
-    def begin(self, size: int) -> None:
-        """Begin a body of `size` bytes, with its header first."""
-        self._header = True
-        self._size = size
-        self._left = []
 
     def take(self, view: memoryview) -> int:
         """Read the header, then copy what follows. Returns the bytes used."""
         start = 0
         if self._header:
-            start = self._read_header(view)
+            start, names = self._read_header(view, self._bytes)
+            if not start:
+                return 0
+            self._left = [self._places[name] for name in names]
         while start < len(view) and (room := self.room()) is not None:
             size = min(len(room), len(view) - start)
             room[:size] = view[start : start + size]
@@ -248,35 +241,14 @@ class FoundRows:
         """Return the unfilled rest of the current tensor."""
         while self._left and not len(self._left[0]):
             self._left.pop(0)
-        return self._left[0] if self._left else None
+        return self._left[0] if self._left and not self._header else None
 
     def read(self, size: int) -> None:
         """Account for `size` bytes that were read into `room`."""
         self._left[0] = self._left[0][size:]
 
-    def etag(self) -> str | None:
-        """Return None: the ETag is in the header fields of the response."""
-        return None
 
-    def finish(self) -> None:
-        """Do nothing: header and length have already been checked."""
-
-    def _read_header(self, view: memoryview) -> int:
-        """Parse the header. Returns the offset of the items, or 0 while the header is incomplete. Raises BadAnswer."""
-        length = _header_length(view)
-        if length < 0:
-            return 0
-        entries = _entries(bytes(view[_LENGTH : _LENGTH + length]))
-        places = [self._places[entry.name] for entry in entries if entry.name in self._places]
-        has_wanted = {entry.name: (entry.known, entry.shape) for entry in entries} == self._wanted
-        if not has_wanted or self._size != _LENGTH + length + sum(map(len, places)):
-            raise BadAnswer(f"the answer has not the tensors {self._wanted}, or not their bytes")
-        self._left = places
-        self._header = False
-        return _LENGTH + length
-
-
-Sink: TypeAlias = WholeBody | RowSink | FoundRows
+Sink: TypeAlias = WholeBody | RowSink | WholeTensors
 
 
 def _header_length(view: memoryview) -> int:
@@ -289,6 +261,7 @@ def _header_length(view: memoryview) -> int:
     return length if len(view) >= _LENGTH + length else -1
 
 
+@lru_cache(1024)
 def _entries(header: bytes) -> tuple[Entry, ...]:
     """Return the tensors of a safetensors header. Raises BadAnswer."""
     try:
@@ -297,10 +270,7 @@ def _entries(header: bytes) -> tuple[Entry, ...]:
         raise BadAnswer(error.detail) from None
 
 
-@lru_cache(1024)
-def _described(header: bytes) -> tuple[DType | None, tuple[int, ...], int]:
-    """Return type, shape and bytes of `output`, the only tensor of a safetensors header. Raises BadAnswer."""
-    entries = _entries(header)
-    if len(entries) != 1 or entries[0].name != OUTPUT:
-        raise BadAnswer("the answer has not the one tensor 'output'")
-    return entries[0].known, entries[0].shape, entries[0].end
+def _named(tensors: Mapping[str, tuple[DType | None, tuple[int, ...]]]) -> str:
+    """Return names, types and shapes of tensors for messages."""
+    found = ((name, "?" if dtype is None else dtype.name, shape) for name, (dtype, shape) in tensors.items())
+    return ", ".join(f"{name} of {dtype} {list(shape)}" for name, dtype, shape in found)

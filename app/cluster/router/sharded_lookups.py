@@ -181,8 +181,8 @@ class ShardedLookups(Lookups):
             if not isinstance(resident, ShardedResident):  # the rows of its keys have been fetched already
                 for number in numbers:
                     found[number] = _Feature(run.plan.features[number], run.indices[number], {}, None, None, 0)
-            elif len(numbers) == 1:
-                found[numbers[0]] = self._split_feature(run, numbers[0], resident, memory)
+            elif len(numbers) == 1 and (straight := self._straight(run, numbers[0], resident, memory)) is not None:
+                found[numbers[0]] = straight
             else:
                 found |= self._split_together(run, numbers, resident, memory)
         return [found[number] for number in range(len(residents))]
@@ -190,7 +190,10 @@ class ShardedLookups(Lookups):
     def _split_together(
         self, run: LookupRun, numbers: Sequence[int], resident: ShardedResident, memory: Memory
     ) -> dict[int, _Feature]:
-        """Return features of one table that share requests, with each distinct row requested once."""
+        """Return features of one table that share requests, with each distinct row requested once.
+
+        An index equal to the number of rows is filled.
+        """
         marks = {number: run.indices[number] < run.plan.features[number].rows for number in numbers}
         every = np.concatenate([run.indices[number][valid].astype(np.int64) for number, valid in marks.items()])
         wanted, inverse = np.unique(every, return_inverse=True)
@@ -205,28 +208,21 @@ class ShardedLookups(Lookups):
             found[number] = first._replace(plan=plan, indices=local, requests=requests)
         return found
 
-    def _split_feature(self, run: LookupRun, number: int, resident: ShardedResident, memory: Memory) -> _Feature:
-        """Return the split feature for valid indices. An index equal to the number of rows is filled."""
-        plan, indices = run.plan.features[number], run.indices[number]
-        version, dtype = resident.version_in_map, resident.tensor.dtype
-        most = self.resources.limits.output_bytes
-        is_string = dtype.kind == "string"
-        straight = plan.pooling == "none" and not is_string and run.fills[number] is None
-        if straight and plan.indices and plan.row_items:
-            out = rows_of(plan, run.outputs[plan.output])
-            joined = plan.stride != plan.group * plan.row_bytes
-            if not joined:
-                begin = plan.column // plan.item_size
-                flat = run.outputs[plan.output][begin : begin + plan.indices * plan.row_items]
-                out = as_rows(flat, plan.row_bytes)
-            if not joined or plan.group == 1:
-                output = Output(dtype, out, plan.row_items, memory, most)
-                return _Feature(plan, indices, _requests(version, indices, output), output, None, 0)
-        valid = indices < plan.rows
-        wanted, inverse = np.unique(indices[valid], return_inverse=True)
-        local = np.full(len(indices), len(wanted), indices.dtype)
-        local[valid] = inverse
-        return self._fetching(plan, resident, wanted, memory)._replace(indices=local)
+    def _straight(self, run: LookupRun, number: int, resident: ShardedResident, memory: Memory) -> _Feature | None:
+        """Return a feature whose rows go straight to the output, or None if they cannot."""
+        plan, indices, dtype = run.plan.features[number], run.indices[number], resident.tensor.dtype
+        if plan.pooling != "none" or dtype.kind == "string" or run.fills[number] is not None:
+            return None
+        joined = plan.stride != plan.group * plan.row_bytes
+        if not (plan.indices and plan.row_items) or (joined and plan.group != 1):
+            return None
+        out = rows_of(plan, run.outputs[plan.output])
+        if not joined:
+            begin = plan.column // plan.item_size
+            flat = run.outputs[plan.output][begin : begin + plan.indices * plan.row_items]
+            out = as_rows(flat, plan.row_bytes)
+        output = Output(dtype, out, plan.row_items, memory, self.resources.limits.output_bytes)
+        return _Feature(plan, indices, _requests(resident.version_in_map, indices, output), output, None, 0)
 
     def _fetching(self, plan: FeaturePlan, resident: ShardedResident, wanted: NDArray[Any], memory: Memory) -> _Feature:
         """Return a feature whose rows `wanted` become a separate table. The caller must set its indices."""

@@ -163,10 +163,7 @@ class ShardedScatters:
         if one.whole.is_empty:  # no primary receives a part with which it could check them
             conditions.check(await self._tables.etags.committed(resident, request))
             return await self._outcome(one, [])
-        if isinstance(one.call, KeyedCall):
-            etag = (await self._tables.etags.measure(resident, request))[0]
-        else:
-            etag = await self._tables.etags.read(resident, request)
+        ((etag, _),) = await self._tables.etags.measure([resident], request)
         for _ in range(_ATTEMPTS):
             problem = _problem(conditions, etag)
             if problem is not None and one.is_own and not version.is_open:
@@ -272,10 +269,9 @@ class ShardedScatters:
         resident = ShardedResident(self._tables.shard_map, one.table, version)
         changed = {tensor: answer.sequence for tensor, answer in answers}
         is_repeated = bool(answers) and all(answer.repeated for _, answer in answers)
+        ((etag, rows),) = await self._tables.etags.measure([resident], None, changed)
         if not isinstance(one.call, KeyedCall):
-            etag = await self._tables.etags.after(resident, changed)
             return ScatterOutcome(etag, version.number, is_repeated, len(answers))
-        _, rows = await self._tables.etags.measure(resident, None, changed)
         counts = {tensor: answer.counts for tensor, answer in answers if answer.counts is not None}
         told = RowCounts(
             sum(
@@ -286,9 +282,7 @@ class ShardedScatters:
             sum(each.removed for each in counts.values()),
             sum(each.missing for each in counts.values()),
         )
-        return ScatterOutcome(
-            self._tables.etags.known(resident, changed), version.number, is_repeated, len(answers), told
-        )
+        return ScatterOutcome(etag, version.number, is_repeated, len(answers), told)
 
 
 def _order(one: _Judged, part: Part, epoch: int, if_sequence: int | None) -> RangeScatter:

@@ -1,4 +1,4 @@
-"""Find the current ETags of open tables, and the row counts of those with keys, by asking each range.
+"""Find the current ETags and row counts of open tables, by asking each range.
 
 For a reader, any in-sync replica may answer. A condition on a change is checked with the primaries only, because a
 replica learns slightly later that a scatter is committed.
@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 
-from app.cluster.router.ask_primary import Extent, PrimaryAsks, RangeFailed, is_led_anew
+from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, is_led_anew
 from app.cluster.router.fetch_rows import LostRange, RowFetcher, TableReads
-from app.cluster.router.range_requests import probes
+from app.cluster.router.range_requests import ExtentBody, ExtentRequest
+from app.cluster.router.sequences import NOTHING_READ
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shard_resources import NeedingPlaces, unavailable
 from app.cluster.router.sharded_tensors import ShardedResident
@@ -27,10 +28,15 @@ SOON_S: Final = 2.0
 """Seconds that a response waits for shards if it can do without them."""
 BLOCKED_S: Final = 10.0
 """Seconds that a thread waits for the ETag on which a change depends."""
-_ROUNDS: Final = 3
-_PAUSE_S: Final = 0.1
 _NOWHERE: Final = NeedingPlaces((), 0)
 _BUDGET: Final = Budget(0)
+
+
+class Measured(NamedTuple):
+    """The ETag of a table, and the number of rows of each of its ranges."""
+
+    etag: str
+    rows: Sequence[int]
 
 
 class TableEtags:
@@ -42,73 +48,41 @@ class TableEtags:
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop in which `now` runs its requests; set before `now` is called."""
 
-    async def read(self, resident: ShardedResident, request: ServedRequest) -> str:
-        """Return the ETag of a table. Raises deadline_exceeded, and shard_unavailable if a range does not respond."""
-        reads = _probing(resident)
-        if not reads.requests:
-            return resident.etag
-        lost = await self._fetcher.fetch([reads], request)
-        if lost:
-            raise unavailable(resident, lost, [_NOWHERE] * len(lost))
-        return self._fetcher.etag_of(resident, reads.read)
-
-    async def read_soon(self, residents: Sequence[ShardedResident]) -> list[str]:
-        """Return the ETags of tables. For a range that does not respond soon, the known sequence is used."""
-        wanted = [one for one in map(_probing, residents) if one.requests]
-        await self._fetch_soon(wanted)
-        read = {id(one.resident): one.read for one in wanted}
-        return [self._fetcher.etag_of(one, read.get(id(one))) for one in residents]
-
     async def measure(
-        self, resident: ShardedResident, request: ServedRequest | None, but: Collection[str] = ()
-    ) -> tuple[str, list[int]]:
-        """Return the ETag of a table with keys, and the rows of each range. Ranges with tensors in `but` are not asked.
+        self,
+        residents: Sequence[ShardedResident],
+        request: ServedRequest | None,
+        changed: Mapping[str, int] = NOTHING_READ,
+    ) -> list[Measured]:
+        """Return the ETags of tables, and the rows of their ranges.
 
-        Without a request, known values are used for ranges that do not respond soon. With a request, raises
-        shard_unavailable instead.
+        Ranges with tensors in `changed` are not asked: they are at these sequences. Without a request, known values are
+        used for ranges that do not respond soon. With a request, raises shard_unavailable and deadline_exceeded
+        instead.
         """
-        version, wanted = resident.version_in_map, request or _request_of(SOON_S)
-        asked = [
-            (number, one)
-            for number, one in enumerate(version.ranges)
-            if one.primary is not None and one.tensor not in but
-        ]
-        answers = await asyncio.gather(*(self._extent(one, wanted) for _, one in asked))
-        rows, read, lost = self._fetcher.sequences.rows(version), dict[str, int](), list[LostRange]()
-        for (number, one), answer in zip(asked, answers, strict=True):
-            if isinstance(answer, Extent):
-                read[one.tensor], rows[number] = answer
-            else:
-                lost.append(LostRange(0, number, [Failure("lost", answer.why)]))
-        if lost and request is not None:
-            raise unavailable(resident, lost, [_NOWHERE] * len(lost))
-        return self._fetcher.etag_of(resident, read), rows
+        wanted = [TableReads(one, _extents(one, changed)) for one in residents]
+        asked = [one for one in wanted if one.requests]
+        try:
+            lost = await self._fetcher.fetch(asked, request or _request_of(SOON_S)) if asked else []
+        except GatherError:
+            if request is not None:
+                raise
+        else:
+            if lost and request is not None:
+                first = min(one.reads for one in lost)
+                own = [one for one in lost if one.reads == first]
+                raise unavailable(asked[first].resident, own, [_NOWHERE] * len(own))
+        return [self._measured(one, changed) for one in wanted]
 
-    async def _extent(self, one: RowRange, request: ServedRequest) -> Extent | RangeFailed:
-        """Return the number of rows of a range, from any replica that responds."""
-        failure = RangeFailed("no replica is in sync")
-        for turn in range(_ROUNDS):
-            if turn:
-                await asyncio.sleep(_PAUSE_S)
-            for replica in self._fetcher.shards.choice.order(one.replicas, asyncio.get_running_loop().time()):
-                if perf_counter() > request.deadline:
-                    return failure
-                answer = await self._asks.extent(one, replica, request)
-                if isinstance(answer, Extent):
-                    return answer
-                failure = answer
-        return failure
-
-    async def after(self, resident: ShardedResident, changed: Mapping[str, int]) -> str:
-        """Return the ETag of a table after a scatter that left the ranges in `changed` at these sequences."""
-        reads = _probing(resident, changed.keys())
-        if reads.requests:
-            await self._fetch_soon([reads])
-        return self._fetcher.etag_of(resident, {**(reads.read or {}), **changed})
-
-    def known(self, resident: ShardedResident, changed: Mapping[str, int]) -> str:
-        """Return the ETag of a table with the ranges in `changed` at these sequences, the others at the known ones."""
-        return self._fetcher.etag_of(resident, changed)
+    def _measured(self, reads: TableReads, changed: Mapping[str, int]) -> Measured:
+        sequences, version, read = self._fetcher.sequences, reads.resident.version_in_map, reads.read or {}
+        rows = sequences.rows(version)
+        for number, request in reads.requests.items():
+            tensor = version.ranges[number].tensor
+            if tensor in read and isinstance(request.sink, ExtentBody):
+                rows[number] = request.sink.rows
+                sequences.told_rows(tensor, read[tensor], rows[number])
+        return Measured(self._fetcher.etag_of(reads.resident, {**read, **changed}), rows)
 
     def now(self, resident: ShardedResident) -> str:
         """Return the ETag on which a change of the table depends.
@@ -160,20 +134,15 @@ class TableEtags:
         version = self._fetcher.shard_map.find_content(resident.version_in_map.content_id)
         return None if version is None else next((one for one in version.ranges if one.tensor == tensor), None)
 
-    async def _fetch_soon(self, wanted: Sequence[TableReads]) -> Sequence[LostRange]:
-        if wanted:
-            try:
-                return await self._fetcher.fetch(wanted, _request_of(SOON_S))
-            except GatherError:
-                pass
-        return ()
 
-
-def _probing(resident: ShardedResident, but: Collection[str] = ()) -> TableReads:
-    """Return reads of the sequence of each open range, except those with tensors in `but`."""
-    ranges = resident.version_in_map.ranges
-    numbers = [number for number, one in enumerate(ranges) if one.primary is not None and one.tensor not in but]
-    return TableReads(resident, probes(resident.version_in_map, numbers))
+def _extents(resident: ShardedResident, but: Collection[str]) -> dict[int, ExtentRequest]:
+    """Return a request to each open range, except those with tensors in `but`."""
+    ranges = enumerate(resident.version_in_map.ranges)
+    return {
+        number: ExtentRequest(ExtentBody())
+        for number, one in ranges
+        if one.primary is not None and one.tensor not in but
+    }
 
 
 def _request_of(seconds: float) -> ServedRequest:

@@ -25,8 +25,7 @@ class CatalogueFollower:
     """Follows the catalogue. `changed` is called after each newer catalogue, from any thread."""
 
     def __init__(self, database: Database, changed: Callable[[], None] = lambda: None) -> None:
-        self._changed = changed
-        self.client = CatalogueClient(database, self._take)
+        self.client = CatalogueClient(database, lambda _: changed())
         self.confirmed_at = float("-inf")
         """When the last successful read of the catalogue began, in seconds of `monotonic`."""
         self._lock = Lock()
@@ -63,12 +62,10 @@ class CatalogueFollower:
                 known.ranges, known.tables, known.options,
             )  # fmt: skip
             if not is_same:
-                found = open_ranges(catalogue)
+                listed = listed_segments(catalogue) if catalogue.ranges else ()
+                found = {one.tensor: one for one in listed if one.opened is not None}
             self._ranges = catalogue, found
         return found
-
-    def _take(self, _: Catalogue) -> None:
-        self._changed()
 
     def _confirm(self, stop: Event, each: Callable[[], None]) -> None:
         while not stop.is_set():
@@ -83,10 +80,3 @@ class CatalogueFollower:
             except Exception:
                 logger.exception("the catalogue could not be read")
             stop.wait(REFRESH_S)
-
-
-def open_ranges(catalogue: Catalogue) -> dict[str, Listed]:
-    """Return a catalogue's open ranges by tensor name."""
-    if not catalogue.ranges:
-        return {}
-    return {one.tensor: one for one in listed_segments(catalogue) if one.opened is not None}

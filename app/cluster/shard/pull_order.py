@@ -1,17 +1,18 @@
-"""An order to pull a segment: the body of `POST /shard/segments/{tensor}`."""
+"""An order to pull a segment: the body of `POST /shard/segments/{tensor}`. Other orders to shards are read alike."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from app.cluster.shard_map import DTypeByName
-from app.errors import GatherError, invalid_field
+from app.errors import invalid_field
 from app.keys.key_column import KeyType
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Order = TypeVar("Order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,17 @@ class PullOrder:
     @staticmethod
     def from_json(body: bytes) -> PullOrder:
         """Parse a request body. Unknown members are ignored. Raises invalid_field."""
-        try:
-            return _ADAPTER.validate_json(body, extra="ignore")
-        except ValidationError as problem:
-            raise _refusal(problem) from None
+        return read_order(_ADAPTER, body)
 
 
 _ADAPTER: Final = TypeAdapter(PullOrder)
 
 
-def _refusal(problem: ValidationError) -> GatherError:
-    first = problem.errors(include_url=False)[0]
-    return invalid_field("".join(f"/{step}" for step in first["loc"]), f"the order is not sound: {first['msg']}")
+def read_order(order: TypeAdapter[Order], text: bytes) -> Order:
+    """Parse an order to a shard. Unknown members are ignored. Raises invalid_field."""
+    try:
+        return order.validate_json(text, extra="ignore")
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        place = "".join(f"/{step}" for step in first["loc"])
+        raise invalid_field(place, f"the order is not sound: {first['msg']}") from None

@@ -16,11 +16,11 @@ from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import RangeRecord
 from app.cluster.replication.primary import NOTICE_S, JoinAnswer
 from app.cluster.shard.catalogue_follower import CatalogueFollower
-from app.cluster.shard.only_worker import only_worker
 from app.cluster.shard.peers import PeerFailed
 from app.cluster.shard.range_joins import Joins
 from app.cluster.shard.range_log import RangeLog, Words
 from app.cluster.shard.range_primary import Primaries
+from app.cluster.shard.shard_folder import only_worker
 from app.errors import GatherError
 
 LOOK_S: Final = 1.0

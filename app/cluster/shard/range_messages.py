@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, TypeVar
 
-import orjson
+from pydantic import Field, TypeAdapter, ValidationError
 
 from app.cluster.replication.primary import Join, JoinAnswer
-from app.cluster.replication.replica import Append, AppendAnswer, Appended, CopyOrder, Refused, ReplicaState, Why
+from app.cluster.replication.replica import Append, AppendAnswer, Appended, CopyOrder, Refused
 from app.errors import invalid_field
 from app.store.publish_and_remove_versions import CarriedKey
 from app.tensors.buffer_type import Buffer
 
-
-def append_pieces(message: Append, frames: bytes) -> list[Buffer]:
-    """Return the body of an Append with the records in `frames`."""
-    return [orjson.dumps(asdict(message)) + b"\n", frames]
-
-
-def read_append(body: Buffer) -> tuple[Append, bytes]:
-    """Parse an Append and its frames. Raises invalid_field."""
-    head, frames = _split(body)
-    try:
-        return Append(**{**head, "epochs": tuple(head["epochs"])}), frames
-    except (TypeError, KeyError) as error:
-        raise invalid_field("/body", f"the line of JSON is no Append: {error}") from None
-
-
-def append_answer_json(answer: AppendAnswer) -> bytes:
-    """Return the response body for an Append."""
-    return orjson.dumps(asdict(answer))
-
-
-def read_append_answer(body: bytes) -> AppendAnswer:
-    """Parse the response to an Append. Raises ValueError."""
-    try:
-        found = orjson.loads(body)
-        if "why" in found:
-            return Refused(Why(found["why"]), found["epoch"], found["applied"])
-        return Appended(found["epoch"], found["applied"], found["matched"])
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"no answer to an Append: {error}") from None
-
-
-def join_json(join: Join) -> bytes:
-    """Return the body of a request to join."""
-    return orjson.dumps(asdict(join))
-
-
-def read_join(body: Buffer) -> Join:
-    """Parse a request to join. Raises invalid_field."""
-    try:
-        found = orjson.loads(body)
-        state = found["state"]
-        own = None if state is None else ReplicaState(state["epoch"], state["applied"], tuple(state["tail"]))
-        return Join(str(found["node"]), own)
-    except (TypeError, KeyError, ValueError) as error:
-        raise invalid_field("/body", f"the JSON is no wish to join: {error}") from None
+Message = TypeVar("Message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,55 +24,76 @@ class Admission:
     answer: JoinAnswer
     copy: CopyOrder | None = None
     records: Append | None = None
-    frames: bytes = b""
+    frames: Annotated[bytes, Field(exclude=True)] = b""
 
     def pieces(self) -> list[Buffer]:
         """Return the response body."""
-        head = {
-            "answer": self.answer,
-            "copy": self.copy and asdict(self.copy),
-            "records": self.records and asdict(self.records),
-        }
-        return [orjson.dumps(head) + b"\n", self.frames]
+        return [_ADMISSION.dump_json(self) + b"\n", self.frames]
 
     @staticmethod
     def from_body(body: bytes) -> Admission:
         """Parse a response body. Raises ValueError."""
         line, _, frames = body.partition(b"\n")
-        try:
-            head = orjson.loads(line)
-            copy, found = head["copy"], head["records"]
-            records = None if found is None else Append(**{**found, "epochs": tuple(found["epochs"])})
-            order = None if copy is None else CopyOrder(**copy)
-            return Admission(JoinAnswer(head["answer"]), order, records, frames)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"no answer to a wish to join: {error}") from None
+        return replace(_read(_ADMISSION, line, "answer to a wish to join"), frames=frames)
 
 
-def _split(body: Buffer) -> tuple[dict[str, Any], bytes]:
-    whole = bytes(body)
-    line, end, frames = whole.partition(b"\n")
+_APPEND: Final = TypeAdapter(Append)
+_APPEND_ANSWER: Final = TypeAdapter[AppendAnswer](Appended | Refused)
+_JOIN: Final = TypeAdapter(Join)
+_ADMISSION: Final = TypeAdapter(Admission)
+_KEYS: Final = TypeAdapter(list[CarriedKey])
+
+
+def _read(message: TypeAdapter[Message], text: bytes, what: str) -> Message:
+    """Parse a message. Unknown members are ignored. Raises ValueError, which says that the text is no `what`."""
     try:
-        head = orjson.loads(line)
+        return message.validate_json(text, extra="ignore")
+    except ValidationError as problem:
+        raise ValueError(f"no {what}: {problem.errors(include_url=False)[0]['msg']}") from None
+
+
+def append_pieces(message: Append, frames: bytes) -> list[Buffer]:
+    """Return the body of an Append with the records in `frames`."""
+    return [_APPEND.dump_json(message) + b"\n", frames]
+
+
+def read_append(body: Buffer) -> tuple[Append, bytes]:
+    """Parse an Append and its frames. Raises invalid_field."""
+    line, _, frames = bytes(body).partition(b"\n")
+    try:
+        return _read(_APPEND, line, "Append"), frames
     except ValueError as error:
-        raise invalid_field("/body", f"the first line is no JSON: {error}") from None
-    if not end or not isinstance(head, dict):
-        raise invalid_field("/body", "the first line is no object of JSON")
-    return head, frames
+        raise invalid_field("/body", f"the line of JSON is {error}") from None
+
+
+def append_answer_json(answer: AppendAnswer) -> bytes:
+    """Return the response body for an Append."""
+    return _APPEND_ANSWER.dump_json(answer)
+
+
+def read_append_answer(body: bytes) -> AppendAnswer:
+    """Parse the response to an Append. Raises ValueError."""
+    return _read(_APPEND_ANSWER, body, "answer to an Append")
+
+
+def join_json(join: Join) -> bytes:
+    """Return the body of a request to join."""
+    return _JOIN.dump_json(join)
+
+
+def read_join(body: Buffer) -> Join:
+    """Parse a request to join. Raises invalid_field."""
+    try:
+        return _read(_JOIN, bytes(body), "wish to join")
+    except ValueError as error:
+        raise invalid_field("/body", f"the JSON is {error}") from None
 
 
 def keys_json(keys: Sequence[CarriedKey]) -> bytes:
     """Return the Idempotency-Keys of a range as JSON. Only keys of changes by key have `counts`."""
-    members = ({name: value for name, value in asdict(key).items() if value is not None} for key in keys)
-    return orjson.dumps([*members])
+    return _KEYS.dump_json([*keys], exclude_none=True)
 
 
 def read_keys(body: bytes) -> list[CarriedKey]:
-    """Parse Idempotency-Keys. Unknown members are ignored. Raises ValueError."""
-    try:
-        return [CarriedKey(**{name: one[name] for name in _OF_KEY & one.keys()}) for one in orjson.loads(body)]
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"no Idempotency-Keys: {error}") from None
-
-
-_OF_KEY: Final = frozenset(one.name for one in fields(CarriedKey))
+    """Parse Idempotency-Keys. Raises ValueError."""
+    return _read(_KEYS, body, "Idempotency-Keys")

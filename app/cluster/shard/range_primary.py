@@ -17,14 +17,11 @@ from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import RangeRecord
 from app.cluster.replication.primary import (
     FIRST_TERM,
-    Behind,
-    Committed,
     Join,
     JoinAnswer,
-    Leave,
     Round,
     Standing,
-    Stop,
+    Step,
     append_of,
     begin_round,
     may_acknowledge,
@@ -180,18 +177,19 @@ class Primaries(Replication):
         shipping = Shipping(self._peers, self._log, tensor, state, after, frames)
         going = begin_round(_record(one), state, monotonic() + len(frames) / SLOWEST)
         while True:
-            step = going.step(monotonic())
-            if isinstance(step, Committed):
+            now = monotonic()
+            step = going.step(now)
+            if step is Step.COMMITTED:
                 return going
-            if isinstance(step, Stop):
+            if step is Step.STOP:
                 with suppress(OSError):
                     self._follower.refresh()
                 raise unavailable(f"{self._node} is no longer the primary of {tensor}", is_known=False)
-            if isinstance(step, Behind):
+            if step is Step.BEHIND:
                 logger.error("%s: the rows on this shard are older than a replica's and count as lost", tensor)
                 self._follower.client.transact(lambda at: ranges.lose_rows(at, tensor, self._node))
                 raise unavailable(f"the rows of {tensor} on {self._node} are an older copy", is_known=False)
-            going = self._leave(tensor, going, step.nodes) if isinstance(step, Leave) else shipping.ship(going)
+            going = self._leave(tensor, going, going.leaving(now)) if step is Step.LEAVE else shipping.ship(going)
 
     def _leave(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:
         """Remove unresponsive replicas from the in-sync set, or find that this shard is no longer the primary."""

@@ -39,15 +39,10 @@ class Shipping:
 
     def ship(self, going: Round) -> Round:
         """Send each replica the records that it lacks, wait for all responses, and return the updated round."""
-        missing = [
-            node
-            for node in going.in_sync
-            if node != going.node and going.matched.get(node, -1) < going.end and node not in going.failed
-        ]
         seconds = max(_LEAST_S, going.began + SHIP_S - time.monotonic())
         with ExitStack() as stack:
             requests = {}
-            for node in missing:
+            for node in going.missing - going.failed:
                 records = self._records_after(self._after.get(node, self._first))
                 if records is None:
                     going = going.lost(node)

@@ -14,7 +14,7 @@ from typing import Final
 
 from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node
-from app.cluster.shard.only_worker import only_worker
+from app.cluster.shard.shard_folder import only_worker
 from app.errors import GatherError
 
 _LOOK_S: Final = 1.0

@@ -1,6 +1,6 @@
 """The internal routes of a shard: list, pull and drop segments. Their rows are in `app.api.route_rows.shard_segments`.
 
-An order carries the fencing token of its reconciler, and is refused after an order of a later leader; see `fence`.
+An order carries the fencing token of its reconciler, and is refused after an order of a later leader; see `Fence`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON
 from app.api.request_body import read_body
 from app.api.upload_receiver import MEMORY_BYTES
-from app.cluster.shard.fence import Fence
 from app.cluster.shard.pull_order import PullOrder
 from app.cluster.shard.pull_segment import Pull, segment_digest
+from app.cluster.shard.shard_folder import Fence
 from app.cluster.shard_tls import trusting
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError, invalid_field

@@ -1,18 +1,28 @@
-"""The folder of a shard in its store: its cluster, the highest fencing token, and its registration.
+"""The folder of a shard in its store, and the locks in it that the shard's workers share.
 
 cluster         the identity of the cluster that the store belongs to, see `records.Options`
-fence           the highest fencing token seen, see `fence`
+fence           the highest fencing token seen, see `Fence`
 key             the cluster's key as it is sent, empty if the cluster has none
 problem         why the shard is not registered, for the operator; the file does not exist while it is registered
 registration    locked by the worker that registers the shard, see `registration`
+keeper          locked by the worker that maintains the shard's ranges, see `range_keeper`
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from typing import Final
 
 from app.cluster.catalogue.records import Options
+from app.errors import GatherError
 from app.store.files.whole_file import write_whole_file
+
+_LOOK_S: Final = 0.2
 
 
 class ShardFolder:
@@ -25,6 +35,7 @@ class ShardFolder:
         self.key = self.path / "key"
         self.problem = self.path / "problem"
         self.registration = self.path / "registration"
+        self.keeper = self.path / "keeper"
 
     def read_key(self) -> str | None:
         """Return the API key that callers of this shard and other shards need, or None if the cluster has none."""
@@ -53,3 +64,89 @@ class ShardFolder:
             write_whole_file(self.cluster, options.cluster.encode())
         if not self.key.exists() or self.read_key() != options.key:
             write_whole_file(self.key, (options.key or "").encode())
+
+
+class Fence:
+    """The fence of a shard: it refuses orders from reconcilers that are no longer the leader. Methods do blocking I/O.
+
+    A reconciler's fencing token is the revision at which it became the leader, so a later leader has a higher token.
+    The highest token that the shard has seen is kept in the file `path`, which outlives the process and is shared by
+    all workers.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock_path = path.with_suffix(".lock")
+
+    def highest(self) -> int:
+        """Return the highest token seen, or 0 before the first. Raises OSError."""
+        try:
+            return int(self._path.read_bytes())
+        except FileNotFoundError:
+            return 0
+
+    def raise_to(self, token: int) -> None:
+        """Refuse lower tokens from now on, durably. Waits until all contexts of `held` have ended.
+
+        Raises precondition_failed if a higher token was seen before, and OSError.
+        """
+        with self._locked(fcntl.LOCK_EX):
+            self._check(token)
+            if token > self.highest():
+                write_whole_file(self._path, b"%d" % token)
+
+    @contextmanager
+    def held(self, token: int) -> Iterator[None]:
+        """Accept no higher token within this context. Raises the errors of `raise_to`."""
+        self.raise_to(token)
+        with self._locked(fcntl.LOCK_SH):
+            self._check(token)
+            yield
+
+    def _check(self, token: int) -> None:
+        highest = self.highest()
+        if token < highest:
+            raise GatherError(
+                "precondition_failed",
+                f"the fencing token is {token}, but this shard has seen {highest}",
+                hint="Leave the shards to the current leader of the reconcilers.",
+            )
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        with _opened(self._lock_path) as fd:
+            fcntl.flock(fd, how)
+            yield
+
+
+@contextmanager
+def only_worker(lock: Path, is_ready: Callable[[], bool], stop: Event) -> Iterator[bool]:
+    """Elect the worker of a shard that acts for all workers: the one that holds the lock on a file.
+
+    Waits until the service is ready and this process holds the lock, then keeps the lock within the context. Yields
+    False if `stop` was set first, otherwise True.
+    """
+    with _opened(lock) as fd:
+        while not (is_ready() and _is_locked(fd)):
+            if stop.wait(_LOOK_S):
+                yield False
+                return
+        yield True
+
+
+@contextmanager
+def _opened(lock: Path) -> Iterator[int]:
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _is_locked(fd: int) -> bool:
+    """Acquire the lock if it is free. Returns whether this process holds it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

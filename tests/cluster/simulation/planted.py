@@ -11,7 +11,7 @@ from app.cluster.reconciler.cluster_view import ClusterView
 from app.cluster.reconciler.moves import Move
 from app.cluster.reconciler.plan import Drop, Plan, Planner, Pull, is_whole
 from app.cluster.reconciler.reconciler import Reconciler
-from app.cluster.replication.primary import Committed, Members, Round, Standing, Step
+from app.cluster.replication.primary import Members, Round, Standing, Step
 from app.cluster.replication.replica import Append, AppendPlan, ReplicaState
 from tests.cluster.simulation.database import Database, DatabaseClient
 from tests.cluster.simulation.primaries import Primaries
@@ -147,7 +147,7 @@ class _EarlyAcknowledgement(Primaries):
 
     def step(self, shipped: Round) -> Step:
         has_it = [one for one in shipped.in_sync if shipped.matched.get(one, -1) >= shipped.end]
-        return Committed() if len(has_it) >= len(shipped.in_sync) - 2 else super().step(shipped)
+        return Step.COMMITTED if len(has_it) >= len(shipped.in_sync) - 2 else super().step(shipped)
 
 
 class _NoEpochs(Primaries):

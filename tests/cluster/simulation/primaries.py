@@ -10,15 +10,11 @@ from app.cluster.catalogue.records import Catalogue, RangeRecord
 from app.cluster.replication.primary import (
     FIRST_TERM,
     NOTICE_S,
-    Behind,
-    Committed,
     JoinAnswer,
-    Leave,
     Members,
     Round,
     Standing,
     Step,
-    Stop,
     append_of,
     begin_round,
     may_acknowledge,
@@ -340,13 +336,15 @@ class Shipping:
             return
         own = self._own
         step = own.step(self._round)
-        if own.copy_of(self._tensor) is not self._copy or isinstance(step, Stop | Behind):
+        if own.copy_of(self._tensor) is not self._copy or step in (Step.STOP, Step.BEHIND):
             self._end(self._fail)
-        elif isinstance(step, Committed):
+        elif step is Step.COMMITTED:
             self._end(lambda: self._then(own.committed(self._tensor, self._copy, self._round)))
-        elif isinstance(step, Leave) and not self._is_leaving:
+        elif step is Step.LEAVE and not self._is_leaving:
             self._is_leaving = True
-            change = partial(leave_in_sync, tensor=self._tensor, epoch=self._round.epoch, gone=step.nodes)
+            change = partial(
+                leave_in_sync, tensor=self._tensor, epoch=self._round.epoch, gone=self._round.leaving(own.now)
+            )
             own.shard.client.transact(change, self._left)
 
     def _left(self, code: str) -> None:
