@@ -1,4 +1,4 @@
-"""`gathernd calibrate`: measures the rates of this machine, and shows the smallest gather that takes each route."""
+"""`gathernd calibrate`: measure this machine, and show the smallest gather for which each route is chosen."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from app.cli.offline_service import ROUTE_NAMES, CacheDir, Json, service_of, set
 from app.dispatch.choose_backend import BackendChooser, Facts, Route
 from app.operators.gather_plan import GatherPlan
 
-# The lookup whose routes are shown: rows of 64 float32 from a table of 51 MB, more than most CPUs cache.
+# The command shows the routes of this lookup: rows of 64 float32 from a table of 51 MB, larger than most CPU caches.
 ROW_BYTES: Final = 256
 TABLE_ROWS: Final = 200_000
 MAX_ROWS: Final = 1 << 19
-"""The most rows in one lookup that is shown: 128 MiB of output."""
+"""The largest lookup that is shown, in rows: 128 MiB of output."""
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("calibrate")
 def calibrate(cache_dir: CacheDir = None, as_json: Json = False) -> None:
-    """Measure this machine again, save the rates for the service, and show them. Best on an otherwise idle machine."""
+    """Measure this machine again, save the rates for the service, and print them. The machine should be idle."""
     settings = settings_with(cache_dir)
     chooser = service_of(settings, refresh=True).chooser
     thresholds = {
@@ -52,18 +52,18 @@ def calibrate(cache_dir: CacheDir = None, as_json: Json = False) -> None:
         about = "" if chooser.no_gpu is not None else " of resident data" if resident else " of inline data"
         chosen = first_rows(chooser, resident)
         text = ", ".join(f"{ROUTE_NAMES[route]} from {rows:,} rows" for route, rows in chosen.items())
-        typer.echo(f"\nchosen for lookups of rows of {ROW_BYTES} bytes from a table of {TABLE_ROWS:,}{about}: {text}")
+        typer.echo(f"\nroutes of lookups{about} ({ROW_BYTES}-byte rows, table of {TABLE_ROWS:,} rows): {text}")
     if chooser.no_gpu is not None:
         typer.echo(f"GPU: {chooser.no_gpu}")
 
 
 def lookup(rows: int) -> GatherPlan:
-    """The plan of a lookup of `rows` rows of 256 bytes from a table of 200,000 rows."""
+    """Return the plan of a lookup of `rows` rows of 256 bytes from a table of 200,000 rows."""
     return GatherPlan(1, rows, (TABLE_ROWS,), ROW_BYTES // 4, 4, False, True)
 
 
 def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
-    """The smallest number of rows for which each route is chosen; a route that is never chosen is left out."""
+    """Return the smallest number of rows for which each route is chosen. Routes that are never chosen are left out."""
     found: dict[Route, int] = {}
     count = 1
     while count <= MAX_ROWS:
@@ -75,14 +75,14 @@ def first_rows(chooser: BackendChooser, resident: bool) -> dict[Route, int]:
 def _print_tables(chooser: BackendChooser, thresholds: Mapping[str, Mapping[str, int | None]]) -> None:
     rates = chooser.rates
     table = Table()
-    table.add_column("what it takes")
-    table.add_column("", justify="right")
+    table.add_column("cost")
+    table.add_column("time", justify="right")
     for line in (
-        ("a thread and back", f"{rates.hand_off_s * 1e6:.1f} µs"),
-        ("a byte that is copied", f"{rates.byte_s * 1e9:.4f} ns"),
-        ("an item of data in a cache", f"{rates.near_item_s * 1e9:.2f} ns"),
-        ("an item of data in memory", f"{rates.far_item_s * 1e9:.2f} ns"),
-        ("longest on the event loop", f"{chooser.loop_max_s * 1e6:.0f} µs"),
+        ("hand-off to a thread and back", f"{rates.hand_off_s * 1e6:.1f} µs"),
+        ("copy, per byte", f"{rates.byte_s * 1e9:.4f} ns"),
+        ("item, data in a CPU cache", f"{rates.near_item_s * 1e9:.2f} ns"),
+        ("item, data in memory", f"{rates.far_item_s * 1e9:.2f} ns"),
+        ("limit for the event loop", f"{chooser.loop_max_s * 1e6:.0f} µs"),
     ):
         table.add_row(*line)
     Console().print(table)

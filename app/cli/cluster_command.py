@@ -1,4 +1,4 @@
-"""`gathernd cluster …`: tables in row ranges on several machines, with a catalogue in etcd."""
+"""`gathernd cluster …`: manage a cluster, which serves tables in row ranges from several machines."""
 
 from __future__ import annotations
 
@@ -40,23 +40,24 @@ RANGE_COLUMNS: Final = (
 _LOOK_S: Final = 0.5
 
 app = typer.Typer(
-    help="Serve tables in row ranges from several machines, whose catalogue is in etcd.",
+    help="Manage a cluster, which serves tables in row ranges from several machines and keeps its catalogue in etcd.",
     no_args_is_help=True,
     add_completion=False,
 )
 
 Cluster = Annotated[
-    str, typer.Option(envvar="GATHERND_CLUSTER", help="The catalogue: etcd://HOST:PORT, or etcds:// over TLS.")
+    str, typer.Option(envvar="GATHERND_CLUSTER", help="URL of the catalogue: etcd://HOST:PORT, or etcds:// over TLS.")
 ]
 Authorities = Annotated[
     Path | None,
-    typer.Option(envvar="GATHERND_CLUSTER_CA", help="Authorities (PEM) of shards that serve TLS, and of etcds://."),
+    typer.Option(
+        envvar="GATHERND_CLUSTER_CA",
+        help="File of CA certificates (PEM) to trust for etcds:// and for shards with TLS.",
+    ),
 ]
 Address = Annotated[
     str,
-    typer.Option(
-        "--ray", envvar="RAY_ADDRESS", help="The Ray cluster of this machine: auto, or HOST:PORT of its head."
-    ),
+    typer.Option("--ray", envvar="RAY_ADDRESS", help="Ray cluster of this machine: auto, or HOST:PORT of its head."),
 ]
 
 
@@ -68,23 +69,26 @@ def _size(text: str) -> int:
     except ValueError:
         size = 0
     if size < 1:
-        raise typer.BadParameter(f"{text!r} is not a number of bytes, as in 1GiB")
+        raise typer.BadParameter(f"{text!r} is not a number of bytes, such as 1GiB")
     return size
 
 
+Node = Annotated[str, typer.Argument(help="Name of the shard, as shown by status.")]
 Ranges = Annotated[int | None, typer.Option(min=1, help="Number of row ranges of a new version (initially 4).")]
 Replicas = Annotated[int | None, typer.Option(min=1, help="Number of shards that hold each range (initially 2).")]
 SegmentBytes = Annotated[
     int | None,
     typer.Option(
-        parser=_size, metavar="SIZE", help="Larger ranges are split in two; a size such as 1GiB (initially 16GiB)."
+        parser=_size,
+        metavar="SIZE",
+        help="Split ranges larger than this in two; a size such as 1GiB (initially 16GiB).",
     ),
 ]
 
 
 @contextmanager
 def _catalogue(cluster: str, authorities: Path | None) -> Iterator[CatalogueClient]:
-    """A client of the catalogue. What goes wrong there ends the command with exit code 1."""
+    """Yield a client of the catalogue. Its errors end the command with a message and exit code 1."""
     from app.cluster.catalogue.client import CatalogueClient  # noqa: PLC0415
     from app.cluster.catalogue.etcd import BadAddress, open_database  # noqa: PLC0415
     from app.errors import GatherError  # noqa: PLC0415
@@ -102,22 +106,22 @@ def _catalogue(cluster: str, authorities: Path | None) -> Iterator[CatalogueClie
 
 
 def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> ShardTls | None:
-    """The files that shards serve TLS with, None without. A certificate goes with authorities, and a key with both."""
+    """Return the TLS files of shards, or None without TLS. A certificate or key without the authorities is an error."""
     from app.cluster.shard_tls import ShardTls  # noqa: PLC0415
 
     if certificate is None and key is None:
         return None
     if certificate is None or authorities is None:
-        raise failure("TLS needs --tls-cert and --cluster-ca, files that are on each machine")
+        raise failure("TLS needs both --tls-cert and --cluster-ca; the files must exist on every machine")
     paths = ("" if path is None else str(path.absolute()) for path in (certificate, key, authorities))
     return ShardTls(*paths)
 
 
 def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
-    """What `work` returns with the module `app.cluster.ray_launcher`, connected. Errors end the command with code 1.
+    """Connect to Ray, call `work` with the module `app.cluster.ray_launcher`, and return its result.
 
-    It runs in a process of its own, whose standard output is standard error: Ray prints there, and ends the process
-    that it runs in where its node of the Ray cluster is gone, with any exit code.
+    Errors end the command with exit code 1. The work runs in its own process, whose standard output is redirected to
+    standard error: Ray prints on standard output, and ends its process, with any exit code, if its node is lost.
     """
     if find_spec("ray") is None:
         raise failure("this needs Ray: pip install ./clients/python '.[cluster]' in a checkout")
@@ -125,7 +129,7 @@ def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
         try:
             return pool.submit(_connected, address, work).result()
         except BrokenProcessPool:
-            raise failure("Ray ended this process: is the Ray cluster gone?") from None
+            raise failure("Ray ended unexpectedly: is the Ray cluster still running?") from None
 
 
 def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
@@ -139,7 +143,7 @@ def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
 
 
 def _until(look: Callable[[], bool], seconds: float, what: str, why: Callable[[], str] = str) -> None:
-    """Wait until `look` says so; after `seconds` fail with `what`, and with what `why` returns then."""
+    """Wait until `look` returns True. After `seconds`, fail with the message `what` and the details from `why`."""
     end = time.monotonic() + seconds
     while not look():
         if time.monotonic() > end:
@@ -155,7 +159,7 @@ def cluster_init(
     segment_bytes: SegmentBytes = None,
     cluster_ca: Authorities = None,
 ) -> None:
-    """Write the options of a cluster, and a key that its shards are asked with; later: change those that are given."""
+    """Create a cluster: write its options and a key for its shards. In an existing one, change the given options."""
     with _catalogue(cluster, cluster_ca) as client:
         typer.echo(_init(client, ranges=ranges, replicas=replicas, segment_bytes=segment_bytes))
 
@@ -167,7 +171,7 @@ def _init(client: CatalogueClient, **options: int | None) -> str:
     given = {name: value for name, value in options.items() if value is not None}
     new = Options(key=f"gathernd_{secrets.token_urlsafe(32)}", cluster=secrets.token_hex(16))
     found = client.transact(partial(set_options, new=new, given=given)).options
-    return f"new versions are cut into {found.ranges} ranges with {found.replicas} replicas"
+    return f"new versions are cut into {found.ranges} ranges with {found.replicas} replicas each"
 
 
 @app.command("start")
@@ -177,29 +181,32 @@ def cluster_start(
     ranges: Ranges = None,
     replicas: Replicas = None,
     shards: Annotated[int | None, typer.Option(min=1, help="Number of shards (default: one for each machine).")] = None,
-    data_dir: Annotated[Path, typer.Option(help="Folder on each machine: a shard has its own folder in it.")] = Path(
-        "/var/lib/gathernd-cluster"
-    ),
+    data_dir: Annotated[
+        Path, typer.Option(help="Folder on each machine; each shard makes its own folder in it.")
+    ] = Path("/var/lib/gathernd-cluster"),
     shard_bytes: Annotated[
         int | None, typer.Option(min=1 << 17, help="Bytes that a shard may hold (default: the free disk space).")
     ] = None,
     flag: Annotated[
-        list[str] | None, typer.Option(help="A further flag of the shards' gathernd serve, as --flag=--threads=4.")
+        list[str] | None,
+        typer.Option(help="Another flag for the shards' gathernd serve, such as --flag=--threads=4. Repeatable."),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate (PEM) on each machine, for its address: shards serve over TLS.")
+        Path | None,
+        typer.Option(help="Certificate file (PEM) on each machine, for its address: shards then serve over TLS."),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="The certificate's key on each machine; it may be in the same file.")
+        Path | None,
+        typer.Option(help="Key file of the certificate on each machine. If left out, the key is in the same file."),
     ] = None,
     cluster_ca: Authorities = None,
-    metrics: Annotated[str, typer.Option(help="HOST:PORT at which the reconciler serves its metrics.")] = "",
+    metrics: Annotated[str, typer.Option(help="HOST:PORT on which the reconciler serves its metrics.")] = "",
     wait: Annotated[float, typer.Option(help="Seconds to wait until all shards serve.")] = 300.0,
 ) -> None:
-    """Have Ray run a reconciler, and a shard on each of its machines, also on those that come later.
+    """Start a reconciler and one shard on each machine of a Ray cluster, including machines that join later.
 
-    A cluster that runs keeps its shards, and the options that are not given. Routers are started by themselves, as
-    `gathernd serve --cluster etcd://…`.
+    In a running cluster, shards stay, and options that are not given keep their values.
+    Start routers separately, with `gathernd serve --cluster etcd://…`.
     """
     tls = _tls_files(tls_cert, tls_key, cluster_ca)
     with _catalogue(cluster, cluster_ca) as client:
@@ -218,21 +225,21 @@ def cluster_start(
         _until(
             lambda: len(client.refresh().alive) >= expected,
             wait,
-            f"not all of {expected} shards serve",
+            f"not all {expected} shards serve",
             lambda: _on_ray(ray, _problems),
         )
         typer.echo(f"{len(client.catalogue.alive)} shards serve")
 
 
 def _launch(given: Mapping[str, Any], launcher: Any) -> int:
-    """Start all: how many shards there are to be."""
+    """Start the launcher. Returns the number of shards to wait for."""
     launcher.launch_all(launcher.Launch(**given))
     count: int = len(launcher.alive_machines()) if given["count"] is None else given["count"]
     return count
 
 
 def _problems(launcher: Any) -> str:
-    """Why shards do not serve, a line for each of which that is known."""
+    """Return one line for each shard with a known problem."""
     return "".join(f"\n  {name}: {problem}" for name, problem in sorted(launcher.shard_problems().items()))
 
 
@@ -243,7 +250,7 @@ def cluster_status(
     cluster_ca: Authorities = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """The shards, and which of them have which ranges."""
+    """Print the options, the shards, and which shards hold which ranges."""
     found = _status(cluster, cluster_ca)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -272,7 +279,7 @@ def _node_row(node: Mapping[str, Any]) -> list[str]:
 
 
 def _range_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
-    """One row for each range: the primary, replicas that are not whole, and those out of sync are marked."""
+    """Yield a row for each range; the primary, incomplete replicas and replicas out of sync are marked."""
     version = f"{table['table']}@{table['version']}"
     for one in table["ranges"]:
         replicas = [f"{replica['node']}{_mark(one, replica)}" for replica in one["replicas"]]
@@ -289,28 +296,28 @@ def _mark(one: Mapping[str, Any], replica: Mapping[str, Any]) -> str:
 
 @app.command("drain")
 def cluster_drain(
-    node: Annotated[str, typer.Argument(help="The shard, as status names it.")],
+    node: Node,
     cluster: Cluster,
     cluster_ca: Authorities = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until other shards have its ranges.")] = 3600.0,
 ) -> None:
-    """Have others copy a shard's ranges, and wait until it has none. Requests go on meanwhile."""
+    """Move all ranges of a shard to other shards, and wait until it has none. Requests are served meanwhile."""
     from app.cluster.catalogue import transitions  # noqa: PLC0415
 
     with _catalogue(cluster, cluster_ca) as client:
         client.transact(partial(transitions.drain, node=node, by="gathernd cluster drain"))
-        what = f"{node} still has ranges: do other shards have room, and is a reconciler running?"
+        what = f"{node} still has ranges (do other shards have room, and is a reconciler running?)"
         _until(lambda: transitions.used_bytes(client.refresh()).get(node, 0) == 0, wait, what)
     typer.echo(f"{node} has no ranges: it can be stopped")
 
 
 @app.command("undrain")
 def cluster_undrain(
-    node: Annotated[str, typer.Argument(help="The shard, as status names it.")],
+    node: Node,
     cluster: Cluster,
     cluster_ca: Authorities = None,
 ) -> None:
-    """Have a shard that was drained take ranges again."""
+    """Let a drained shard receive ranges again."""
     from app.cluster.catalogue import transitions  # noqa: PLC0415
 
     with _catalogue(cluster, cluster_ca) as client:
@@ -319,11 +326,11 @@ def cluster_undrain(
 
 @app.command("forget")
 def cluster_forget(
-    node: Annotated[str, typer.Argument(help="The shard, as status names it.")],
+    node: Node,
     cluster: Cluster,
     cluster_ca: Authorities = None,
 ) -> None:
-    """Remove a lost shard that will not come back from the catalogue; others have to have its ranges."""
+    """Remove a shard that will not come back from the catalogue. Running shards must hold all its ranges."""
     from app.cluster.catalogue import transitions  # noqa: PLC0415
 
     with _catalogue(cluster, cluster_ca) as client:
@@ -337,11 +344,11 @@ def cluster_forget(
 def cluster_reconcile(
     cluster: Cluster,
     cluster_ca: Authorities = None,
-    metrics: Annotated[str, typer.Option(help="HOST:PORT at which to serve its metrics.")] = "",
+    metrics: Annotated[str, typer.Option(help="HOST:PORT on which to serve metrics.")] = "",
 ) -> None:
-    """Have shards copy what is short of replicas and drop what is superseded, until it is stopped.
+    """Run a reconciler: it has shards copy ranges that lack replicas and drop superseded ones, until it is stopped.
 
-    Several may run: one acts, and another takes over when that ends.
+    Several reconcilers may run: one is active, and another takes over when that one ends.
     """
     import logging.config  # noqa: PLC0415
 
@@ -352,7 +359,7 @@ def cluster_reconcile(
     logging.config.dictConfig(logs.configuration("text", "info"))
     host, _, port = metrics.rpartition(":")
     if metrics and not (host and port.isdecimal()):
-        raise failure(f"--metrics {metrics!r} is not HOST:PORT")
+        raise failure(f"--metrics {metrics!r} is not of the form HOST:PORT")
     at = (host.strip("[]"), int(port)) if metrics else None
     try:
         reconcile(open_database(cluster, cluster_ca), _tls(cluster_ca), at)
@@ -361,7 +368,7 @@ def cluster_reconcile(
 
 
 def _tls(authorities: Path | None) -> SSLContext | None:
-    """What shards are asked with. Raises OSError."""
+    """Return the TLS context for calls to shards, or None without TLS. Raises OSError."""
     from app.cluster.shard_tls import trusting  # noqa: PLC0415
 
     return None if authorities is None else trusting(authorities)
@@ -369,7 +376,7 @@ def _tls(authorities: Path | None) -> SSLContext | None:
 
 @app.command("stop")
 def cluster_stop(ray: Address = "auto") -> None:
-    """End all shards and the reconciler on Ray. What they have stored stays, and the next start serves it again."""
+    """End all shards and the reconciler on Ray. Stored tables stay on disk, and the next start serves them again."""
     typer.echo(f"{_on_ray(ray, _stop)} shards have ended")
 
 

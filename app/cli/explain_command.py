@@ -1,4 +1,4 @@
-"""`gathernd explain`: the backend that the service would choose for a call of given shapes, and why."""
+"""`gathernd explain`: show which backend the service would choose for a call of given shapes, and why."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app = typer.Typer(add_completion=False)
 
 
 def _taken_by(parameter: str) -> str:
-    """The operators with this parameter."""
+    """Return the names of the operators with this parameter, for a message."""
     return " or ".join(
         name for name, signature in _SIGNATURES.items() if any(one.name == parameter for one in signature.parameters)
     )
@@ -48,50 +48,65 @@ def explain(
     feature: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of a lookup, once for each: the shapes of the table and of the indices, and where they are pooled "
-            "the number of bags: 200000,64:256 or 200000,64:27392:128.",
+            help="A feature of a lookup: the shapes of the table and of the indices and, if the rows are pooled, the "
+            "number of bags: 200000,64:256 or 200000,64:27392:128. Repeat for each feature.",
             metavar="TABLE:INDICES[:BAGS]",
         ),
     ] = None,
     data_dtype: Annotated[str, typer.Option(help="Element type of the data.")] = "float32",
     indices_dtype: Annotated[str, typer.Option(help="Element type of the indices.")] = "int64",
-    op: Annotated[str, typer.Option(help="Which operator.", metavar=f"[{'|'.join(OPS)}]")] = "gathernd",
+    op: Annotated[str, typer.Option(help="Operator to explain.", metavar=f"[{'|'.join(OPS)}]")] = "gathernd",
     batch_dims: Annotated[
         int,
         typer.Option(
-            help=f"Leading dimensions that are batches ({_taken_by('batch_dims')}; gather and gradient in openvino-8)."
+            help=f"Number of leading dimensions that are batches ({_taken_by('batch_dims')}; gather and its gradient "
+            "in the dialect openvino-8)."
         ),
     ] = 0,
-    axis: Annotated[int, typer.Option(help=f"Axis to gather or scatter on ({_taken_by('axis')}).")] = 0,
+    axis: Annotated[int, typer.Option(help=f"Axis of data to index ({_taken_by('axis')}).")] = 0,
     parameter: Annotated[
         list[str] | None,
-        typer.Option(help="Another parameter of the operator, once for each, such as bits=8.", metavar="NAME=NUMBER"),
+        typer.Option(
+            help="Another parameter of the operator, such as bits=8. Repeat for each parameter.", metavar="NAME=NUMBER"
+        ),
     ] = None,
     input_: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
-            help="Type and shape of a further input of the operator, once for each, such as scales=float16:200000,2.",
+            help="Type and shape of another input of the operator, such as scales=float16:200000,2. Repeat for each "
+            "input.",
             metavar="NAME=DTYPE:SHAPE",
         ),
     ] = None,
     reduction: Annotated[
-        str, typer.Option(help=f"How updates of a scatter combine: {', '.join(get_args(Reduction))}.")
+        str,
+        typer.Option(
+            help=f"How to combine an update with the present value (scatters): {', '.join(get_args(Reduction))}."
+        ),
     ] = "none",
-    sparse: Annotated[bool, typer.Option("--sparse", help="Gradients: only the slices that were gathered.")] = False,
+    sparse: Annotated[
+        bool, typer.Option("--sparse", help="Gradients: answer only the slices that an index names.")
+    ] = False,
     pooling: Annotated[
-        str, typer.Option(help=f"How the rows of a bag are combined: {', '.join(_BAGS)}.", show_default=False)
+        str,
+        typer.Option(help=f"How to combine the rows of a bag into one row: {', '.join(_BAGS)}.", show_default=False),
     ] = "sum",
-    concat: Annotated[bool, typer.Option(help="Whether a lookup's outputs are joined.")] = True,
+    concat: Annotated[bool, typer.Option(help="Join the outputs of a lookup on axis 1, or keep one each.")] = True,
     dialect: Annotated[
-        str | None, typer.Option(help="Rules to follow; onnx-18 for scatters, else onnx-13.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Specification and version whose rules apply. If left out: onnx-18 for scatters, onnxruntime-1 for "
+            "gather_block_quantized, otherwise onnx-13.",
+            show_default=False,
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device to run on: auto, cpu or gpu.")] = "auto",
     resident: Annotated[bool, typer.Option("--resident", help="The data is already on the GPU.")] = False,
     cache_dir: CacheDir = None,
     as_json: Json = False,
 ) -> None:
-    """Say what the service would do with a call of these shapes, and why, without running it."""
+    """Show which backend the service would choose for a call of these shapes, and why, without running it."""
     _check_one_of("op", op, OPS)
     _check_one_of("data-dtype", data_dtype, DTYPES)
     _check_one_of("indices-dtype", indices_dtype, DTYPES)
@@ -101,9 +116,9 @@ def explain(
     call: AnyCall
     if op == LOOKUP:
         if not feature or data_shape is not None or indices_shape is not None:
-            raise typer.BadParameter("--op lookup takes --feature, and no --data-shape and --indices-shape")
+            raise typer.BadParameter("--op lookup takes --feature, but no --data-shape or --indices-shape")
         if dialect is not None or device == "gpu" or resident or batch_dims or axis:
-            raise typer.BadParameter("lookups have one dialect, rows along axis 0, and run on the CPU")
+            raise typer.BadParameter("lookups have one dialect, select rows along axis 0, and run on the CPU")
         features = [
             _feature(text, indices_type, cast(Pooling, pooling), f"/features/{number}")
             for number, text in enumerate(feature)
@@ -147,7 +162,7 @@ def explain(
 def _parameters(
     op: str, dialect: str | None, given: dict[str, int], reduction: str
 ) -> tuple[tuple[int, ...], int, str]:
-    """The operator's parameters, the batch_dims beside an axis, and the dialect."""
+    """Return the operator's parameters, the batch_dims of an operator with an axis as well, and the dialect."""
     signature = _SIGNATURES[op]
     dialect = signature.default_dialect if dialect is None else dialect
     parameters = tuple(given.pop(one.name, one.default) for one in signature.parameters)
@@ -164,22 +179,22 @@ def _parameters(
 
 
 def _number(text: str) -> tuple[str, int]:
-    """The parameter of a text such as bits=8."""
+    """Parse a parameter such as bits=8. Raises BadParameter."""
     name, _, value = text.partition("=")
     try:
         return name, int(value)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no NAME=NUMBER, such as bits=8") from None
+        raise typer.BadParameter(f"{text!r} is not of the form NAME=NUMBER, such as bits=8") from None
 
 
 def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, Tensor]:
-    """The inputs of texts such as scales=float16:200000,2, by name."""
+    """Parse inputs such as scales=float16:200000,2 into tensors by name. Raises BadParameter."""
     found: dict[str, Tensor] = {}
     for text in texts:
         name, _, described = text.partition("=")
         dtype, colon, shape = described.partition(":")
         if not colon:
-            raise typer.BadParameter(f"{text!r} is no NAME=DTYPE:SHAPE, such as scales=float16:200000,2")
+            raise typer.BadParameter(f"{text!r} is not of the form NAME=DTYPE:SHAPE, such as scales=float16:200000,2")
         _check_one_of("input", name, _further(op))
         _check_one_of("input", dtype, DTYPES)
         found[name] = _by_shape(DTYPES[dtype], _shape(shape), f"/{name}")
@@ -190,17 +205,19 @@ def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, Tensor]:
 
 
 def _further(op: str) -> Sequence[str]:
-    """The inputs of an operator whose types and shapes do not follow from those of data and indices."""
+    """Return the names of the operator's inputs whose type and shape data and indices do not determine."""
     signature = _SIGNATURES[op]
     return signature.further if signature.kind == "gather" else ()
 
 
 def _feature(text: str, dtype: DType, pooling: Pooling, pointer: str) -> Feature:
-    """The feature of a text such as 200000,64:27392:128; without bags it is not pooled."""
+    """Parse a feature such as 200000,64:27392:128; without bags it is not pooled. Raises BadParameter."""
     table, colon, rest = text.partition(":")
     indices, pooled, bags = rest.partition(":")
     if not colon or (pooled and not bags.isdecimal()):
-        raise typer.BadParameter(f"{text!r} is no TABLE:INDICES or TABLE:INDICES:BAGS, such as 200000,64:256")
+        raise typer.BadParameter(
+            f"{text!r} is not of the form TABLE:INDICES or TABLE:INDICES:BAGS, such as 200000,64:256"
+        )
     return Feature(
         ",".join(map(str, _shape(table))),
         _by_shape(dtype, _shape(indices), f"{pointer}/indices"),
@@ -211,18 +228,18 @@ def _feature(text: str, dtype: DType, pooling: Pooling, pointer: str) -> Feature
 
 
 class _TablesByShape(Store):
-    """A store with a tensor of every shape, under the shape as a name."""
+    """A store that has a tensor of every shape; its name is its shape."""
 
     def __init__(self, dtype: DType) -> None:
         self._dtype = dtype
 
     def get(self, reference: str) -> Resident:
-        """The tensor of the shape that a text such as 200000,64 gives."""
+        """Return a tensor of the shape `reference`, such as 200000,64."""
         return Resident(_by_shape(self._dtype, _shape(reference), ""), "")
 
 
 def _with_updates(call: Call) -> Call:
-    """A call that has, if it is a scatter's, updates of the shape that they must have."""
+    """Give a scatter's call updates of the required shape; return other calls unchanged."""
     if OPERATORS[call.operator].signature.kind == "scatter":
         assert isinstance(call.data, Tensor)
         shape = call.indices.shape
@@ -233,12 +250,12 @@ def _with_updates(call: Call) -> Call:
 
 
 def _gradient(op: BackwardName, call: Call, sparse: bool) -> BackwardCall:
-    """The gradient of a gather, with a `grad_output` of the shape that it must have."""
+    """Return the gradient's call for a gather, with a `grad_output` of the required shape."""
     assert isinstance(call.data, Tensor)
     try:
         _, shape, _ = OPERATORS[call.operator].plan(GRADIENTS[op].dialects[call.dialect], call, call.data, {})
     except GatherError:
-        shape = ()  # what is wrong comes before the shape of grad_output
+        shape = ()  # the service reports the same error before it looks at grad_output
     grad_output = _by_shape(call.data.dtype, shape, "/grad_output")
     return BackwardCall(
         op, call.indices, grad_output, call.data.shape, call.parameters, 1.0, sparse, call.dialect, call.device,
@@ -247,7 +264,7 @@ def _gradient(op: BackwardName, call: Call, sparse: bool) -> BackwardCall:
 
 
 def _by_shape(dtype: DType, shape: tuple[int, ...], pointer: str) -> Tensor:
-    """A tensor of which types and shapes alone are looked at."""
+    """Return a tensor that has a type and a shape, but no items."""
     return Tensor(dtype, shape, np.empty(0, dtype.numpy), shape_pointer=pointer, dtype_pointer=pointer)
 
 
@@ -292,11 +309,11 @@ def _print_explanation(body: dict[str, Any]) -> None:
 
 
 def _shape(text: str) -> tuple[int, ...]:
-    """The sizes in a text such as 200000,64; an empty one is the shape of a scalar."""
+    """Parse a shape such as 200000,64; an empty text is a scalar's shape. Raises BadParameter."""
     try:
         shape = tuple(int(size) for size in text.split(",") if size.strip())
     except ValueError:
         shape = (-1,)
     if any(size < 0 for size in shape):
-        raise typer.BadParameter(f"{text!r} is no shape such as 200000,64")
+        raise typer.BadParameter(f"{text!r} is not a shape, such as 200000,64")
     return shape

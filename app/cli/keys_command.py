@@ -1,4 +1,4 @@
-"""`gathernd keys add|ls|rm`: the file of API keys that GATHERND_API_KEYS_FILE names."""
+"""`gathernd keys add|ls|rm`: manage the file of API keys, GATHERND_API_KEYS_FILE."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from app.security import api_keys
 from gathernd_cli.tables import Column, print_rows
 
 COLUMNS: Final = ("label", "scopes", "sha256", "added")
-"""What `ls` says of a key, in this order."""
+"""The columns of `ls`."""
 
 app = typer.Typer(
-    help="API keys: the file that GATHERND_API_KEYS_FILE names.", no_args_is_help=True, add_completion=False
+    help="Manage the file of API keys, GATHERND_API_KEYS_FILE.", no_args_is_help=True, add_completion=False
 )
 
 KeysFile = Annotated[
-    Path | None, typer.Option("--file", help="The keys file; default GATHERND_API_KEYS_FILE.", show_default=False)
+    Path | None,
+    typer.Option("--file", help="File of API keys. If left out: GATHERND_API_KEYS_FILE.", show_default=False),
 ]
 
 
 class KeyScope(Enum):
-    """The names of `app.security.api_keys.Scope` as an enumeration, which Typer turns into an option's choices."""
+    """The values of `app.security.api_keys.Scope` as an enumeration: Typer needs one for an option's choices."""
 
     GATHER = "gather"
     TENSORS = "tensors"
@@ -38,10 +39,10 @@ class KeyScope(Enum):
 
 @contextmanager
 def _keys_file(given: Path | None) -> Iterator[Path]:
-    """The path of the keys file; an error of the file ends the command with a message and exit code 1."""
+    """Yield the path of the keys file. An error of the file ends the command with a message and exit code 1."""
     path = given or read_settings().api_keys_file
     if path is None:
-        raise failure("which keys file? Set GATHERND_API_KEYS_FILE or give --file", 2)
+        raise failure("the keys file is not given: set GATHERND_API_KEYS_FILE or give --file", 2)
     try:
         yield path
     except (api_keys.BadKeysFile, OSError) as error:
@@ -50,32 +51,36 @@ def _keys_file(given: Path | None) -> Iterator[Path]:
 
 @app.command("add")
 def keys_add(
-    label: Annotated[str, typer.Argument(help="What people call the key: letters, digits and . _ @ -")],
+    label: Annotated[str, typer.Argument(help="Name of the key: letters, digits and . _ @ -")],
     scope: Annotated[
         list[KeyScope] | None,
         typer.Option(
-            help="What the key may do, once for each; default gather. gather: use the service; tensors: change tensors."
+            help="What the key allows: gather to use the service, tensors to change tensors. Repeat to allow both. If "
+            "left out: gather."
         ),
     ] = None,
     file: KeysFile = None,
 ) -> None:
-    """Make a key and print it, this once. Only its SHA-256 is kept. A running service takes it within a second."""
+    """Create a key and print it. It cannot be shown again: the file holds only its SHA-256.
+
+    A running service accepts the key within a second.
+    """
     with _keys_file(file) as path:
         scopes = [name for name in api_keys.SCOPES if KeyScope(name) in (scope or [KeyScope.GATHER])]
         text = api_keys.add(path, label, scopes)
     try:
-        if sys.stdout is None:  # it was closed before the command began
+        if sys.stdout is None:  # it was closed before the command started
             raise OSError(errno.EBADF, "standard output is closed")
         typer.echo(text)
     except OSError:
         with _keys_file(path):
-            api_keys.remove(path, label)  # nobody knows this key, and its label is free again
+            api_keys.remove(path, label)  # nobody has seen this key, so free its label
         raise
 
 
 @app.command("ls")
 def keys_ls(file: KeysFile = None) -> None:
-    """List the keys: label, scopes, start of the SHA-256, when it was added where the file says so."""
+    """List the keys: label, scopes, start of the SHA-256, time at which it was added (if the file has it)."""
     with _keys_file(file) as path:
         rows = list(api_keys.described(api_keys.read(path)))
     print_rows([Column(name) for name in COLUMNS], ([row[name] for name in COLUMNS] for row in rows))

@@ -1,4 +1,4 @@
-"""A service without a server or a store, by which `gathernd calibrate` and `gathernd explain` choose routes."""
+"""A service without server and store, with which `gathernd calibrate` and `gathernd explain` choose routes."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ ROUTE_NAMES: Final[dict[Route, str]] = {
     "split": "split over threads",
     "gpu": "the GPU",
 }
-"""The routes in the words of what the commands print."""
+"""The names of the routes in the output of commands."""
 
-CacheDir = Annotated[Path | None, typer.Option(help="Folder of the measured rates; default GATHERND_CACHE_DIR.")]
+CacheDir = Annotated[Path | None, typer.Option(help="Folder of the measured rates. If left out: GATHERND_CACHE_DIR.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def size_text(size: Mapping[str, int | None]) -> str:
-    """A size or a threshold for people, such as "256 items, 65,536 bytes"."""
+    """Format a size or a threshold, such as "256 items, 65,536 bytes"."""
     return ", ".join(f"{number:,} {name}" for name, number in size.items() if number is not None) or "none"
 
 
 def settings_with(cache_dir: Path | None) -> Settings:
-    """The settings of the environment, with this cache folder if one is given."""
+    """Read the settings from the environment, with this cache folder if one is given."""
     return read_settings() if cache_dir is None else read_settings(cache_dir=cache_dir)
 
 
 def service_of(settings: Settings, *, refresh: bool) -> Service:
-    """A service without a store that chooses backends as one with these settings does.
+    """Return a service without a store that chooses backends like a server with these settings.
 
-    Its rates are those of the file, or are measured: with `refresh`, or if there is no file. Ends the command with exit
-    code 1 if the settings ask for a GPU that is not there.
+    The machine's rates are read from the cache folder. They are measured with `refresh`, or if there is no file. If the
+    settings require a GPU and there is none, the command ends with exit code 1.
     """
     keep_freed_memory(settings.memory_budget // 8)
     kernel = kernel_named(settings.kernel)

@@ -1,4 +1,4 @@
-"""`gathernd openapi`: the file openapi/openapi.json."""
+"""`gathernd openapi`: print the OpenAPI document of the service, openapi/openapi.json."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ app = typer.Typer(add_completion=False)
 
 @app.command("openapi")
 def openapi_command() -> None:
-    """Print the OpenAPI file of the service."""
+    """Print the OpenAPI document of the service."""
     sys.stdout.buffer.write(orjson.dumps(openapi_document(), option=orjson.OPT_INDENT_2) + b"\n")

@@ -1,4 +1,4 @@
-"""Reads the settings for a command, and reports each wrong one in a line instead of a traceback."""
+"""Read the settings for a command, and report each invalid one in one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from app.settings import SETTING_NAMES, Settings
 
 _PREFIX: Final = "GATHERND_"
 _OF_OTHERS: Final = re.compile(r"URL|API_KEY|(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP)\w*)?)")
-"""Names, behind the prefix, of the client and of what Kubernetes says of a Service `gathernd` or `gathernd-…`."""
+"""Names, without the prefix, of the client's variables and those that Kubernetes sets for a Service `gathernd[-…]`."""
 
 
 def read_settings(**given: Any) -> Settings:
-    """The settings of the environment and of `given`, the arguments of `Settings`.
+    """Read the settings from the environment and from `given`, the arguments of `Settings`.
 
-    Wrong ones end the command with exit code 2 and a line about each, which names its flag where it has one.
+    If some are invalid, print a line about each and exit with code 2. The line names the flag if flags are in use.
     """
     try:
         return Settings(**given)
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(map(str, problem["loc"]))
-            # The text of one of our own checks, before which pydantic puts words of its own.
+            # Take the message of our own checks from the context: in `msg`, pydantic adds a prefix to it.
             why = problem["ctx"]["error"] if problem["type"] == "value_error" else problem["msg"]
             flag, variable = f"--{name.replace('_', '-')}", f"GATHERND_{name.upper()}"
             shown = f"{flag} ({variable})" if "_cli_parse_args" in given else variable
@@ -37,7 +37,7 @@ def read_settings(**given: Any) -> Settings:
 
 
 def tell_misspelt_variables(environment: Iterable[str]) -> None:
-    """Print a line about each variable whose name looks like a misspelled name of a setting."""
+    """Print a line about each variable whose name looks like a misspelled setting."""
     for variable in environment:
         name = variable.removeprefix(_PREFIX)
         if variable.startswith(_PREFIX) and variable not in SETTING_NAMES and not _OF_OTHERS.fullmatch(name):

@@ -1,6 +1,6 @@
-"""What `gathernd serve` does once its settings are read: one process or several that serve, or the reason why none can.
+"""Run the service with the settings of `gathernd serve`, in one process or several.
 
-It imports the whole service, which the help of `gathernd serve` does without.
+This module imports the whole service, which `gathernd serve --help` does not need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.telemetry.tracing import NoTracing
 
 
 def run_service(settings: Settings) -> None:
-    """Serve until the service is stopped. Ends the command with a message where that cannot be."""
+    """Serve until the service is stopped. If it cannot start, print why and exit."""
     try:
         if settings.device == "gpu":
             allow_gpu(settings.device, settings.workers)
@@ -46,7 +46,7 @@ def run_service(settings: Settings) -> None:
 
 
 def _flag(error: BadKeysFile | NoTracing | NoGrpc | BadTls, settings: Settings) -> str:
-    """The flag and variable of the setting that an error is about."""
+    """Return the flag and variable of the setting that caused an error."""
     if isinstance(error, BadKeysFile):
         return f"--api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}"
     if isinstance(error, NoTracing):

@@ -1,4 +1,4 @@
-"""`gathernd serve`: serves over HTTP, with every setting as a flag."""
+"""`gathernd serve`: run the service. Every setting is a flag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False)
 
 
 def serve_command(**given: list[str] | bool | None) -> None:
-    """Serve over HTTP. Every flag is also a variable: --max-queue is GATHERND_MAX_QUEUE."""
+    """Run the service. Every flag is also an environment variable: --max-queue is GATHERND_MAX_QUEUE."""
     arguments = []
     for name, value in given.items():
         flag = f"--{name.replace('_', '-')}"
@@ -34,7 +34,7 @@ def serve_command(**given: list[str] | bool | None) -> None:
 
 
 def _flags() -> Iterator[inspect.Parameter]:
-    """A parameter for each setting: a switch, or a list of values, which `Settings` reads and checks."""
+    """Yield a parameter for each setting: a switch, or a list of texts. `Settings` parses and checks them."""
     for name, topic in topics().items():
         field = Settings.model_fields[name]
         is_switch = field.annotation is bool
@@ -56,7 +56,7 @@ def _help(field: FieldInfo) -> str:
 
 
 def _metavar(field: FieldInfo) -> str:
-    """What a value looks like: the words that may stand there, or the name of the type."""
+    """Return the placeholder for a value in the help: the allowed words, or the name of the type."""
     kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     if get_origin(field.annotation) is Literal:
         return "|".join(map(str, kinds))

@@ -1,4 +1,4 @@
-"""`gathernd settings`: the tables of settings that docs/reference/settings.md shows."""
+"""`gathernd settings`: print every setting, in the Markdown tables of docs/reference/settings.md."""
 
 from __future__ import annotations
 

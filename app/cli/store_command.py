@@ -1,7 +1,7 @@
-"""`gathernd store backup|restore|check`: backups of the resident tensors, and what is damaged.
+"""`gathernd store backup|restore|check`: back up, restore and check the folder of resident tensors.
 
-They work on the folder of the store, and on the machine that has it. A service may run on it meanwhile, but for
-`restore`, which makes a new one.
+The commands run on the machine that has the folder. A service may use the store meanwhile, except with `restore`, which
+creates a new store.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from app.store.maintenance.restore import restore
 from gathernd_cli.tables import Column, Field, human_bytes, human_count, print_fields, print_rows
 
 app = typer.Typer(
-    help="Back up the folder of resident tensors while a service uses it, restore it, and find damage.",
+    help="Back up, restore and check the folder of resident tensors.",
     no_args_is_help=True,
     add_completion=False,
 )
 
 StoreFolder = Annotated[
     Path | None,
-    typer.Option("--store-dir", help="Folder of the store; default GATHERND_STORE_DIR.", show_default=False),
+    typer.Option("--store-dir", help="Folder of the store. If left out: GATHERND_STORE_DIR.", show_default=False),
 ]
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """An error of the store or the disk ends the command with a message and exit code 1."""
+    """End the command with a message and exit code 1 if the store or the disk fails."""
     try:
         yield
     except StoreRefused as error:
@@ -50,16 +50,18 @@ def _told() -> Iterator[None]:
 
 @app.command("backup")
 def store_backup(
-    folder: Annotated[Path, typer.Argument(help="Folder of the backup: a new one, or one with an older backup.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the backup: a new one, or one with an older backup.")],
     store_dir: StoreFolder = None,
     skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="Leave out damaged versions and their aliases, and name them.")
+        bool,
+        typer.Option("--skip-damaged", help="Leave out damaged versions and their aliases, and print their names."),
     ] = False,
 ) -> None:
-    """Make a backup, or bring one up to date. The service may go on meanwhile.
+    """Make a backup, or bring an older one up to date. The service may run meanwhile.
 
-    Versions, aliases and numbers are those of one moment, each content is whole, and what is in the folder already is
-    not copied again. Until the end the older backup is the one that is there.
+    The backup shows versions and aliases as of one moment, each version complete.
+    Files that the folder has already are not copied again.
+    The older backup stays valid until the new one is complete.
     """
     with _told():
         try:
@@ -74,7 +76,7 @@ def store_backup(
     for name, reason in done.left_out.items():
         typer.echo(f"gathernd: left out {name}: {reason}", err=True)
     for name, reason in done.kept.items():
-        typer.echo(f"gathernd: {name} is as in the backup before: {reason}", err=True)
+        typer.echo(f"gathernd: kept {name} from the previous backup: {reason}", err=True)
     print_fields(
         [
             Field("versions", str(done.versions), human_count),
@@ -90,9 +92,9 @@ def store_restore(
     folder: Annotated[Path, typer.Argument(help="Folder of the backup.")],
     store_dir: StoreFolder = None,
 ) -> None:
-    """Make a store of a backup, in a folder that has none. Every block is compared with its checksum.
+    """Create a store from a backup, in a folder without a store. Every block is compared with its checksum.
 
-    Names, versions, aliases, times and numbers stay; ETags are new, and Idempotency-Keys are gone.
+    Names, version numbers, aliases and times are restored; ETags are new, and Idempotency-Keys are not restored.
     """
     with _told():
         done = restore(folder, store_dir or read_settings().store_dir)
@@ -108,15 +110,15 @@ def store_restore(
 
 @app.command("check")
 def store_check(store_dir: StoreFolder = None) -> None:
-    """Find damage in a store, running or not, or in a backup, and say what to do. Changes nothing.
+    """Find damage in a store or a backup, and print what to do about it. Changes nothing; a service may run meanwhile.
 
-    Exit code 1 where there is damage; a note needs nobody to act.
+    The exit code is 1 if there is damage. A note needs no action.
     """
     with _told():
         found = list(check(store_dir or read_settings().store_dir))
     if found or not sys.stdout.isatty():
         print_rows(
-            [Column("level"), Column("of"), Column("problem"), Column("what to do")],
+            [Column("level"), Column("object"), Column("problem"), Column("what to do")],
             ([one.level, one.subject, one.problem, one.advice] for one in found),
         )
     else:

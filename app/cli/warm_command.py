@@ -1,4 +1,4 @@
-"""`gathernd warm`: compiles kernels and readers ahead of the first start."""
+"""`gathernd warm`: compile kernels and parsers in advance, so that the first start is fast."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ app = typer.Typer(add_completion=False)
 @app.command("warm")
 def warm_command(
     cache_dir: Annotated[
-        Path | None, typer.Option(help="Folder of compiled kernels; default GATHERND_CACHE_DIR.")
+        Path | None, typer.Option(help="Folder for the compiled code. If left out: GATHERND_CACHE_DIR.")
     ] = None,
 ) -> None:
-    """Compile kernels and readers into the cache folder, so that the next start is fast."""
+    """Compile kernels and parsers into the cache folder, so that the next start is fast."""
     folder = cache_dir or read_settings().cache_dir
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,5 +30,5 @@ def warm_command(
     rest = warm(folder, lambda name: typer.echo(f"ready: {name}"))
     if rest is not None:
         rest()
-    if not any(folder.rglob("*.nbi")):  # Numba turns to another folder where it cannot write into this one
-        raise failure(f"{folder}: what was compiled could not be kept there")
+    if not any(folder.rglob("*.nbi")):  # Numba uses another folder if it cannot write to this one
+        raise failure(f"{folder}: the compiled code could not be saved there")

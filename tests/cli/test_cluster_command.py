@@ -65,7 +65,7 @@ def run(*arguments: str, code: int = 0) -> Result:
 
 
 def test_init_writes_options_and_changes_those_that_are_given_later(client: CatalogueClient) -> None:
-    assert run("init", "--ranges", "7").stdout == "new versions are cut into 7 ranges with 2 replicas\n"
+    assert run("init", "--ranges", "7").stdout == "new versions are cut into 7 ranges with 2 replicas each\n"
     options = client.refresh().options
     assert (options.ranges, options.replicas, options.segment_bytes) == (7, 2, 1 << 34)
     assert options.key is not None
@@ -86,7 +86,7 @@ def test_each_command_says_what_it_takes(command: str) -> None:
 @pytest.mark.parametrize("command", ["init", "status", "drain a", "undrain a", "reconcile"])
 def test_an_address_that_cannot_be_is_named(command: str) -> None:
     name, *rest = command.split()
-    assert "is not HOST:PORT" in run(name, *rest, "--cluster", "etcd://a", code=1).output
+    assert "is not of the form HOST:PORT" in run(name, *rest, "--cluster", "etcd://a", code=1).output
 
 
 @pytest.mark.parametrize("command", ["init", "status", "undrain a"])
@@ -145,7 +145,7 @@ def test_a_reconciler_is_in_office_until_it_is_stopped(client: CatalogueClient) 
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert client.refresh().reconciler is None
-    assert "is not HOST:PORT" in run("reconcile", "--metrics", "9100", code=1).output
+    assert "is not of the form HOST:PORT" in run("reconcile", "--metrics", "9100", code=1).output
 
 
 class Launcher:
@@ -194,7 +194,7 @@ def test_start_writes_options_and_launches_what_it_is_given(launcher: Launcher, 
     }  # fmt: skip
     assert launcher.client.refresh().options.key is not None
     late = run("start", "--shards", "3", "--wait", "0.2", code=1).output
-    assert "not all of 3 shards serve" in late
+    assert "not all 3 shards serve" in late
     assert "c: a shard of this name is alive at 10.0.0.1:1000" in late
     assert "--tls-cert and --cluster-ca" in run("start", "--tls-key", "own.key", code=1).output
 

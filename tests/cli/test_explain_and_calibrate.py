@@ -54,11 +54,11 @@ def test_calibrate_measures_each_time_and_explain_takes_what_it_kept(measured: l
 
 def test_calibrate_shows_rates_and_thresholds(measured: list[int]) -> None:
     shown = run("calibrate")
-    assert "a thread and back" in shown
+    assert "hand-off to a thread and back" in shown
     assert "30.0 µs" in shown
     (row,) = [line for line in shown.splitlines() if "loop of far data" in line]
     assert [cell.strip() for cell in row.split("│")[2:4]] == ["60,000", "2,000,000"]
-    assert "from a table of 200,000: event loop from 1 rows, split over threads from" in shown
+    assert "table of 200,000 rows): event loop from 1 rows, split over threads from" in shown
     assert "GPU: this service uses no GPU" in shown
 
 
@@ -122,9 +122,9 @@ BAGS = ["explain", "--op", "lookup", "--feature", "1000,64:256", "--feature", "2
         ([*BAGS[1:], "--data-shape", "5"], "no --data-shape"),
         ([*BAGS[1:], "--device", "gpu"], "run on the CPU"),
         ([*BAGS[1:], "--axis", "1"], "rows along axis 0"),
-        (["--op", "lookup", "--feature", "5"], "no TABLE:INDICES"),
-        (["--op", "lookup", "--feature", "5:6:x"], "no TABLE:INDICES"),
-        (["--op", "lookup", "--feature", "x:6"], "no shape"),
+        (["--op", "lookup", "--feature", "5"], "not of the form TABLE:INDICES"),
+        (["--op", "lookup", "--feature", "5:6:x"], "not of the form TABLE:INDICES"),
+        (["--op", "lookup", "--feature", "x:6"], "not a shape"),
         ([*BAGS[1:], "--pooling", "none"], "--pooling"),
         ([*LOOKUP[1:], "--feature", "5:6"], "--feature belongs to --op lookup"),
         ([*LOOKUP[1:], "--sparse"], "--sparse belongs"),

@@ -81,7 +81,8 @@ def test_without_the_service_its_commands_are_named_as_those_of_another_distribu
     code, output = invoked("serve")
     assert code == 2
     assert (
-        "No such command 'serve'. The service's own come with the distribution gathernd-server: in a checkout" in output
+        "No such command 'serve'. The service's commands come with the distribution gathernd-server: in a checkout"
+        in output
     )
     assert invoked("--help")[1].count("│ serve") == 0
     code, output = invoked("tensros")

@@ -92,7 +92,7 @@ def test_what_comes_for_a_key_that_the_table_lacks(run: Run) -> None:
         (["rows", "plain", "seven"], 1, "positions"),
         (["rows", "plain", "7", "--missing", "fill"], 1, "no_keys"),
         (["keys", "plain"], 1, "no_keys"),
-        (["put", "ids", "https://example.com/x", "--server", "--columns", "a"], 1, "reads no Parquet"),
+        (["put", "ids", "https://example.com/x", "--server", "--columns", "a"], 1, "cannot read Parquet"),
         (["put", "ids", "rows.npy", "--columns", "a"], 1, "columns of a Parquet or Arrow file"),
     ],
 )

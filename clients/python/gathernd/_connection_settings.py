@@ -100,7 +100,7 @@ def _trusting(authorities: str) -> ssl.SSLContext:
             cafile=None if folder else authorities, capath=authorities if folder else None
         )
     except ssl.SSLError as error:
-        raise ValueError(f"{authorities!r} has no certificate of an authority (PEM): {error.reason}") from None
+        raise ValueError(f"{authorities!r} contains no CA certificate (PEM): {error.reason}") from None
     except OSError as error:
         raise type(error)(error.errno, error.strerror, authorities) from None
 

@@ -1,7 +1,6 @@
 """The command `gathernd`.
 
-A package beside `gathernd`, which imports httpx: a command that calls no service, such as `gathernd serve`, starts
-without it.
+It is a package of its own because `gathernd` imports httpx, which commands such as `gathernd serve` do not need.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import sys
 from typing import Final
 
 _UNWRITABLE: Final = (errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
-"""Errors of standard output: errors of files name them, and those of connections are told where they occur."""
+"""Errors of writing to standard output. An OSError with a file name is about that file instead."""
 
 
 def main() -> None:
-    """Run the command line. Ends with a message where the extra `cli` is not installed, and where it cannot print."""
+    """Run the command line. Exits with a message if the extra `cli` is not installed or standard output fails."""
     try:
         from .command_line import app  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -30,5 +29,5 @@ def main() -> None:
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITABLE:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what was not written is not tried again at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that Python does not flush the rest to it at exit
         sys.exit(f"gathernd: {error.strerror}")

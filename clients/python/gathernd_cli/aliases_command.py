@@ -1,4 +1,4 @@
-"""`gathernd aliases set|move|ls|show|rm`: the aliases of a running service, names for one version of a tensor each."""
+"""`gathernd aliases set|move|ls|show|rm`: aliases of a running service; each points to one version of a tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(help="Name of the alias.", show_default=False)]
 
 COLUMNS: Final = (Column("alias"), Column("tensor"), Column("moved"), Column("etag", short_etag))
-"""What `ls` says of an alias, in this order."""
+"""The columns of `ls`."""
 
 app = typer.Typer(help="Aliases of a running service.", no_args_is_help=True, add_completion=False)
 
@@ -24,14 +24,17 @@ app = typer.Typer(help="Aliases of a running service.", no_args_is_help=True, ad
 @app.command("set")
 def set_(
     name: Name,
-    tensor: Annotated[str, typer.Argument(help="The version that it is to name, as NAME@7.", show_default=False)],
-    if_match: Annotated[str | None, typer.Option(help="ETag that the alias must have now.")] = None,
-    new: Annotated[bool, typer.Option("--new", help="Only if there is no alias of this name yet.")] = False,
+    tensor: Annotated[str, typer.Argument(help="Version to point to, such as NAME@7.", show_default=False)],
+    if_match: Annotated[str | None, typer.Option(help="ETag that the alias must have; fail if it has changed.")] = None,
+    new: Annotated[bool, typer.Option("--new", help="Fail if the alias exists already.")] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Make an alias, or move it to another version, in one step for every reader. Prints its ETag."""
+    """Point an alias at a version, creating the alias if it does not exist. Prints its ETag.
+
+    The change is atomic: every request sees either the old version or the new one.
+    """
     with connect_or_exit(url, key, ca) as service:
         alias = service.put_alias(name, tensor, if_match=if_match, if_none_match="*" if new else None)
         typer.echo(alias.etag)
@@ -41,19 +44,23 @@ def set_(
 def move(
     targets: Annotated[
         list[str],
-        typer.Argument(help="Aliases and the versions that they are to name, as ALIAS=NAME@7.", metavar="ALIAS=NAME@7"),
+        typer.Argument(help="Each alias and the version to point it to.", metavar="ALIAS=NAME@7"),
     ],
     if_match: Annotated[
-        list[str] | None, typer.Option(help="ETag that an alias must have now, as ALIAS=ETAG; may be given again.")
+        list[str] | None,
+        typer.Option(help="ETag that an alias must have, as ALIAS=ETAG. Repeat for several aliases."),
     ] = None,
     new: Annotated[
-        list[str] | None, typer.Option(help="An alias that must not be there yet; may be given again.")
+        list[str] | None, typer.Option(help="Alias that must not exist yet. Repeat for several aliases.")
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Make or move several aliases, all or none, in one step for every reader. Lists them as `ls` does."""
+    """Create or move several aliases, all or none. Prints them in the format of `ls`.
+
+    The change is atomic: every request sees either all the old versions or all the new ones.
+    """
     moves, etags = _pairs(targets, "NAME@7"), _pairs(if_match or (), "ETAG")
     with connect_or_exit(url, key, ca) as service:
         try:
@@ -64,7 +71,7 @@ def move(
 
 
 def _pairs(texts: Sequence[str], value: str) -> dict[str, str]:
-    """The values of aliases, written ALIAS=VALUE. Raises BadParameter."""
+    """Parse arguments of the form ALIAS=VALUE into a dict. Raises BadParameter."""
     found: dict[str, str] = {}
     for text in texts:
         alias, equals, rest = text.partition("=")
@@ -78,7 +85,7 @@ def _pairs(texts: Sequence[str], value: str) -> dict[str, str]:
 
 @app.command("ls")
 def ls(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
-    """List the aliases: name, the version that it names, time of the last move, ETag."""
+    """List the aliases: name, version that it points to, time of the last move, ETag."""
     with connect_or_exit(url, key, ca) as service:
         print_rows(COLUMNS, map(_row, service.aliases()))
 
@@ -89,7 +96,7 @@ def _row(alias: Alias) -> tuple[str, str, str, str]:
 
 @app.command("show")
 def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
-    """Print all that the service knows of an alias, a name and a value on each line."""
+    """Print the details of an alias: one name and value on each line."""
     with connect_or_exit(url, key, ca) as service:
         alias = service.alias(name)
     print_fields(
@@ -106,11 +113,11 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> 
 @app.command("rm")
 def rm(
     name: Name,
-    if_match: Annotated[str | None, typer.Option(help="ETag that the alias must have now.")] = None,
+    if_match: Annotated[str | None, typer.Option(help="ETag that the alias must have; fail if it has changed.")] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Remove an alias; the tensor stays."""
+    """Remove an alias. The tensor is kept."""
     with connect_or_exit(url, key, ca) as service:
         service.delete_alias(name, if_match=if_match)

@@ -1,4 +1,4 @@
-"""`gathernd backward`: the gradient of a gather by a running service, from npy files into npy files."""
+"""`gathernd backward`: compute the gradient of a gather on a running service, from npy files into npy files."""
 
 from __future__ import annotations
 
@@ -20,49 +20,59 @@ class Gathered(Enum):
 
 
 _BOTH: Final = "openvino-8"
-"""The dialect in which gather has an axis and batch_dims."""
+"""The dialect in which gather has both an axis and batch_dims."""
 
 app = typer.Typer(add_completion=False)
 
 
 def _shape(text: str) -> list[int]:
-    """The sizes in a text such as 200000,64; an empty one is the shape of a scalar. Ends with 2 for another text."""
+    """Parse a shape such as 200000,64; an empty text is a scalar's shape. Exits with code 2 if it is malformed."""
     try:
         return [int(size) for size in text.split(",")] if text else []
     except ValueError:
-        called_wrongly(f"--data-shape {text!r} is no shape such as 200000,64")
+        called_wrongly(f"--data-shape {text!r} is not a shape, such as 200000,64")
 
 
 @app.command("backward")
 def backward(
-    indices: Annotated[Path, typer.Argument(help="npy file of the gather's indices.")],
-    grad_output: Annotated[Path, typer.Argument(help="npy file of the gradient of the gather's output.")],
-    op: Annotated[Gathered, typer.Option(help="Of which gather.")] = Gathered.GATHERND,
-    data_shape: Annotated[str | None, typer.Option(help="Shape of the gather's data, such as 200000,64.")] = None,
-    tensor: Annotated[str | None, typer.Option(help="Or a resident tensor that has this shape.")] = None,
+    indices: Annotated[Path, typer.Argument(help="npy file with the gather's indices.")],
+    grad_output: Annotated[
+        Path, typer.Argument(help="npy file with the derivative of the loss with respect to the gather's output.")
+    ],
+    op: Annotated[Gathered, typer.Option(help="The gather to differentiate.")] = Gathered.GATHERND,
+    data_shape: Annotated[
+        str | None,
+        typer.Option(help="Shape of the gather's data, such as 200000,64. Give exactly one of this and --tensor."),
+    ] = None,
+    tensor: Annotated[
+        str | None, typer.Option(help="Name of a resident tensor with the shape of the gather's data.")
+    ] = None,
     batch_dims: Annotated[
-        int, typer.Option(help="Leading dimensions that are batches (gathernd; gather in the dialect openvino-8).")
+        int,
+        typer.Option(
+            help="Number of leading dimensions that are batches (gathernd; gather in the dialect openvino-8)."
+        ),
     ] = 0,
-    axis: Annotated[int, typer.Option(help="Axis that was gathered on (gather).")] = 0,
-    lda_coeff: Annotated[float, typer.Option(help="What the sums are multiplied by.")] = 1.0,
+    axis: Annotated[int, typer.Option(help="Axis of data that was indexed (gather).")] = 0,
+    lda_coeff: Annotated[float, typer.Option(help="Factor for the sum.")] = 1.0,
     sparse: Annotated[
-        bool, typer.Option("--sparse", help="Only the slices that were gathered: their indices, and their values.")
+        bool, typer.Option("--sparse", help="Answer only the slices that an index names: their indices and values.")
     ] = False,
-    dialect: Annotated[str, typer.Option(help="Whose rules hold.")] = "onnx-13",
+    dialect: Annotated[str, typer.Option(help="Specification and version whose rules apply.")] = "onnx-13",
     output: Annotated[
         Path | None,
         typer.Option(
-            help="npy file to write; a sparse gradient is written beside it, as OUT.indices.npy and OUT.values.npy for "
-            "OUT.npy. Without it the gradient is printed."
+            help="npy file to write. With --sparse, two files are written: OUT.indices.npy and OUT.values.npy for "
+            "OUT.npy. Without --output the gradient is printed."
         ),
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """The gradient of the data of a gather, by a running service: npy files in, npy files out."""
+    """Compute the gradient of a gather with respect to its data on a running service, from npy files into npy files."""
     if (data_shape is None) == (tensor is None):
-        called_wrongly("give either --data-shape, the shape of the gather's data, or --tensor, a resident one")
+        called_wrongly("give exactly one of --data-shape (the shape of the gather's data) and --tensor")
     if (batch_dims and dialect != _BOTH) if op is Gathered.GATHER else axis:
         called_wrongly(f"--batch-dims belongs to --op gathernd or --dialect {_BOTH}, --axis to --op gather")
     shape = None if data_shape is None else _shape(data_shape)

@@ -1,4 +1,4 @@
-"""`gathernd call`: a gather or a scatter by a running service, from npy files into an npy file."""
+"""`gathernd call`: run a gather or a scatter on a running service, from npy files into an npy file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAY_BE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Operator(Enum):
-    """The operators that a call may ask for."""
+    """The operators that `gathernd call` can run."""
 
     GATHERND = "gathernd"
     GATHER = "gather"
@@ -55,7 +55,7 @@ app = typer.Typer(add_completion=False)
 
 
 def _taken_by(parameter: str) -> str:
-    """The operators with this parameter."""
+    """Return the names of the operators with this parameter, for a message."""
     return " or ".join(op.value for op, name in PARAMETERS.items() if name == parameter)
 
 
@@ -64,41 +64,67 @@ def call(
     data: Annotated[
         str,
         typer.Argument(
-            help="npy file of the data, or the name of a resident tensor; where there are both it is the file, and "
-            "tensor:NAME is the tensor.",
+            help="npy file with the data, or name of a resident tensor. A file takes precedence; tensor:NAME always "
+            "means the tensor.",
             metavar="DATA",
         ),
     ],
-    indices: Annotated[Path | None, typer.Argument(help="npy file of the indices; none with --keys.")] = None,
-    op: Annotated[Operator, typer.Option(help="Which operator.")] = Operator.GATHERND,
+    indices: Annotated[
+        Path | None, typer.Argument(help="npy file with the indices. Leave it out if you give --keys.")
+    ] = None,
+    op: Annotated[Operator, typer.Option(help="Operator to run.")] = Operator.GATHERND,
     batch_dims: Annotated[
-        int, typer.Option(help="Leading dimensions that are batches (gathernd; gather in the dialect openvino-8).")
+        int,
+        typer.Option(
+            help="Number of leading dimensions that are batches (gathernd; gather in the dialect openvino-8)."
+        ),
     ] = 0,
-    axis: Annotated[int, typer.Option(help="Axis to gather or scatter on (all but gathernd and scatternd).")] = 0,
+    axis: Annotated[
+        int,
+        typer.Option(
+            help="Axis of data to index; negative counts from the back (gather, gather_elements, scatter_elements)."
+        ),
+    ] = 0,
     keys: Annotated[
-        Path | None, typer.Option(help="npy file of keys of rows, in place of INDICES (gather, of a table with keys).")
+        Path | None,
+        typer.Option(help="npy file with keys of rows, in place of INDICES (gather from a table with keys)."),
     ] = None,
     missing: MissingMode = Missing.ERROR,
     missing_row: MissingRow = None,
-    updates: Annotated[Path | None, typer.Option(help="npy file of a scatter's updates.")] = None,
+    updates: Annotated[Path | None, typer.Option(help="npy file with the updates of a scatter.")] = None,
     scales: Annotated[
         str | None,
-        typer.Option(help="Scales of gather_block_quantized, as DATA is given.", metavar="DATA"),
+        typer.Option(help="Scales of gather_block_quantized: a file or resident tensor, like DATA.", metavar="DATA"),
     ] = None,
     zero_points: Annotated[
         str | None,
-        typer.Option(help="Zero points of gather_block_quantized, as DATA is given.", metavar="DATA"),
+        typer.Option(
+            help="Zero points of gather_block_quantized: a file or resident tensor, like DATA.", metavar="DATA"
+        ),
     ] = None,
-    bits: Annotated[int | None, typer.Option(help="Bits of a value of gather_block_quantized, 4 or 8.")] = None,
-    block_size: Annotated[int | None, typer.Option(help="Values of a block of gather_block_quantized.")] = None,
-    reduction: Annotated[Reduction, typer.Option(help="What a scatter does with an update.")] = Reduction.NONE,
+    bits: Annotated[
+        int | None, typer.Option(help="Bits of a value of gather_block_quantized: 4 or 8. If left out: 4.")
+    ] = None,
+    block_size: Annotated[
+        int | None,
+        typer.Option(help="Number of values in a block of gather_block_quantized. If left out: 128."),
+    ] = None,
+    reduction: Annotated[
+        Reduction, typer.Option(help="How to combine an update with the present value (scatters).")
+    ] = Reduction.NONE,
     dialect: Annotated[
-        str | None, typer.Option(help="Whose rules hold; onnx-18 of a scatter if left out, else onnx-13.")
+        str | None,
+        typer.Option(
+            help="Specification and version whose rules apply. If left out: onnx-18 for scatters, otherwise onnx-13."
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device to run on: auto, cpu or gpu.")] = "auto",
     out_of_bounds: Annotated[
         OutOfBounds | None,
-        typer.Option(help="What becomes of an index out of bounds (gathers); the dialect's rule if left out."),
+        typer.Option(
+            help="How to treat an index that is out of bounds (gathers). If left out: fill for gather in the dialect "
+            "openvino-8, otherwise error."
+        ),
     ] = None,
     fill_value: FillValue = None,
     output_dtype: AskedDType = None,
@@ -107,14 +133,14 @@ def call(
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Gather, or scatter into a copy, by a running service: npy files in, an npy file out."""
+    """Run a gather, or a scatter into a copy, on a running service, from npy files into an npy file."""
     if (indices is None) == (keys is None):
-        called_wrongly("give INDICES, or --keys")
+        called_wrongly("give exactly one of INDICES and --keys")
     quantized = {"scales": scales, "zero_points": zero_points, "bits": bits, "block_size": block_size}
     quantized = {name: value for name, value in quantized.items() if value is not None}
     if op is Operator.GATHER_BLOCK_QUANTIZED:
         if scales is None or dialect is not None or device == "gpu":
-            called_wrongly(f"--op {op.value} needs --scales, has one dialect, and runs on the CPU")
+            called_wrongly(f"--op {op.value} needs --scales, takes no --dialect, and runs on the CPU")
     elif quantized:
         called_wrongly(f"--{min(quantized).replace('_', '-')} belongs to --op gather_block_quantized")
     parameters = {"batch_dims": batch_dims, "axis": axis}
@@ -122,7 +148,7 @@ def call(
     options: dict[str, Any] = {} if dialect is None else {"dialect": dialect}
     if op in SCATTERS:
         if updates is None or device == "gpu":
-            called_wrongly(f"--op {op.value} needs --updates, and runs on the CPU")
+            called_wrongly(f"--op {op.value} needs --updates and runs on the CPU")
         if any(option is not None for option in (out_of_bounds, fill_value, output_dtype)):
             called_wrongly("--out-of-bounds, --fill-value and --output-dtype belong to gathers")
         options["reduction"] = reduction.value
@@ -155,9 +181,9 @@ def call(
         options |= {name: source_of(options[name]) for name in ("scales", "zero_points") if name in options}
         if keys is not None:
             options["keys"] = load(keys)
-        method = getattr(service, op.value)  # the client's method of the operator's name
+        method = getattr(service, op.value)  # the client's methods are named after the operators
         arrays = [load(path) for path in (indices, updates) if path is not None]
-        own = own if arrays else []  # without indices the axis is that of rows
+        own = own if arrays else []  # keys always select along axis 0
         try:
             found = method(source_of(data), *arrays, *own, with_info=True, **options)
         except TensorNotFound:

@@ -1,4 +1,4 @@
-"""Options that the commands of calls share: what becomes of indices out of bounds, and where the output goes."""
+"""Options of several commands: indices out of bounds, missing keys, reductions, conditions and output files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 
 class OutOfBounds(Enum):
-    """What becomes of an index that is out of bounds."""
+    """How to treat an index that is out of bounds."""
 
     ERROR = "error"
     CLIP = "clip"
@@ -21,12 +21,16 @@ class OutOfBounds(Enum):
 
 
 FillValue = Annotated[
-    str | None, typer.Option(help='With fill, what slices are filled with, as JSON: -1, true, "NaN".')
+    str | None,
+    typer.Option(
+        help='The value for what the mode fill fills (indices out of bounds, missing keys), as JSON: -1, true, "NaN". '
+        "If left out: 0, false or an empty string."
+    ),
 ]
 
 
 class OutputDType(Enum):
-    """A type that an output of floats can be asked for in."""
+    """An element type that can be requested for a float output."""
 
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
@@ -35,28 +39,41 @@ class OutputDType(Enum):
 
 
 AskedDType = Annotated[
-    OutputDType | None, typer.Option("--output-dtype", help="The type of an output of floats; the data's if left out.")
+    OutputDType | None,
+    typer.Option(
+        "--output-dtype",
+        help="Element type of the output, if the data has a float type. If left out: the data's type.",
+    ),
 ]
-Output = Annotated[Path | None, typer.Option(help="npy file to write; without it the output is printed.")]
+Output = Annotated[Path | None, typer.Option(help="npy file to write. If left out, the output is printed.")]
 
 
 class Missing(Enum):
-    """What comes for a key that the table lacks."""
+    """How to treat a key that the table does not have."""
 
     ERROR = "error"
     FILL = "fill"
     ROW = "row"
 
 
-MissingMode = Annotated[Missing, typer.Option(help="What comes for a key that the table lacks: an error, or a row.")]
+MissingMode = Annotated[
+    Missing,
+    typer.Option(
+        help="How to treat a key that the table does not have: error reports it, fill answers a row of --fill-value, "
+        "and row answers the row that --missing-row names."
+    ),
+]
 MissingRow = Annotated[
     str | None,
-    typer.Option(help='With --missing row, which one, as JSON: its position, 0, or its key, {"key": 7}.'),
+    typer.Option(
+        help="With --missing row: the row to answer for missing keys, as JSON: by position, such as 0, or by key, such "
+        'as {"key": 7}.'
+    ),
 ]
 
 
 class Reduction(Enum):
-    """How an update meets the old value."""
+    """How to combine an update with the present value."""
 
     NONE = "none"
     ADD = "add"
@@ -65,14 +82,18 @@ class Reduction(Enum):
     MAX = "max"
 
 
-IfMatch = Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")]
+IfMatch = Annotated[str | None, typer.Option(help="ETag that the tensor must have; fail if it has changed.")]
 IdempotencyKey = Annotated[
-    str | None, typer.Option(help="Given again with the same key, it is carried out once; default a new key.")
+    str | None,
+    typer.Option(
+        help="Idempotency-Key of the change: repeated with the same key, it is not carried out again. If left out: a "
+        "new key."
+    ),
 ]
 
 
 def called_wrongly(message: str) -> NoReturn:
-    """End the command with exit code 2 and a message on stderr."""
+    """Report wrong usage: exit with code 2 and a message on stderr."""
     typer.echo(f"gathernd: {message}", err=True)
     raise typer.Exit(2)
 
@@ -80,7 +101,7 @@ def called_wrongly(message: str) -> NoReturn:
 def gather_options(
     mode: OutOfBounds | None, fill_value: str | None, output_dtype: OutputDType | None
 ) -> dict[str, Any]:
-    """The options of the client's method. Ends with 2 if the value is no JSON."""
+    """Return the keyword arguments for the client's gathers. Exits with code 2 if `fill_value` is not JSON."""
     options: dict[str, Any] = {} if mode is None else {"out_of_bounds": mode.value}
     if output_dtype is not None:
         options["output_dtype"] = output_dtype.value
@@ -88,18 +109,18 @@ def gather_options(
 
 
 def value_option(fill_value: str | None) -> dict[str, Any]:
-    """The option `fill_value` of the client's method, if it is given. Ends with 2 if it is no JSON."""
+    """Return `fill_value` as a keyword argument, if it is given. Exits with code 2 if it is not JSON."""
     return {} if fill_value is None else {"fill_value": json_option("--fill-value", fill_value)}
 
 
 def missing_options(missing: Missing, missing_row: str | None) -> dict[str, Any]:
-    """The options of the client's method that belong to keys. Ends with 2 if the row is no JSON."""
+    """Return the keyword arguments for missing keys. Exits with code 2 if `missing_row` is not JSON."""
     row = {} if missing_row is None else {"missing_row": json_option("--missing-row", missing_row)}
     return {"missing": missing.value} | row
 
 
 def json_option(name: str, text: str) -> Any:
-    """The value of an option that is JSON. Ends with 2 if it is none."""
+    """Parse the JSON value of the option `name`. Exits with code 2 if it is not JSON."""
     try:
         return json.loads(text, parse_int=_integer, parse_float=_finite)
     except ValueError:
@@ -107,12 +128,12 @@ def json_option(name: str, text: str) -> Any:
 
 
 def _integer(text: str) -> int | float:
-    """An integer, but for -0, of which int() would lose the sign."""
+    """Parse an integer; -0 becomes a float, which keeps its sign."""
     return -0.0 if text == "-0" else int(text)
 
 
 def _finite(text: str) -> float:
-    """A number with a fraction or an exponent. Ends with 2 where float() would make it infinite."""
+    """Parse a number with a fraction or an exponent. Exits with code 2 if float64 cannot hold it."""
     number = float(text)
     if math.isinf(number):
         called_wrongly(f"--fill-value {text} is larger than any float64")
@@ -120,14 +141,14 @@ def _finite(text: str) -> float:
 
 
 def tell_replaced(count: int | None) -> None:
-    """Say on stderr how many components of the indices were replaced, where some were."""
+    """Print on stderr how many components of the indices were replaced, if any."""
     if count:
         were = "component of the indices was" if count == 1 else "components of the indices were"
         typer.echo(f"gathernd: {count} {were} out of bounds and replaced", err=True)
 
 
 def tell_missing(count: int | None) -> None:
-    """Say on stderr how many keys were not in their tables, where some were."""
+    """Print on stderr how many keys were missing from the tables, if any."""
     if count:
         were = "key is" if count == 1 else "keys are"
         typer.echo(f"gathernd: {count} {were} not in the table", err=True)

@@ -1,9 +1,10 @@
 """All commands of `gathernd`: those of the client, and those that other distributions add.
 
-A distribution adds a command by an entry point of the group `gathernd.commands`: its name is the command's, its object
-a `typer.Typer` without completion, of one command or of several. The service, `gathernd-server`, adds `serve`, `keys`
-and others this way. The list of commands says of each what the first paragraph of its module's docstring says behind
-"`gathernd NAME`:". The module itself is imported when the command is called or its help is asked for.
+A distribution adds a command with an entry point of the group `gathernd.commands`. The entry point's name is the
+command's name; its object is a `typer.Typer` without completion, with one command or several. The distribution of the
+service, `gathernd-server`, adds `serve`, `keys` and others this way. The list of commands shows the first paragraph of
+the module's docstring, without the prefix "`gathernd NAME`:". The module is imported only to run the command or to show
+its help.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ OWN: Final = {
     "status": "gathernd_cli.status_command:app",
     "tensors": "gathernd_cli.tensors_command:app",
 }
-"""The client's own commands, as entry points name theirs: the module and the object in it."""
+"""The client's own commands, in the notation of entry points: MODULE:OBJECT."""
 _NAMED: Final = re.compile(r"`gathernd [^`]*`: ")
 
 
 def flags_without_type(command: Any, params: Iterable[Any]) -> None:
-    """Have the help of a command, and of its own commands, show flags without a type, which they take no value of."""
+    """Hide the type of flags in the help of a command and its subcommands, since flags take no value."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
@@ -41,15 +42,15 @@ def flags_without_type(command: Any, params: Iterable[Any]) -> None:
 
 
 class LazyCommand(TyperCommand):
-    """A command whose name is known, and whose module is imported once it is called or asked for its help."""
+    """A command whose module is imported only when the command is called or its help is shown."""
 
     def __init__(self, name: str, target: str) -> None:
         super().__init__(name, callback=None)
         self.target = target
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of the command itself, which takes the place of this one."""
-        from pkgutil import resolve_name  # noqa: PLC0415  (not needed where no command is called)
+        """Import the real command and return its context."""
+        from pkgutil import resolve_name  # noqa: PLC0415  (not needed if no command is called)
 
         with uncollected_imports():
             command = typer.main.get_command(resolve_name(self.target))
@@ -59,9 +60,9 @@ class LazyCommand(TyperCommand):
 
 
 def summary(target: str) -> str:
-    """What the first paragraph of the docstring of the target's module says of the command; "" without source.
+    """Return the first paragraph of the docstring of the target's module, or "" if its source cannot be read.
 
-    The packages that hold the module are imported, the module is not.
+    Imports the packages around the module, but not the module.
     """
     from importlib.util import find_spec  # noqa: PLC0415
 
@@ -74,45 +75,45 @@ def summary(target: str) -> str:
 
 
 def added_commands() -> dict[str, str]:
-    """The commands of other distributions, as in `OWN`."""
+    """Return the commands of other distributions, in the format of `OWN`."""
     from importlib import metadata  # noqa: PLC0415
 
     return {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
 
 
 def _near(name: str, commands: Iterable[str]) -> bool:
-    """Whether typer would propose one of `commands` for `name`."""
+    """Return whether typer would suggest one of `commands` for `name`."""
     from difflib import get_close_matches  # noqa: PLC0415
 
     return bool(get_close_matches(name, list(commands)))
 
 
 class CommandsOnDemand(TyperGroup):
-    """The group of all commands: each is imported when it is used, and entry points are read when one may be meant."""
+    """The group of all commands. It imports a command when it is used, and reads entry points only if it has to."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The flags that stand before a command."""
+        """Return the flags that go before the command's name."""
         params = super().get_params(ctx)
         for param in params:
             param.metavar = ""
         return params
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name, or None. Ends with a usage error where no service is installed to have it."""
+        """Return the command of this name, or None. Fails with a usage error if only the service could provide it."""
         if cmd_name not in self.commands and cmd_name in OWN:
             self._add(OWN)
         elif cmd_name not in self.commands:
             added = added_commands()
-            self._add(OWN | added)  # of an unknown name typer proposes the nearest of those that it has
+            self._add(OWN | added)  # typer suggests the nearest of these for an unknown name
             if not added and not _near(cmd_name, self.commands):
                 ctx.fail(
-                    f"No such command {cmd_name!r}. The service's own come with the distribution gathernd-server: "
-                    "in a checkout take .venv/bin/gathernd."
+                    f"No such command {cmd_name!r}. The service's commands come with the distribution "
+                    "gathernd-server: in a checkout use .venv/bin/gathernd."
                 )
         return super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of all commands."""
+        """Return the names of all commands."""
         self._add(OWN | added_commands())
         for command in self.commands.values():
             if isinstance(command, LazyCommand) and command.help is None:
@@ -153,7 +154,7 @@ def gathernd(
 
 @app.command("version")
 def version() -> None:
-    """Print the version alone."""
+    """Print only the version number."""
     from importlib import metadata  # noqa: PLC0415
 
     typer.echo(metadata.version("gathernd"))

@@ -1,4 +1,4 @@
-"""What the commands that call a running service share: its address and key, and how its refusals are shown."""
+"""Connect a command to a running service: its address and API key, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
-Url = Annotated[str, typer.Option(envvar="GATHERND_URL", help="Where the service listens.")]
-Key = Annotated[str | None, typer.Option(envvar="GATHERND_API_KEY", help="API key, where the service asks for one.")]
+Url = Annotated[str, typer.Option(envvar="GATHERND_URL", help="URL of the service, or unix:/PATH of its socket.")]
+Key = Annotated[str | None, typer.Option(envvar="GATHERND_API_KEY", help="API key, if the service requires one.")]
 
 Ca = Annotated[
     Path | None,
     typer.Option(
         envvar="GATHERND_CA",
         exists=True,
-        help="File or folder of the authorities that HTTPS trusts; without it those that are public.",
+        help="File or folder of certificate authorities (PEM) to trust for HTTPS, in place of the public ones.",
         show_default=False,
     ),
 ]
@@ -36,9 +36,9 @@ _OPTION: Final = re.compile(r"/(?:query|__metadata__/lookup)/(?P<name>[a-z_]+)")
 
 
 def as_typed(pointer: str) -> str:
-    """A place in a request as the caller of a command has typed it: an option, or a feature, of which 1 is the first.
+    """Translate a JSON Pointer into a request to the option or feature that was typed; features count from 1.
 
-    A name such as `/indices` is that of the command's argument; other places stay pointers.
+    Other pointers are returned unchanged: `/indices`, for example, is also the name of the command's argument.
     """
     feature = _FEATURE.fullmatch(pointer)
     if feature is not None:
@@ -50,9 +50,9 @@ def as_typed(pointer: str) -> str:
 
 @contextmanager
 def connect_or_exit(url: str, key: str | None, ca: Path | None) -> Iterator[Client]:
-    """A client of the service at `url`, which over HTTPS trusts the authorities in `ca`.
+    """Yield a client of the service at `url`; over HTTPS it trusts the authorities in `ca`.
 
-    An error of the service, of the connection or of a file ends the command with exit code 1 and a message on stderr.
+    If the service, the connection or a file fails, exit with code 1 and a message on stderr.
     """
     from gathernd import Client, GatherNDError, ServiceError  # noqa: PLC0415
 
@@ -70,7 +70,7 @@ def connect_or_exit(url: str, key: str | None, ca: Path | None) -> Iterator[Clie
             typer.echo(f"  {note}", err=True)
         raise typer.Exit(1) from None
     except BrokenPipeError:
-        raise  # who reads the output wants no more: typer ends the command without a word
+        raise  # the reader closed the pipe: typer ends the command silently
     except (GatherNDError, OSError, TypeError, ValueError) as error:
         text = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:

@@ -1,4 +1,4 @@
-"""`gathernd lookup`: rows of many resident tensors in one request, single ones or pooled bags, into npy files."""
+"""`gathernd lookup`: look up rows of many resident tensors in one request, single or pooled, into npy files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Pooling(Enum):
-    """What becomes of the rows of a bag."""
+    """How to combine the rows of a bag into one row."""
 
     SUM = "sum"
     MEAN = "mean"
@@ -37,7 +37,7 @@ class Pooling(Enum):
 
 
 class _Files(NamedTuple):
-    """A feature as it is given: a resident tensor, and npy files."""
+    """A feature as given on the command line: a resident tensor and npy files."""
 
     tensor: str
     indices: Path
@@ -46,11 +46,11 @@ class _Files(NamedTuple):
 
 
 def _files(text: str) -> _Files:
-    """The parts of `TENSOR=indices.npy,offsets.npy,weights.npy`. Ends with 2 for another text."""
+    """Parse `TENSOR=indices.npy,offsets.npy,weights.npy`. Exits with code 2 if the text is malformed."""
     tensor, equals, rest = text.partition("=")
     names = rest.split(",")
     if not tensor or not equals or not all(names) or len(names) > 3:
-        called_wrongly(f"{text!r} is no {FEATURE}, such as items=rows.npy or items=rows.npy,bags.npy")
+        called_wrongly(f"{text!r} is not of the form {FEATURE}, such as items=rows.npy or items=rows.npy,bags.npy")
     return _Files(tensor, *map(Path, names))
 
 
@@ -59,40 +59,46 @@ def lookup(
     features: Annotated[
         list[str],
         typer.Argument(
-            help="Resident tensors, each with the npy file of the rows to look up and, for bags, that of where each "
-            "bag begins, and one of the rows' weights.",
+            help="Resident tensors, each with an npy file of the positions of the rows to look up. For bags, add a "
+            "file of the positions in INDICES at which each bag begins, and optionally a file of one weight per index.",
             metavar=f"{FEATURE}...",
         ),
     ],
     pooling: Annotated[
-        Pooling | None, typer.Option(help="What becomes of the rows of a bag; sum if left out.", show_default=False)
+        Pooling | None,
+        typer.Option(help="How to combine the rows of a bag into one row. If left out: sum.", show_default=False),
     ] = None,
     include_last_offset: Annotated[
-        bool, typer.Option("--include-last-offset", help="Offsets have one entry more, the number of indices.")
+        bool,
+        typer.Option(
+            "--include-last-offset",
+            help="OFFSETS has one more entry, the end of the last bag, which is the number of indices.",
+        ),
     ] = False,
     by_key: Annotated[
-        bool, typer.Option("--by-key", help="The first file of each feature has keys of rows in place of positions.")
+        bool, typer.Option("--by-key", help="INDICES holds keys of rows in place of positions, in every feature.")
     ] = False,
     missing: MissingMode = Missing.ERROR,
     missing_row: MissingRow = None,
-    concat: Annotated[bool, typer.Option(help="Join the outputs on axis 1, or give one for each feature.")] = True,
+    concat: Annotated[bool, typer.Option(help="Join the outputs on axis 1, or keep one for each feature.")] = True,
     out_of_bounds: Annotated[
-        OutOfBounds | None, typer.Option(help="What becomes of an index out of bounds; an error if left out.")
+        OutOfBounds | None,
+        typer.Option(help="How to treat an index that is out of bounds. If left out: error."),
     ] = None,
     fill_value: FillValue = None,
     output_dtype: AskedDType = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            help="npy file to write; without --concat the outputs are written beside it, as OUT.0.npy and so on for "
-            "OUT.npy. Without it they are printed."
+            help="npy file to write. With --no-concat there is one file for each feature: OUT.0.npy, OUT.1.npy and so "
+            "on for OUT.npy. Without --output the outputs are printed."
         ),
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Look up rows of many resident tensors in one request of a running service: npy files in, npy files out."""
+    """Look up rows of many resident tensors in one request to a running service, from npy files into npy files."""
     given = [_files(text) for text in features]
     if pooling is not None and all(one.offsets is None for one in given):
         called_wrongly("--pooling belongs to features with offsets: TENSOR=INDICES,OFFSETS")

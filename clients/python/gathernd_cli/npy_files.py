@@ -1,4 +1,4 @@
-"""Reading and writing the npy files of the commands."""
+"""Read and write the npy files of the commands."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .temporary_files import temporary_file
 
 NPY_MAGIC: Final = b"\x93NUMPY"
 ZIP_MAGIC: Final = b"PK\x03\x04"
-"""What an npz file begins with."""
+"""The first bytes of a zip file; an npz file is one."""
 
 
 def is_safetensors(path: Path) -> bool:
-    """Whether the file looks like safetensors: the size of a header, then a JSON object. Raises OSError."""
+    """Return whether the file looks like safetensors: an 8-byte header size, then a JSON object. Raises OSError."""
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
 
 
 def load(path: Path) -> NDArray[Any]:
-    """The array of an npy file, mapped into memory. Raises OSError, and ValueError for what is no npy file."""
+    """Map an npy file into memory and return its array. Raises OSError, or ValueError if it is not an npy file."""
     with path.open("rb") as file:
         magic = file.read(len(NPY_MAGIC))
     if magic.startswith(ZIP_MAGIC):
@@ -43,7 +43,7 @@ def load(path: Path) -> NDArray[Any]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that is renamed to `path` at the end, or removed by an exception or a signal."""
+    """Yield a temporary file beside `path`; at the end, rename it to `path`, or remove it on an exception or signal."""
     with temporary_file(dir=path.parent, prefix=f".{path.name}.", suffix=".part") as made:
         made.close()
         temporary = Path(made.name)
@@ -55,19 +55,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def storable(array: NDArray[Any]) -> NDArray[Any]:
-    """`array` with a dtype of the npy format: strings get a fixed width. Raises TypeError for a type of ml_dtypes."""
+    """Convert `array` to a dtype of the npy format; strings get a fixed width. Raises TypeError for ml_dtypes types."""
     if array.dtype == object:
         return array.astype(str) if array.size else np.empty(array.shape, "<U1")
-    if array.dtype.isbuiltin == 2:  # npy would keep no more than the size of its items
+    if array.dtype.isbuiltin == 2:  # npy would keep only the size of its items
         raise TypeError(f"an npy file cannot hold {array.dtype.name}")
     return array
 
 
 def print_or_save(arrays: Mapping[str, NDArray[Any]], path: Path | None) -> None:
-    """Print what a command found, or write each array into a file: the array "" into `path`, others beside it.
+    """Print arrays, or write each to an npy file: the array "" to out.npy, the array "0" to out.0.npy.
 
-    The array "0" for out.npy is written into out.0.npy. All are written before the first has its name. Raises OSError,
-    and TypeError for a type of ml_dtypes.
+    The files get their names only when all are written. Raises OSError, and TypeError for ml_dtypes types.
     """
     if path is None:
         for array in arrays.values():

@@ -1,4 +1,4 @@
-"""`gathernd status`: whether a running service is ready, its version, device, tensors, memory and requests."""
+"""`gathernd status`: show whether a running service is ready, its version, device, tensors, memory and requests."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ TIMEOUT_S: Final = 10.0
 _SAMPLE: Final = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 _FAILED: Final = re.compile(r'(^|,)status="5')
 _NOT_READY: Final = re.compile(r'(^|,)path="[^"]*/readyz?",status="503"')
-"""The labels of a probe's question that was answered with no: that is no failure."""
+"""The labels of readiness probes that were answered "not ready". They do not count as failures."""
 
 app = typer.Typer(add_completion=False)
 
 
 class NoAnswer(Exception):
-    """The service did not answer, or not with what was asked for; the text says why."""
+    """The service did not answer, or answered with an error or something unexpected; the message says why."""
 
 
 @app.command("status")
 def status(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """Print whether the service is ready, its version, device, tensors, memory and requests.
 
-    Ends with exit code 1 where it is not ready.
+    The exit code is 1 if the service is not ready or does not answer.
     """
     url = url.rstrip("/")
     try:
@@ -56,7 +56,7 @@ def status(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
 
 
 def _from_metrics(text: str) -> Iterator[Field]:
-    """The fields that the service's metrics say, summed over its processes."""
+    """Yield fields computed from the service's metrics, summed over its processes."""
     totals: dict[str, float] = {}
     failed, started = 0.0, []
     for sample in filter(None, map(_SAMPLE.fullmatch, text.splitlines())):
@@ -85,7 +85,7 @@ def _from_metrics(text: str) -> Iterator[Field]:
 
 
 def _why_not_ready(url: str, tls: ssl.SSLContext | None) -> str | None:
-    """Why the service is not ready, None if it is. Raises NoAnswer."""
+    """Return why the service is not ready, or None if it is ready. Raises NoAnswer."""
     try:
         _get(url, "/readyz", None, tls)
     except NoAnswer as error:
@@ -96,21 +96,21 @@ def _why_not_ready(url: str, tls: ssl.SSLContext | None) -> str | None:
 
 
 def _trusting(ca: Path) -> ssl.SSLContext:
-    """A TLS context that trusts the authorities in a file or folder. Raises NoAnswer."""
+    """Return a TLS context that trusts the authorities in a file or folder. Raises NoAnswer."""
     try:
         return ssl.create_default_context(cafile=None if ca.is_dir() else ca, capath=ca if ca.is_dir() else None)
     except OSError as error:
-        raise NoAnswer(f"{ca} has no certificate of an authority (PEM): {error.strerror}") from None
+        raise NoAnswer(f"{ca} contains no CA certificate (PEM): {error.strerror}") from None
 
 
 def _get(url: str, path: str, key: str | None, tls: ssl.SSLContext | None) -> bytes:
-    """The body of an answer; HTTPS trusts the authorities of the system unless `tls` names others. Raises NoAnswer."""
+    """Return the body of `GET url + path`. HTTPS trusts the system's authorities if `tls` is None. Raises NoAnswer."""
     parts = urlsplit(url)
     opened: Callable[..., Any] = urlopen if tls is None else partial(urlopen, context=tls)
     if parts.scheme == "unix":
         url, opened = "http://localhost", build_opener(ProxyHandler({}), _OnUnixSocket(parts.path)).open
     elif parts.scheme not in {"http", "https"}:
-        raise NoAnswer("the URL must begin with http:// or https://, or be unix:/path")
+        raise NoAnswer("the URL must start with http://, https:// or unix:/")
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
         with opened(Request(url + path, headers=headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  (http, see above)
@@ -128,14 +128,14 @@ def _get(url: str, path: str, key: str | None, tls: ssl.SSLContext | None) -> by
 
 
 class _OnUnixSocket(HTTPHandler):
-    """Opens URLs of HTTP over a Unix socket, whatever their host is."""
+    """Opens HTTP URLs over a Unix socket, ignoring their host."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
         self._path = path
 
     def http_open(self, req: Request) -> Any:
-        """urllib: open a URL."""
+        """Open a URL; urllib calls this."""
         path = self._path
 
         class Connection(HTTPConnection):
@@ -148,7 +148,7 @@ class _OnUnixSocket(HTTPHandler):
 
 
 def _refusal(error: HTTPError) -> str:
-    """Code and detail of an error body of the service, or the status of another's."""
+    """Return the code and detail of an error body of the service, or the HTTP status if it is not such a body."""
     try:
         body: Any = json.loads(error.read())
         return f"{body['code']}: {body['detail']}"

@@ -1,4 +1,4 @@
-"""What commands print: a table for people on a terminal; in a pipe a line for each row, with tabs and full values."""
+"""Print rows and fields: a table on a terminal; in a pipe, one line per row with full values separated by tabs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 class Column(NamedTuple):
-    """A column: its title on a terminal, and how a value is shown there."""
+    """A column: its title, how a value is formatted on a terminal, and whether it is aligned to the right."""
 
     title: str
     shown: Callable[[str], str] = str
@@ -20,7 +20,7 @@ class Column(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A named value of one thing, and how it is shown on a terminal."""
+    """A named value, and how it is formatted on a terminal."""
 
     name: str
     value: str
@@ -28,7 +28,7 @@ class Field(NamedTuple):
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of one value for each column. In a pipe there are no titles, and each row is printed as it comes."""
+    """Print rows with one value per column. In a pipe, print no titles, and each row as soon as it is produced."""
     if not sys.stdout.isatty():
         for row in rows:
             typer.echo("\t".join(row))
@@ -47,7 +47,7 @@ def print_fields(fields: Sequence[Field]) -> None:
 
 
 def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, titles: bool) -> None:
-    from rich.console import Console  # noqa: PLC0415  (a tenth of a second, and of no use in a pipe)
+    from rich.console import Console  # noqa: PLC0415  (takes 0.1 s to import, and a pipe does not need it)
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, show_header=titles, pad_edge=False, header_style="bold")
@@ -59,7 +59,7 @@ def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, ti
 
 
 def human_bytes(text: str) -> str:
-    """A number of bytes in three digits and a unit of a power of 1000, such as 256 MB."""
+    """Format a number of bytes with three digits and a decimal unit, such as 256 MB."""
     number, place = float(text), 0
     while number >= 999.5 and place < len(_UNITS) - 1:
         number, place = number / 1000, place + 1
@@ -67,10 +67,10 @@ def human_bytes(text: str) -> str:
 
 
 def human_count(text: str) -> str:
-    """A whole number with commas."""
+    """Format a whole number with commas."""
     return f"{float(text):,.0f}"
 
 
 def short_etag(text: str) -> str:
-    """The first characters of an ETag, enough for people to tell two apart."""
+    """Return the first 12 characters of an ETag, enough to tell two apart by eye."""
     return text.strip('"')[:12]

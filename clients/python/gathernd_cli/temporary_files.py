@@ -1,4 +1,4 @@
-"""Temporary files of commands, which a signal that ends the command removes as well."""
+"""Temporary files that are removed even if a signal ends the command."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _made: set[Path] = set()
 
 @contextmanager
 def temporary_file(**options: Any) -> Iterator[IO[bytes]]:
-    """A file of `tempfile.NamedTemporaryFile` with these options, there until the block ends, however it does.
+    """Yield a `tempfile.NamedTemporaryFile` with these options, and remove it when the block ends.
 
-    Python itself removes nothing where SIGTERM or SIGHUP ends the process. A signal that is ignored stays so.
+    SIGTERM and SIGHUP remove it, too (by default Python would leave it). A signal that is ignored stays ignored.
     """
     file = NamedTemporaryFile(delete=False, **options)  # noqa: SIM115
     path = Path(file.name)
@@ -41,7 +41,7 @@ def temporary_file(**options: Any) -> Iterator[IO[bytes]]:
 
 
 def _remove_and_end(number: int, frame: FrameType | None) -> None:
-    """Remove the files at once, whatever threads still wait for, and let the signal do what it does by itself."""
+    """Remove the files without waiting for threads, then end the process with the signal's default action."""
     for path in list(_made):
         with suppress(OSError):
             path.unlink()

@@ -1,4 +1,4 @@
-"""`gathernd tensors keys|rows|upsert|remove`: the keys of a table, and its rows by key or position."""
+"""`gathernd tensors keys|rows|upsert|remove`: a table's keys, and its rows by key or position."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 
     from gathernd import Client
 
-Table = Annotated[str, typer.Argument(help="Name of a table with keys, NAME@7, or an alias.", show_default=False)]
-AnyTable = Annotated[str, typer.Argument(help="Name of a table, NAME@7, or an alias.", show_default=False)]
+Table = Annotated[str, typer.Argument(help="Table with keys: NAME, NAME@7, or an alias.", show_default=False)]
+AnyTable = Annotated[str, typer.Argument(help="Table: NAME, NAME@7, or an alias.", show_default=False)]
 
 
 def keys(
     name: Table,
-    output: Annotated[Path | None, typer.Option(help="npy file to write; without it each key is a line.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="npy file to write. If left out, the keys are printed, one on each line.")
+    ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
@@ -55,9 +57,11 @@ def rows(
     name: AnyTable,
     wanted: Annotated[
         list[str] | None,
-        typer.Argument(help="Keys, or positions in a table without keys; a first one below 0 follows --."),
+        typer.Argument(
+            help="Keys, or positions in a table without keys. Write -- before them if the first is negative."
+        ),
     ] = None,
-    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file of keys, in place of KEYs.")] = None,
+    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file with keys, in place of WANTED.")] = None,
     missing: MissingMode = Missing.ERROR,
     missing_row: MissingRow = None,
     fill_value: FillValue = None,
@@ -66,9 +70,9 @@ def rows(
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Print the rows of these keys, or of these positions in a table without keys, or write them into an npy file."""
+    """Print the rows with these keys, or at these positions in a table without keys, or write them to an npy file."""
     if bool(wanted) == (keys_file is not None):
-        called_wrongly("give keys or positions, or --keys with an npy file of keys")
+        called_wrongly("give keys or positions, or else --keys with an npy file of keys")
     options = missing_options(missing, missing_row) | value_option(fill_value)
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (imports NumPy, which a help does not need)
@@ -86,16 +90,21 @@ def rows(
 
 def upsert(
     name: Table,
-    keys_file: Annotated[Path, typer.Argument(help="npy file of the keys, shape [n].", metavar="KEYS")],
-    updates: Annotated[Path, typer.Argument(help="npy file of a row for each key, of the table's type.")],
-    reduction: Annotated[Reduction, typer.Option(help="How an update meets the old row.")] = Reduction.NONE,
+    keys_file: Annotated[Path, typer.Argument(help="npy file with the keys, of one dimension.", metavar="KEYS")],
+    updates: Annotated[
+        Path,
+        typer.Argument(help="npy file with one row per key, in the table's type."),
+    ],
+    reduction: Annotated[
+        Reduction, typer.Option(help="How to combine an update with the present row.")
+    ] = Reduction.NONE,
     if_match: IfMatch = None,
     idempotency_key: IdempotencyKey = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Change the rows of these keys, and add a row for each new key. Prints the table's new ETag."""
+    """Change the rows with these keys, and add a row for each new key. Prints the table's new ETag."""
     from .npy_files import load  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     with connect_or_exit(url, key, ca) as service:
@@ -113,17 +122,19 @@ def upsert(
 
 def remove(
     name: Table,
-    wanted: Annotated[list[str] | None, typer.Argument(help="Keys; a first one below 0 follows --.")] = None,
-    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file of keys, in place of KEYs.")] = None,
+    wanted: Annotated[
+        list[str] | None, typer.Argument(help="Keys. Write -- before them if the first is negative.")
+    ] = None,
+    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file with keys, in place of WANTED.")] = None,
     if_match: IfMatch = None,
     idempotency_key: IdempotencyKey = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Remove the rows of these keys; the last rows move into the gaps. Prints the table's new ETag."""
+    """Remove the rows with these keys; the last rows move into the gaps. Prints the table's new ETag."""
     if bool(wanted) == (keys_file is not None):
-        called_wrongly("give keys, or --keys with an npy file of them")
+        called_wrongly("give keys, or else --keys with an npy file of keys")
     with connect_or_exit(url, key, ca) as service:
         given = _given(service, name, wanted, keys_file)
         done = service.remove(name, given, if_match=if_match, idempotency_key=idempotency_key)
@@ -132,7 +143,7 @@ def remove(
 
 
 def _given(service: Client, name: str, texts: list[str] | None, file: Path | None) -> NDArray[Any]:
-    """Keys of a file, or of the command line: those are of the type of the table's keys."""
+    """Return the keys from a file, or those of the command line converted to the type of the table's keys."""
     from .npy_files import load  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     if file is not None:
@@ -141,13 +152,13 @@ def _given(service: Client, name: str, texts: list[str] | None, file: Path | Non
 
 
 def _key_type(service: Client, name: str) -> str | None:
-    """The type of a table's keys, None if it has none."""
+    """Return the type of a table's keys, or None if it has no keys."""
     info = service.metadata(name).keys
     return None if info is None else info.dtype
 
 
 def typed(texts: list[str], dtype: str, what: str = "keys") -> NDArray[Any]:
-    """Keys or positions of this type. Raises ValueError for a text that is no such integer."""
+    """Convert texts to keys or positions of type `dtype`. Raises ValueError if one does not fit the type."""
     import numpy as np  # noqa: PLC0415
 
     if dtype == "string":
@@ -155,4 +166,4 @@ def typed(texts: list[str], dtype: str, what: str = "keys") -> NDArray[Any]:
     try:
         return np.array([int(text) for text in texts], dtype)
     except (ValueError, OverflowError):
-        raise ValueError(f"the {what} of this table are {dtype}; {', '.join(texts)} are not all") from None
+        raise ValueError(f"the {what} of this table must be {dtype}; got {', '.join(texts)}") from None

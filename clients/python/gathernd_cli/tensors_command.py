@@ -1,7 +1,7 @@
 """`gathernd tensors put|ls|versions|show|replicas|get|keys|rows|upsert|remove|scatter|rm`: resident tensors.
 
-Each command can be interrupted and given again without harm: an upload becomes visible whole or not at all, and a
-downloaded file gets its name once it is complete.
+Every command can be interrupted and repeated safely: an upload becomes visible whole or not at all, and a downloaded
+file gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from gathernd import Client, TableRange, TensorInfo
 
 CHUNK_BYTES: Final = 64 << 20
-"""A tensor of more bytes is downloaded by rows, a chunk of this size at a time."""
+"""A tensor larger than this (in bytes) is downloaded in row ranges of about this size."""
 DOWNLOAD_ATTEMPTS: Final = 5
-"""How often a download is begun for a tensor that is replaced meanwhile, again and again."""
+"""How often to start a download again if the tensor is replaced while it is downloaded."""
 
-Name = Annotated[str, typer.Argument(help="Name of a resident tensor, NAME@7, or an alias.", show_default=False)]
-Removed = Annotated[str, typer.Argument(help="Name of a resident tensor, or NAME@7.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Resident tensor: NAME, NAME@7, or an alias.", show_default=False)]
+Removed = Annotated[str, typer.Argument(help="Resident tensor: NAME for all versions, or NAME@7.", show_default=False)]
 NewName = Annotated[str, typer.Argument(help="Name of a resident tensor.", show_default=False)]
 
 COLUMNS: Final = (
@@ -45,13 +45,13 @@ COLUMNS: Final = (
     Column("etag", short_etag),
     Column("version", right=True),
 )
-"""What `ls` says of a tensor, in this order."""
+"""The columns of `ls`."""
 
 app = typer.Typer(help="Resident tensors of a running service.", no_args_is_help=True, add_completion=False)
 
 
 class PutOptions(TypedDict):
-    """Options of an upload, which an import has as well."""
+    """Options that uploads and imports share."""
 
     if_match: str | None
     if_none_match: str | None
@@ -63,7 +63,7 @@ class PutOptions(TypedDict):
 
 
 class UploadOptions(PutOptions):
-    """Options of an upload from here."""
+    """Options of uploads, including those that imports do not have."""
 
     columns: list[str] | None
     capacity: int | None
@@ -71,7 +71,7 @@ class UploadOptions(PutOptions):
 
 @contextmanager
 def _progress_bar(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar on stderr if that is a terminal; yields the function to call with the bytes done so far."""
+    """Show a progress bar on stderr if that is a terminal; yield a function to call with the number of bytes so far."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
@@ -92,44 +92,69 @@ def put(
     name: NewName,
     file: Annotated[
         str,
-        typer.Argument(help="npy, safetensors, Parquet or Arrow file, or its URL, with #TENSOR for one of several."),
+        typer.Argument(help="npy, safetensors, Parquet or Arrow file, or its URL; URL#TENSOR selects a tensor in it."),
     ],
     keys: Annotated[
         str | None,
         typer.Option(
-            help="Column of a Parquet or Arrow file with the rows' keys, with --server a tensor of the safetensors "
-            "file; else an npy file of them. A safetensors file may have them itself."
+            help="Keys of the rows: the name of a column of a Parquet or Arrow file, or an npy file with the keys; "
+            "with --server, the name of a tensor in the safetensors file. Not needed for a safetensors file with keys."
         ),
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(help="Columns of a Parquet or Arrow file that make the rows, with commas; default all others."),
+        typer.Option(
+            help="Columns of a Parquet or Arrow file that make up the rows, separated by commas. If left out: all "
+            "except the keys."
+        ),
     ] = None,
-    if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
-    tensor: Annotated[str | None, typer.Option(help="Which tensor of a safetensors file that has several.")] = None,
-    new: Annotated[bool, typer.Option("--new", help="Only if there is no tensor of this name yet.")] = False,
-    prefault: Annotated[bool, typer.Option("--prefault", help="Read it into memory ahead of requests.")] = False,
-    lock: Annotated[bool, typer.Option("--lock", help="Keep it in memory where the system allows that.")] = False,
+    if_match: IfMatch = None,
+    tensor: Annotated[
+        str | None, typer.Option(help="Name of the tensor to upload, if a safetensors file has several.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Fail if the tensor exists already.")] = False,
+    prefault: Annotated[
+        bool, typer.Option("--prefault", help="Read the content into memory ahead of requests.")
+    ] = False,
+    lock: Annotated[bool, typer.Option("--lock", help="Keep the content in memory, if the system allows it.")] = False,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="How many of the newest versions stay, this one among them.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many of the newest versions to keep, including this one; versions with aliases are kept as well. "
+            "If left out: the service's setting.",
+        ),
     ] = None,
     note: Annotated[
-        str | None, typer.Option(help="What to say of this version, such as its run, commit and author.")
+        str | None, typer.Option(help="A note about this version, such as its run, commit and author.")
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="In a cluster: on how many shards each range is to be, from now on.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="In a cluster only: number of shards that hold a copy of each row range, for all versions from now "
+            "on. If left out: unchanged.",
+        ),
     ] = None,
     capacity: Annotated[
-        int | None, typer.Option(min=0, help="For how many rows a table with keys is to have room before it grows.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Tables with keys only: how many rows to reserve room for. The table grows when it has to. If left "
+            "out: the number uploaded.",
+        ),
     ] = None,
-    server: Annotated[bool, typer.Option("--server", help="Have the service itself read the URL.")] = False,
+    server: Annotated[
+        bool, typer.Option("--server", help="The service reads the URL itself, in place of this machine.")
+    ] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
     """Upload a file as the next version of a resident tensor. Prints its ETag.
 
-    A URL (http, https) is downloaded here and then uploaded. With --server the service itself reads it, if it may.
+    A URL (http or https) is downloaded to this machine and then uploaded.
+    With --server the service reads the URL itself, if its settings allow it.
     """
     options: PutOptions = {
         "if_match": if_match, "if_none_match": "*" if new else None, "prefault": prefault, "lock": lock, "keep": keep,
@@ -141,7 +166,7 @@ def put(
     with connect_or_exit(url, key, ca) as service:
         if not is_url(file):
             if server:
-                raise ValueError("--server is for a URL")
+                raise ValueError(f"--server needs a URL; {file} is a file")
             info = _upload(service, name, Path(file), keys, tensor, from_here)
         else:
             address, fragment = split_fragment(file)
@@ -149,9 +174,9 @@ def put(
             if not server:
                 info = _download_and_upload(service, name, address, keys, tensor, from_here)
             elif columns is not None:
-                raise ValueError("--columns is for a file that is read here: the service reads no Parquet")
+                raise ValueError("--columns cannot be used with --server: the service cannot read Parquet or Arrow")
             elif capacity is not None:
-                raise ValueError("--capacity is for a file that is read here")
+                raise ValueError("--capacity cannot be used with --server")
             else:
                 info = _import(service, name, address, keys, tensor, options)
         typer.echo(info.etag)
@@ -165,11 +190,11 @@ def _upload(
     tensor: str | None,
     options: UploadOptions,
 ) -> TensorInfo:
-    from gathernd._upload_sources import is_table_file  # noqa: PLC0415  (imports NumPy, which a help does not need)
+    from gathernd._upload_sources import is_table_file  # noqa: PLC0415  (imports NumPy, not needed for the help)
 
     from .npy_files import is_safetensors, load  # noqa: PLC0415
 
-    # The client takes paths of all; what is no npy file is refused here with more to say of it.
+    # The client accepts all these paths, but `load` reports malformed npy files in more detail.
     is_table = is_table_file(file)
     content = file if tensor is not None or is_table or is_safetensors(file) else load(file)
     with _progress_bar(name, getattr(content, "nbytes", None)) as progress:
@@ -196,7 +221,7 @@ def _download_and_upload(
         path = stack.enter_context(downloaded(url, show))
         try:
             return _upload(service, name, path, keys, tensor, options)
-        except ValueError as error:  # the caller knows the URL, not the temporary file
+        except ValueError as error:  # report the URL: the caller does not know the temporary file
             raise ValueError(str(error).replace(str(path), shown_url(url))) from None
 
 
@@ -212,7 +237,7 @@ def _import(
 def ls(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """List the resident tensors: name, type, shape, bytes, time of the last change, ETag, current version.
 
-    In a cluster there is a column for the number of replicas.
+    In a cluster, another column gives the number of replicas.
     """
     with connect_or_exit(url, key, ca) as service:
         tensors = service.tensors()
@@ -230,7 +255,7 @@ def _with(first: TensorInfo | None, others: Iterator[TensorInfo]) -> Iterator[Te
 
 @app.command("versions")
 def versions(name: NewName, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
-    """List the versions of a resident tensor that are kept, the newest first: as `ls`, and aliases and note of each."""
+    """List the versions of a resident tensor, newest first: the columns of `ls`, then the aliases and the note."""
     with connect_or_exit(url, key, ca) as service:
         numbers = reversed(service.metadata(name).versions)
         named: dict[int, list[str]] = {}
@@ -247,13 +272,13 @@ def versions(name: NewName, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = No
 
 
 def _row(info: TensorInfo) -> tuple[str, ...]:
-    """What `ls` says of a tensor, by `COLUMNS`."""
+    """Return the values of a tensor for `COLUMNS`."""
     return info.name, info.dtype, _shape(info), str(info.bytes), info.modified, info.etag, str(info.version)
 
 
 @app.command("show")
 def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
-    """Print all that the service knows of a resident tensor, a name and a value on each line."""
+    """Print the details of a resident tensor: one name and value on each line."""
     with connect_or_exit(url, key, ca) as service:
         info = service.metadata(name)
     print_fields(
@@ -280,7 +305,7 @@ def show(name: Name, url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> 
 
 
 def range_text(one: TableRange) -> str:
-    """Rows of a table and the shards that they are on; once it takes scatters, which of them are in sync."""
+    """Describe a row range: its rows and the shards that hold it, with their roles if the table takes scatters."""
     roles = {shard: "in sync" if shard in one.in_sync else "out of sync" for shard in one.shards if one.in_sync}
     if one.primary is not None:
         roles[one.primary] = "primary"
@@ -295,12 +320,18 @@ def _shape(info: TensorInfo) -> str:
 @app.command("replicas")
 def replicas(
     name: NewName,
-    number: Annotated[int, typer.Argument(min=1, help="On how many shards each range is to be.", show_default=False)],
+    number: Annotated[
+        int,
+        typer.Argument(min=1, help="Number of shards that hold a copy of each row range.", show_default=False),
+    ],
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Say on how many shards of a cluster each range of a table is to be. Copies are made or dropped after that."""
+    """Set on how many shards of a cluster each row range of a table is kept, for all its versions.
+
+    The command does not wait until copies are made or dropped.
+    """
     with connect_or_exit(url, key, ca) as service:
         service.set_replicas(name, number)
 
@@ -313,7 +344,10 @@ def get(
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Download a resident tensor into an npy file. A large one comes in pieces, all of the same content."""
+    """Download a resident tensor into an npy file.
+
+    A large tensor is downloaded in several requests. If it is replaced meanwhile, the download starts over.
+    """
     from gathernd.errors import PreconditionFailed  # noqa: PLC0415
 
     from .npy_files import replacing  # noqa: PLC0415
@@ -325,7 +359,7 @@ def get(
                 with replacing(file) as temporary, _progress_bar(name, info.bytes) as progress:
                     _download(service, name, info, temporary, progress)
             except PreconditionFailed:
-                # The tensor was replaced meanwhile: the rows read so far belong to its old content.
+                # The tensor was replaced during the download: the rows read so far are from its old content.
                 if attempt == DOWNLOAD_ATTEMPTS - 1:
                     raise
             else:
@@ -344,7 +378,7 @@ def _download(service: Client, name: str, info: TensorInfo, target: Path, progre
             np.save(file, storable(array), allow_pickle=False)
         return
     step = max(1, CHUNK_BYTES * rows // info.bytes)
-    # Written, not mapped: where the disk is full, writing raises an error, and a change of mapped memory kills.
+    # Write instead of mapping the file: on a full disk, write() raises an error, but a mapped page ends the process.
     with target.open("wb") as file:
         for first in range(0, rows, step):
             rows_read = storable(service.get(name, rows=(first, min(first + step, rows)), if_match=info.etag))
@@ -365,16 +399,21 @@ app.command("remove")(remove_rows)
 @app.command("scatter")
 def scatter(
     name: Name,
-    indices: Annotated[Path, typer.Argument(help="npy file of the indices, shape [..., k].")],
-    updates: Annotated[Path, typer.Argument(help="npy file of the updates, of the tensor's type.")],
-    reduction: Annotated[Reduction, typer.Option(help="How an update meets the old value.")] = Reduction.NONE,
+    indices: Annotated[Path, typer.Argument(help="npy file with the indices, shape [..., k].")],
+    updates: Annotated[
+        Path,
+        typer.Argument(help="npy file with the updates: one slice per index tuple, in the tensor's type."),
+    ],
+    reduction: Annotated[
+        Reduction, typer.Option(help="How to combine an update with the present value.")
+    ] = Reduction.NONE,
     if_match: IfMatch = None,
     idempotency_key: IdempotencyKey = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Change slices of a resident tensor (ScatterND). Prints its new ETag."""
+    """Change slices of a resident tensor with ScatterND. Prints its new ETag."""
     from .npy_files import load  # noqa: PLC0415
 
     with connect_or_exit(url, key, ca) as service:
@@ -395,11 +434,11 @@ def scatter(
 @app.command("rm")
 def rm(
     name: Removed,
-    if_match: Annotated[str | None, typer.Option(help="ETag that the tensor must have now.")] = None,
+    if_match: IfMatch = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     ca: Ca = None,
 ) -> None:
-    """Remove a resident tensor with all its versions, or NAME@7 alone."""
+    """Remove a resident tensor with all its versions, or only the version NAME@7."""
     with connect_or_exit(url, key, ca) as service:
         service.delete(name, if_match=if_match)

@@ -1,4 +1,4 @@
-"""Imports of modules that stay for as long as the process does."""
+"""Import modules without garbage collection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected_imports() -> Iterator[None]:
-    """Spare the garbage collector what is imported within: a tenth of the start of the service."""
+    """Turn garbage collection off inside the block, and exclude the objects made there from later collections.
+
+    Imported modules live as long as the process. This saves a tenth of the service's start.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:

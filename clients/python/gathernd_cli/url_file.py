@@ -1,4 +1,4 @@
-"""The file behind a URL, downloaded in one answer for an upload."""
+"""Download the file at a URL, to upload it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from urllib.parse import unquote, urlsplit
 from .temporary_files import temporary_file
 
 TIMEOUT_S: Final = 30
-"""The longest pause in a download."""
+"""Time limit for connecting, and for each pause in a download, in seconds."""
 _URL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 def is_url(text: str) -> bool:
-    """Whether this is a URL and not the path of a file."""
+    """Return whether `text` is a URL rather than a file path."""
     return _URL.match(text) is not None
 
 
 def split_fragment(url: str) -> tuple[str, str | None]:
-    """A URL without its fragment, and the fragment, which names a tensor."""
+    """Split a URL into the part before `#` and the fragment, which names a tensor (None if there is no fragment)."""
     address, _, fragment = url.partition("#")
     return address, unquote(fragment) or None
 
 
 @contextmanager
 def downloaded(url: str, progress: Callable[[int, int | None], None]) -> Iterator[Path]:
-    """The path of a file: a temporary one for http and https, of its own for `file:`.
+    """Download `url` (http or https) and yield the path of a temporary file; for `file:`, yield the path in the URL.
 
-    `progress` is called with the bytes received and those in all, None if the server does not say. Raises OSError,
-    and ValueError for another scheme.
+    `progress` is called with the number of bytes received and the total, which is None if the server does not send it.
+    Raises OSError, or ValueError for another scheme.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -40,8 +40,8 @@ def downloaded(url: str, progress: Callable[[int, int | None], None]) -> Iterato
         return
     if parts.scheme not in ("http", "https"):
         raise ValueError(
-            f"{shown_url(url)}: this command downloads from http and https; download the file first, or give --server, "
-            "if the service may read the URL"
+            f"{shown_url(url)}: this command downloads from http and https only; download the file first, or give "
+            "--server if the service may read the URL"
         )
     with temporary_file(prefix="gathernd-") as file:
         for chunk in _chunks(url, progress):
@@ -51,7 +51,7 @@ def downloaded(url: str, progress: Callable[[int, int | None], None]) -> Iterato
 
 
 def _chunks(url: str, progress: Callable[[int, int | None], None]) -> Iterator[bytes]:
-    import httpx  # noqa: PLC0415  (slow to import, and needed for a URL alone)
+    import httpx  # noqa: PLC0415  (slow to import, and needed only for URLs)
 
     try:
         with httpx.stream("GET", url, timeout=TIMEOUT_S, follow_redirects=True) as answer:
@@ -62,13 +62,13 @@ def _chunks(url: str, progress: Callable[[int, int | None], None]) -> Iterator[b
                 yield chunk
                 progress(answer.num_bytes_downloaded, int(length) if length.isdecimal() else None)
     except httpx.InvalidURL:  # its text may quote a password
-        raise OSError(f"{shown_url(url)} is not a URL, or redirects to what is not one") from None
+        raise OSError(f"{shown_url(url)} is not a URL, or redirects to an invalid one") from None
     except httpx.HTTPError as error:
         raise OSError(f"{shown_url(url)} could not be downloaded: {error}") from None
 
 
 def shown_url(url: str) -> str:
-    """A URL without its query, which may be a signature, and without user and password."""
+    """Return a URL without its query (it may be a signature), user and password."""
     scheme, mark, rest = url.partition("?")[0].partition("://")
     authority, slash, path = rest.partition("/")
     return f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}"
