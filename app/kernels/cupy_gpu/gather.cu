@@ -1,21 +1,21 @@
-// The gather on a GPU: one pass that checks the components, adds up the offsets and copies the slices.
+// The gather on a GPU: one pass checks the components of the indices, computes the offsets and copies the slices.
 //
-// A slice is so many units: of 16 bytes where its width and the addresses allow it, else of 8, 4, 2 or 1. A thread copies
-// four units of the output, each of which finds its own slice, so that four loads are on their way while it waits, and
-// threads beside each other write units beside each other, whatever the width. The components of a slice are read by each
-// of its threads, at the same time, which costs one access for all of them, so that threads need not talk to each other.
+// A slice is copied in units of 16 bytes if its width and the addresses allow it, else of 8, 4, 2 or 1 bytes. Each thread
+// copies four units of the output and finds the slice of each, so four loads are in flight at a time. Neighboring threads
+// write neighboring units, whatever the width of a slice. All threads of a slice read its components at the same time,
+// which costs one memory access and needs no communication between threads.
 //
-// Wide slices of smaller units go another way: a group of threads writes four that follow each other as one stretch, in
-// packs of 16 bytes, or of 8 where the units are; a pack of smaller units may hold the end of one slice and the beginning of
-// the next. A stretch is cut over the first dimension of the grid, so that blocks that run at the same time read
-// neighbouring pieces.
+// `gather_wide` copies wide slices that cannot use 16-byte units: a group of threads writes four consecutive slices as one
+// stretch, in packs of 16 bytes, or of 8 bytes if the units are 8 bytes. A pack of smaller units may contain the end of one
+// slice and the start of the next. A stretch is divided over the first dimension of the grid, so that blocks that run at
+// the same time read neighboring pieces.
 //
-// Nothing is read or written for a tuple with a bad component; the least flat position of one is left in `*first`. The
-// operator's rule that every component is checked holds without any data too: `units` is 0 then.
+// Nothing is read or written for a tuple with an invalid component; `*first` receives the lowest flat position of an
+// invalid component in the indices. If there is no data to copy, `units` is 0 and the components are still checked.
 //
-// The host side, app/kernels/cupy_gpu/kernel_launch.py, fills `Plan` in and chooses the entry point; the layout is held equal by a
-// test. No header is included: NVRTC compiles this file alone, nvcc and, with a few definitions before it, a C++
-// compiler do too.
+// The host side, app/kernels/cupy_gpu/kernel_launch.py, fills in `Plan` and chooses the entry point; a test compares the
+// layouts. The file includes no header, so that NVRTC can compile it alone. nvcc can compile it, too, and a C++ compiler
+// can with a few definitions before it.
 
 typedef unsigned long long u64;
 typedef long long i64;
@@ -24,23 +24,23 @@ struct Plan {
     const void* data;
     const void* indices;
     void* out;
-    u64* first;        // all ones before the launch
-    u64 slices;        // to be written, or, where nothing is, tuples to be checked
-    u64 tuples;        // of one batch
-    u64 magic;         // with shift: what makes a division by tuples a multiplication; unused for 1 batch or 1 tuple
-    u64 set_magic;     // with set_shift: the same for the batches that use one set of tuples; 0 where all use the one
-    u64 unit_magic;    // with unit_shift: the same for the units of one slice
-    u64 units;         // of one slice
-    u64 block;         // units of one batch of data
+    u64* first;        // lowest position of an invalid component; NOTHING before the launch
+    u64 slices;        // number of slices to write, or of tuples to check if `units` is 0
+    u64 tuples;        // index tuples per batch
+    u64 magic;         // with `shift`: replaces the division by `tuples`; unused for 1 batch or 1 tuple
+    u64 set_magic;     // with `set_shift`: replaces the division by the batches per set of tuples; 0 for a single set
+    u64 unit_magic;    // with `unit_shift`: replaces the division by `units`
+    u64 units;         // units per slice
+    u64 block;         // units per batch of data
     unsigned shift;
     unsigned set_shift;
     unsigned unit_shift;
-    unsigned lane_bits; // of wide slices: 2**lane_bits threads write a stretch
-    unsigned depth;
-    unsigned batched;  // whether there is more than one batch
-    unsigned broadcast_indices; // whether several batches use one set of tuples
-    unsigned wrap;     // whether negative components count from the end
-    i64 sizes[64];     // of the indexed axes
+    unsigned lane_bits; // wide slices: 2**lane_bits threads write a stretch
+    unsigned depth;    // components per tuple
+    unsigned batched;  // 1 if there is more than one batch
+    unsigned broadcast_indices; // 1 if several batches use the same set of tuples
+    unsigned wrap;     // 1 if negative components count from the end
+    i64 sizes[64];     // sizes of the indexed axes
 };
 
 constexpr unsigned BLOCK = 256;
@@ -52,20 +52,20 @@ __device__ __forceinline__ u64 batch_of(const Plan& plan, u64 slice) {
     return plan.tuples == 1 ? slice : __umul64hi(slice, plan.magic) >> plan.shift;
 }
 
-// Whether component `value`, counted from the end where it is negative and may be, is good; adds it to `offset`.
+// Adds the component `value` to `offset` and returns whether it is valid. With `wrap`, negative ones count from the end.
 __device__ __forceinline__ bool add(u64& offset, i64 value, i64 size, unsigned wrap) {
     value += (value >> 63) & (wrap ? size : 0);
     offset = offset * u64(size) + u64(value);
     return u64(value) < u64(size);
 }
 
-// Four slices in hand: which tuple each has, where its batch begins in `data`, and then where its slice does.
+// Four units to copy. Before `find`, `from` holds the position of each unit in its slice; `find` adds the slice's position.
 struct Four {
-    u64 begin[AT_ONCE];  // of the tuple in `indices`
-    u64 from[AT_ONCE];   // in units: at first which unit of the slice is meant; NOTHING where there is nothing to copy
+    u64 begin[AT_ONCE];  // position of the slice's tuple in `indices`
+    u64 from[AT_ONCE];   // position of the unit in `data`, in units; NOTHING if there is nothing to copy
 };
 
-// Finds the slices with the numbers `one` and reports bad components of those that have a bit in `reports`.
+// Finds the slices with the numbers `one`. Reports invalid components of the slices whose bit is set in `reports`.
 template <typename Index, int DEPTH>
 __device__ __forceinline__ void find(const Plan& plan, const u64 (&one)[AT_ONCE], unsigned reports, Four& four) {
     const unsigned depth = DEPTH ? DEPTH : plan.depth;
@@ -103,7 +103,7 @@ __device__ __forceinline__ void find(const Plan& plan, const u64 (&one)[AT_ONCE]
     for (int i = 0; i < AT_ONCE; ++i) {
         four.from[i] += offset[i] * plan.units;
         if (bad[i] < depth) {
-            // Read first: of a million bad ones few are the least so far.
+            // Read before the atomic operation: of a million invalid components, few are the lowest so far.
             const u64 place = four.begin[i] + bad[i];
             if (reports >> i & 1 && place < *static_cast<volatile u64*>(plan.first)) atomicMin(plan.first, place);
             four.from[i] = NOTHING;
@@ -116,14 +116,14 @@ __device__ __forceinline__ void gather(const Plan& plan) {
     const Unit* data = static_cast<const Unit*>(plan.data);
     Unit* out = static_cast<Unit*>(plan.out);
     const u64 all = plan.units ? plan.slices * plan.units : plan.slices;
-    constexpr unsigned AT_A_TIME = BLOCK * AT_ONCE;  // of one block
+    constexpr unsigned AT_A_TIME = BLOCK * AT_ONCE;  // units per block of threads
     for (u64 at = u64(blockIdx.x) * AT_A_TIME + threadIdx.x; at < all; at += u64(gridDim.x) * AT_A_TIME) {
         Four four;
         u64 one[AT_ONCE];
         unsigned reports = 0;
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            // Beyond the last unit the first one is looked at once more, so that no load waits for a condition.
+            // Past the last unit, repeat the thread's first one, so that loads need no condition.
             const u64 place = at + i * BLOCK < all ? at + i * BLOCK : at;
             one[i] = plan.units > 1 ? __umul64hi(place, plan.unit_magic) >> plan.unit_shift : place;
             four.from[i] = plan.units > 1 ? place - one[i] * plan.units : 0;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void gather(const Plan& plan) {
     }
 }
 
-// 16 bytes of smaller units: `next` of them from `source`, the rest from the same distance after `next_source`.
+// Returns 16 bytes of smaller units: the first `next` from `source`, the others from `next_source`, at the same offset.
 template <typename Unit>
 __device__ __forceinline__ uint4 pack(const Unit* source, const Unit* next_source, unsigned next) {
     constexpr unsigned SIZE = sizeof(Unit);
@@ -152,8 +152,7 @@ __device__ __forceinline__ uint4 pack(const Unit* source, const Unit* next_sourc
     return {words[0], words[1], words[2], words[3]};
 }
 
-// Where a stretch of four slices does not begin at a multiple of a pack, its first pack is what lies there before the
-// next multiple, as its last one is what is left. A thread has PACKS packs under way.
+// Packs are aligned, so the first and the last pack of a stretch may be incomplete. A thread has PACKS packs in flight.
 template <typename Index, typename Unit, typename Pack, int PACKS>
 __device__ __forceinline__ void gather_wide(const Plan& plan) {
     constexpr unsigned UNITS = sizeof(Pack) / sizeof(Unit), ALL = (1u << UNITS) - 1;
@@ -177,21 +176,21 @@ __device__ __forceinline__ void gather_wide(const Plan& plan) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             good |= unsigned(four.from[i] != NOTHING) << i;
-            four.from[i] -= i * u64(units);  // so that a unit lies at this and its place in the stretch
+            four.from[i] -= i * u64(units);  // add a position in the stretch to get the unit's position in `data`
         }
         Unit* out = static_cast<Unit*>(plan.out) + slice * units;
-        const int lead = int(reinterpret_cast<u64>(out) % sizeof(Pack) / sizeof(Unit));  // units before the stretch
+        const int lead = int(reinterpret_cast<u64>(out) % sizeof(Pack) / sizeof(Unit));  // units of a pack before the stretch
         const i64 end = units * i64(plan.slices - slice < AT_ONCE ? plan.slices - slice : AT_ONCE);
         for (i64 at = (i64(blockIdx.x) * lanes + lane) * UNITS - lead; at < end; at += i64(PACKS) * step) {
             Pack held[PACKS];
             unsigned whole = 0;  // a bit for each pack
 #pragma unroll
             for (int i = 0; i < PACKS; ++i) {
-                const i64 begin = at + i64(i) * step;  // the place of a pack
+                const i64 begin = at + i64(i) * step;  // the pack's position in the stretch
                 if (begin >= end) continue;
                 u64 from = four.from[0], other = four.from[1];
-                i64 bound = units;  // of the slice in which it begins, behind which `other` is the next one
-                unsigned copies = good;  // of this slice, then of the next ones
+                i64 bound = units;  // end of the slice in which the pack begins; `other` is the slice after it
+                unsigned copies = good;  // lowest bit: that slice; next bit: the slice after it
 #pragma unroll
                 for (int j = 1; j < AT_ONCE; ++j) {
                     if (begin < j * units) continue;
@@ -230,7 +229,7 @@ __device__ __forceinline__ void gather_wide(const Plan& plan) {
     }
 }
 
-// BLOCKS is how many blocks a multiprocessor shall hold, which limits the registers that a thread takes.
+// BLOCKS is the number of blocks per multiprocessor, which limits the registers of a thread.
 #define ENTRY(NAME, BLOCKS, GATHER)                                                                        \
     extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) NAME(const __grid_constant__ Plan plan) {  \
         GATHER(plan);                                                                                      \
@@ -246,7 +245,7 @@ __device__ __forceinline__ void gather_wide(const Plan& plan) {
     ENTRY(gather_64_##WIDTH##_3, 3, (gather<i64, UNIT, 3>))   \
     ENTRY(gather_64_##WIDTH##_any, 3, (gather<i64, UNIT, 0>))
 
-// As many packs at once as registers suffice for with indices of 32 and of 64 bits.
+// PACKS_32 and PACKS_64: the most packs in flight for which the registers suffice, with 32-bit and 64-bit indices.
 #define WIDE(WIDTH, UNIT, PACK, PACKS_32, PACKS_64)                                \
     ENTRY(gather_32_##WIDTH##_wide, 4, (gather_wide<int, UNIT, PACK, PACKS_32>)) \
     ENTRY(gather_64_##WIDTH##_wide, 4, (gather_wide<i64, UNIT, PACK, PACKS_64>))
