@@ -67,10 +67,10 @@ class Wrong(AssertionError):
 
 
 class Service:
-    """`gathernd serve` on one port and folder, over many lives."""
+    """`gathernd serve` with some `flags` on one port and folder, over many lives."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
-        self.folder, self.cache = folder, cache
+    def __init__(self, folder: Path, cache: Path, *flags: str) -> None:
+        self.folder, self.cache, self.flags = folder, cache, flags
         self.log = folder / "log.txt"
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -83,6 +83,7 @@ class Service:
         command = [
             str(Path(sys.executable).with_name("gathernd")), "serve", "--workers", "2", "--kernel", "numpy",
             "--port", str(self.port), "--store-dir", str(self.folder / "store"), "--cache-dir", str(self.cache),
+            *self.flags,
         ]  # fmt: skip
         end = time.monotonic() + 120
         while not self._ready(command, variables, end):
@@ -148,6 +149,11 @@ class Service:
         code = self.process.wait(60)
         if code != 0:
             raise Wrong(f"the stop ended with {code}:\n{self.tail()}")
+
+    def end(self) -> None:
+        """Kill it if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]
@@ -649,8 +655,7 @@ def run(folder: Path, cache: Path, seconds: float, seed: int, tensors: int = 110
     try:
         load.run(seconds)
     finally:
-        if service.process is not None and service.process.poll() is None:
-            service.kill()
+        service.end()
     return dict(sorted(load.counts.items()))
 
 

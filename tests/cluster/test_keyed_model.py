@@ -1,0 +1,61 @@
+"""A cluster whose shards are killed, under random operations by key: every answer is the model's."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from tests.cluster.clustered import Clustered, clustered
+from tests.cluster.waiting import until
+from tests.conftest import SOAK, samples
+from tests.grpc_api.conftest import port_of
+from tests.http.conftest import Start, start
+from tests.keys.asking import Caller
+from tests.keys.walking import Walker, walk
+
+__all__ = ["start"]
+
+THREADS = 4
+
+
+def killing(cluster: Clustered) -> Callable[[int], None]:
+    """Kill a shard that every range can spare, and begin it again."""
+    some = random.Random(1)
+
+    def kill(_: int) -> None:
+        spared: list[str] = []
+
+        def is_spared() -> bool:
+            ranges = cluster.catalogue.ranges.values()
+            spared[:] = [node for node in cluster.shards if all({*one.in_sync} - {node} for one in ranges)]
+            return bool(spared)
+
+        until(is_spared, "a shard can be spared")
+        node = some.choice(spared)
+        cluster.kill(node)
+        sleep(3 * some.random())
+        cluster.begin(node)
+
+    return kill
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0 if SOAK else 600)
+def test_random_operations_by_key_match_a_model(start: Start, tmp_path: Path, warmed: Path) -> None:
+    seed, count = random.SystemRandom().getrandbits(32) if SOAK else 41, samples(200)
+    with (
+        clustered(start, warmed, tmp_path, flags=("--grpc-port", "0")) as cluster,
+        ExitStack() as stack,
+    ):
+        ports = cluster.router.port, port_of(cluster.router)
+        callers = [stack.enter_context(closing(Caller(*ports))) for _ in range(THREADS)]
+        walkers = [Walker(caller, number, seed, at_once=False) for number, caller in enumerate(callers)]
+        counts = walk(walkers, count, max(count // 40, 15), killing(cluster))
+    sys.stdout.write(f"seed {seed}: {dict(counts)}\n")
+    assert counts["kills"] > 1
