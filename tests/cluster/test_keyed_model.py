@@ -58,4 +58,4 @@ def test_random_operations_by_key_match_a_model(start: Start, tmp_path: Path, wa
         walkers = [Walker(caller, number, seed, at_once=False) for number, caller in enumerate(callers)]
         counts = walk(walkers, count, max(count // 40, 15), killing(cluster))
     sys.stdout.write(f"seed {seed}: {dict(counts)}\n")
-    assert counts["kills"] > 1
+    assert counts["kills"] > 0
