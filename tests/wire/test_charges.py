@@ -15,8 +15,7 @@ from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
-from app.json_text.read_elements import read_elements
-from app.json_text.write_values import most_text, values_text
+from app.json_text.write_values import values_text
 from app.memory.budget import Memory
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
@@ -53,25 +52,6 @@ def test_no_more_is_charged_than_numbers_take(dtype: str) -> None:
     assert charged({"dtype": dtype, "shape": [5, 20], "values": [1] * 100}) == (size, size)
     charges, taken = charged({"dtype": dtype, "shape": [100], "base64": pybase64.b64encode(bytes(size)).decode()})
     assert taken <= charges <= taken + 3
-
-
-def test_what_the_charge_raises_is_raised_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(size: int) -> None:
-        raise GatherError("overloaded", f"no room for {size}")
-
-    def made(*_: object) -> None:
-        raise AssertionError("made although refused")
-
-    monkeypatch.setattr(read_elements, "run", made)
-    body = json.dumps({"data": {"dtype": "int8", "shape": [3], "values": [1, 2, 3]}, "indices": INDICES}).encode()
-    with pytest.raises(GatherError, match="no room for"):
-        read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), ToldMemory(full))
-    inputs = [
-        {"name": "data", "datatype": "INT8", "shape": [3], "data": [1, 2, 3]},
-        {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
-    ]
-    with pytest.raises(GatherError, match="no room for 3"):
-        read_body((json.dumps({"inputs": inputs}).encode(), None), MODEL, Limits(), ToldMemory(full))
 
 
 class Account(Memory):
@@ -119,14 +99,6 @@ def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: i
     plain = write_answer(answer, encoding)
     assert whole == b"".join(plain)
     assert json.loads(whole)["output"]["shape"] == [count]
-
-
-@for_each("dtype", [*NUMBERS, "bool", "complex64", "complex128"])
-def test_no_item_has_a_longer_text_than_is_charged(dtype: str) -> None:
-    known = DTYPES[dtype]
-    items = widest(dtype, 4).astype(known.numpy)
-    (text,) = values_text(Tensor(known, (4,), items))
-    assert len(text) <= 4 * most_text(known)
 
 
 @for_each("text", ["", "a", "abc" * 20, "é", "żółw" * 9, "a" * 99 + "\N{GRINNING FACE}"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from typing import Any
@@ -20,12 +19,9 @@ pytestmark = pytest.mark.usefixtures("every_codec")
 
 INTEGERS = [name for name, row in DTYPES.items() if row.kind in ("int", "uint")]
 FLOATS = [name for name, row in DTYPES.items() if row.kind == "float" and row.item_size > 1]
-COUNT, VALUE, FIELD, MALFORMED = (
-    "element_count_mismatch",
-    "value_not_representable",
-    "invalid_field",
-    "malformed_request",
-)
+
+
+COUNT, VALUE = "element_count_mismatch", "value_not_representable"
 
 
 def listed(dtype: str, values: str, shape: str | None = None) -> list[Any]:
@@ -34,19 +30,6 @@ def listed(dtype: str, values: str, shape: str | None = None) -> list[Any]:
 
 
 class TestNumbers:
-    @pytest.mark.parametrize("dtype", INTEGERS)
-    def test_integers_may_be_written_with_a_point_or_an_exponent(self, dtype: str) -> None:
-        assert listed(dtype, "[1.0, 1e2, 10E-1, 1.2e1, 0.0, 120e-1]") == [1, 100, 1, 12, 0, 12]
-
-    @pytest.mark.parametrize("dtype", INTEGERS)
-    def test_integers_reach_both_ends_exactly_and_no_further(self, dtype: str) -> None:
-        low, high = DTYPES[dtype].low, DTYPES[dtype].high
-        assert listed(dtype, f"[{low}, {high}]") == [low, high]
-        for beyond in (low - 1, high + 1):
-            error = refused_items(dtype, f"[0, {beyond}]", VALUE, "/data/values/1")
-            assert error.places[0].position == (1,)
-            assert error.places[0].value in (beyond, str(beyond))
-
     @for_each(
         ("dtype", "text"),
         [
@@ -76,63 +59,9 @@ class TestNumbers:
         part = "" if not text.startswith("[") else "/1" if "0, 1e39" in text else "/0"
         refused_items(dtype, f"[{text}]", VALUE, f"/data/values/0{part}", "[1]")
 
-    @pytest.mark.parametrize(
-        ("dtype", "text", "value"),
-        [
-            ("float64", "1e20", 1e20),
-            ("float64", "9007199254740993", 9007199254740992.0),
-            ("float64", "1e-400", 0.0),
-            ("float16", "65519.99", 65504.0),
-            ("float32", "3.4028235677973362e38", 3.4028234663852886e38),
-            ("bfloat16", "3.3961775292304597e38", 3.3895313892515355e38),
-            ("bfloat16", "1.00390625", 1.0),
-            ("bfloat16", "1.01171875", 1.015625),
-            ("float16", "2.9802322387695312e-8", 0.0),
-            ("float16", "2.9802322387695316e-8", 5.960464477539063e-08),
-        ],
-    )
-    def test_floats_are_rounded_half_to_even(self, dtype: str, text: str, value: float) -> None:
-        assert [float(item) for item in made(dtype, f"[{text}]").array] == [value]
-
-    def test_bfloat16_is_rounded_once_not_through_float32(self) -> None:
-        # Just above the middle of 1 and the next bfloat16, and so near that float32 has it as the middle.
-        assert float(made("bfloat16", "[1.0039062500000002]").array[0]) == 1.0078125
-
     def test_float32_is_rounded_once_from_binary64(self) -> None:
         text = "7.038531e-26"
         assert made("float32", f"[{text}]").array.view(np.uint32)[0] == np.float32(float(text)).view(np.uint32)
-
-    def test_an_integer_with_a_point_or_an_exponent_is_exact(self) -> None:
-        assert listed("int64", "[9007199254740993, 9007199254740993.0]") == [9007199254740993] * 2
-        assert listed("int64", "[2917146840092656656.0, 9223372036854775807E+00]") == [
-            2917146840092656656,
-            9223372036854775807,
-        ]
-        assert listed("uint64", "[1844674407370955161500e-2, 18446744073709551615.000]") == [2**64 - 1] * 2
-        assert listed("int64", "[-9223372036854775808.0, -92233720368547758.08e2, 0.0e999999, -0.0]") == [
-            *[-(2**63)] * 2,
-            *[0] * 2,
-        ]
-
-    @pytest.mark.parametrize(
-        "text",
-        ["1e400", "9223372036854775808.0", "-9223372036854775809.0", "9007199254740993.00000000000000000001", "1e-1",
-         "1.5", "18446744073709551616e0", "99999999999999999999e-1", "1e19"],
-    )  # fmt: skip
-    def test_a_number_that_is_no_int64_is_refused_however_it_is_written(self, text: str) -> None:
-        refused_items("int64", f"[0.0, {text}]", "value_not_representable", "/data/values/1")
-
-    def test_more_than_twenty_digits_are_rounded_as_exactly(self) -> None:
-        texts = [
-            "9007199254740993.00000000000000000000000001",
-            "9007199254740992.99999999999999999999999999",
-            "0.1000000000000000055511151231257827021181583404541015625",
-            "2.4703282292062327208e-324",
-            "123456789012345678901234567890",
-        ]
-        assert listed("float64", f"[{','.join(texts)}]") == [float(text) for text in texts]
-        for text in (texts[0], "1.00000000000000000000000001"):
-            refused_items("int64", f"[{text}]", "value_not_representable", "/data/values/0")
 
     @for_each("dtype", [*FLOATS, "complex64", "complex128"])
     @for_each("text", ["-0", "-0.0", "-0e0", "-0.000", "-1e-999"])
@@ -148,18 +77,6 @@ class TestNumbers:
     @pytest.mark.parametrize("dtype", INTEGERS)
     def test_minus_zero_is_zero_in_integers(self, dtype: str) -> None:
         assert listed(dtype, "[-0, -0.0, -0e5]") == [0, 0, 0]
-
-    @pytest.mark.parametrize("dtype", FLOATS)
-    def test_non_finite_floats_are_strings(self, dtype: str) -> None:
-        values = [float(item) for item in made(dtype, r'["NaN", "Infinity", "-Infinity", "N\u0061N"]').array]
-        assert values[1:3] == [math.inf, -math.inf]
-        assert math.isnan(values[0])
-        assert math.isnan(values[3])
-
-    def test_non_finite_parts_of_complex_numbers_are_strings(self) -> None:
-        (value,) = listed("complex64", '[["NaN", "-Infinity"]]')
-        assert math.isnan(value.real)
-        assert value.imag == -math.inf
 
     @for_each("dtype", [name for name in DTYPES if name != "string"])
     @for_each("text", ["null", '"x"', "{}", '{"a": [1, 2]}'])
@@ -177,16 +94,6 @@ class TestNumbers:
 
 
 class TestStrings:
-    @pytest.mark.parametrize(
-        "text", [r'"\ud800"', r'"a\udc00"', r'"\ud800\ud800"', r'"\udc00\ud800"', r'"\ud800\u0041"']
-    )
-    def test_a_lone_surrogate_is_not_representable(self, text: str) -> None:
-        refused_items("string", f'["a", {text}]', VALUE, "/data/values/1")
-
-    def test_raw_bytes_that_are_no_utf_8_are_malformed(self) -> None:
-        for raw in (b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"):
-            refused(request(tensor("string", '["@"]')).replace(b"@", raw), MALFORMED)
-
     def test_a_string_over_the_limit(self) -> None:
         body = request(tensor("string", json.dumps(["é" * 50, "é" * 51]), "[2, 1]"))
         error = refused(body, "limit_exceeded", "/data/values/1", string_bytes=100)
@@ -246,15 +153,6 @@ class TestComplex:
         refused_items("complex64", "[[[1, 2], [null, 3]]]", VALUE, "/data/values/0/1/0")
 
 
-class TestBase64:
-    @staticmethod
-    def encoded(raw: bytes) -> str:
-        return json.dumps(base64.b64encode(raw).decode())
-
-    def test_the_kernels_get_aligned_items(self) -> None:
-        assert made("int64", self.encoded(bytes(64)), "[8]", "base64").array.flags.aligned
-
-
 class TestFields:
     @for_each(
         ("text", "value"),
@@ -279,9 +177,6 @@ class TestFields:
     def test_batch_dims_and_axis_are_any_integer(self, operator: str, name: str, text: str, value: int) -> None:
         assert call(request(rest=f', "{name}": {text}'), operator).parameters == (value,)
 
-    def test_a_shape_may_be_written_with_points_and_exponents(self) -> None:
-        assert made("int8", "[" + ",".join("1" * 20) + "]", "[2.0, 1e1, 10e-1]").shape == (2, 10, 1)
-
     def test_escapes_in_names_are_read(self) -> None:
         body = request().replace(b'"values"', b'"v\\u0061lues"').replace(b'"dtype"', b'"\\u0064type"')
         assert body.count(b"\\u0061") == 2
@@ -291,43 +186,3 @@ class TestFields:
         body = request(rest=f', "x": "{"y" * envelope.MAX_BYTES}"')
         error = refused(body, "limit_exceeded")
         assert error.facts == {"limit": "fields_bytes", "maximum": envelope.MAX_BYTES}
-
-
-class TestPrecedence:
-    """Each body is wrong in two ways, and the first rule wins."""
-
-    BAD_COUNT = tensor("int8", "[1, 2]", "[3]")
-    BAD_VALUE = tensor("int8", "[300]")
-    BAD_DTYPE = tensor("int9", "[1]")
-    BAD_FIELD = tensor("int8", "[1]", "[-1]")
-
-    @for_each("wrong", [BAD_COUNT, BAD_VALUE, BAD_DTYPE, BAD_FIELD])
-    @for_each("end", ["}", ", }", ' "x"', ', "data": 1', ", 1", "\0"])
-    def test_framing_comes_before_all(self, wrong: str, end: str) -> None:
-        refused(request(wrong, rest=end), MALFORMED)
-        refused(request(wrong) + end.encode(), MALFORMED)
-
-    @pytest.mark.parametrize("wrong", [BAD_COUNT, BAD_VALUE, BAD_DTYPE])
-    def test_fields_come_before_what_they_hold(self, wrong: str) -> None:
-        refused(request(wrong, self.BAD_FIELD), FIELD, "/indices/shape/0")
-        refused(request(wrong, rest=', "device": 1'), FIELD, "/device")
-        refused(request(wrong, tensor("int8", '"="', "[1]", "base64")), FIELD, "/indices/base64")
-
-    @pytest.mark.parametrize("wrong", [BAD_COUNT, BAD_VALUE])
-    def test_types_come_before_counts_and_values(self, wrong: str) -> None:
-        refused(request(wrong, self.BAD_DTYPE), "unsupported_dtype", "/indices/dtype")
-
-    def test_counts_come_before_values(self) -> None:
-        refused(request(self.BAD_VALUE, self.BAD_COUNT), COUNT, "/indices/values")
-        refused(request(self.BAD_VALUE, tensor("int8", '"AA=="', "[2]", "base64")), COUNT, "/indices/base64")
-
-    @pytest.mark.parametrize(
-        ("wrong", "code", "end"),
-        [(BAD_COUNT, COUNT, "values"), (BAD_VALUE, VALUE, "values/0"), (BAD_DTYPE, "unsupported_dtype", "dtype")],
-    )
-    def test_data_comes_before_indices(self, wrong: str, code: str, end: str) -> None:
-        refused(request(wrong, wrong), code, f"/data/{end}")
-        refused(request(indices=wrong), code, f"/indices/{end}")
-
-    def test_values_come_before_limits(self) -> None:
-        refused(request(tensor("string", '["abc"]'), self.BAD_VALUE), VALUE, "/indices/values/0", string_bytes=2)

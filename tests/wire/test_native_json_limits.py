@@ -1,24 +1,18 @@
-"""Hostile and large bodies: depth, memory, time, and that a request never compiles."""
+"""Hostile and large bodies: depth, memory, and time."""
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 from contextlib import suppress
 from time import process_time
 
-import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.formats.json.write_answer import write_answer
 from app.json_text.read_values import reading_memory
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Answer
 from app.tensors.shape_limits import Limits
-from app.tensors.tensor import Tensor
 from tests.for_each import for_each
-from tests.strings import items, packed
 from tests.told_memory import ToldMemory
 from tests.wire.json_requests import SIGNATURES, call, made, read_call, refused, request, tensor
 
@@ -41,10 +35,9 @@ def test_values_nest_as_deep_as_the_body_may() -> None:
     refused(request(tensor("int8", '{"a":' * 511 + "1" + "}" * 511)), MALFORMED)
 
 
-@for_each("size", [1000, 100_000, 1_000_000])
 @for_each("text", ["[", "{", '{"a":', '"', "[[],", "-", "1e", "\\", '{"a":[', " "])
-def test_a_bomb_of_one_piece_is_malformed_at_once(text: str, size: int) -> None:
-    started = process_time()
+def test_a_bomb_of_one_piece_is_malformed_at_once(text: str) -> None:
+    size, started = 1_000_000, process_time()
     refused((text * size)[:size].encode(), MALFORMED)
     refused(b'{"data": {"values": ' + (text * size)[:size].encode(), MALFORMED)
     assert process_time() - started < 30
@@ -104,29 +97,9 @@ def test_a_large_array_takes_what_is_charged_and_never_becomes_python_objects_in
     assert peak < count * 30 + objects
 
 
-def test_a_shape_left_out_needs_no_more_than_the_body_may_hold() -> None:
-    assert made("complex128", "[" + "[1,2]," * 9999 + "[1,2]]").shape == (10_000,)
-    assert made("int64", "[" + "[1]," * 9999 + "[1]]").shape == (10_000, 1)
-
-
 def test_very_many_ambiguous_numbers_are_read() -> None:
     text = "9007199254740993.0000000000000000000000001"
     started = process_time()
     data = made("float64", "[" + f"{text}," * 50_000 + "1]")
     assert (data.array[:-1] == float(text)).all()
     assert process_time() - started < 30
-
-
-@pytest.mark.slow
-def test_a_warm_codec_never_compiles() -> None:
-    for dtype, row in DTYPES.items():
-        output = packed(["a"] * 3) if dtype == "string" else Tensor(row, (3,), np.ones(3, row.numpy))
-        output.array.flags.writeable = False
-        body = write_answer(Answer({"output": output}, "onnx-13", "cpu"), "values")
-        text = json.dumps(json.loads(b"".join(body))["output"])
-        for given in (text, text.replace('"shape": [3], ', "")):
-            for form in (bytes, bytearray, lambda raw: memoryview(bytearray(raw))):
-                data = call(form(request(given))).data
-                assert isinstance(data, Tensor)
-                assert items(data).tolist() == items(output).tolist()
-    refused(b"{", MALFORMED)

@@ -93,9 +93,8 @@ def test_malformed_is_what_python_finds_malformed(seed: int) -> None:
     assert min(seen.values()) > samples(16_000) // 15
 
 
-@pytest.mark.parametrize("seed", [5, 6, 7])
-def test_a_body_cut_short_at_any_byte_is_malformed(seed: int) -> None:
-    requests = Requests(seed)
+def test_a_body_cut_short_at_any_byte_is_malformed() -> None:
+    requests = Requests(5)
     whole = b""
     while len(whole) < 150 or b"tensor" in whole or outcome(read_call, whole, "gathernd")[0] != "read":
         whole = requests.body()[0]

@@ -1,21 +1,17 @@
-"""Strings from every body to every answer, against lists of Python's; framing and UTF-8 that are wrong."""
+"""Strings in frames and in JSON, against lists of Python's; framing and UTF-8 that are wrong."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import orjson
-import pybase64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,12 +20,8 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.formats.json.read_request import read_request
-from app.formats.json.write_answer import write_answer
-from app.formats.oip.infer_answer import write_answer as write_infer_answer
-from app.formats.oip.infer_document import Model
-from app.formats.oip.read_body import read_body
 from app.json_text.write_values import values_text
-from app.kernels import numba_cpu, reference
+from app.kernels import reference
 from app.memory.budget import Budget
 from app.operators.registry import OPERATORS
 from app.services.service import Service
@@ -41,18 +33,17 @@ from app.tensors.little_endian_items import packed_bytes, unpack
 from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import frames_of, text_bounds
 from app.tensors.string_tensor import PackedStrings
-from tests.conftest import samples, slow_but_for
+from tests.conftest import samples
 from tests.for_each import for_each
 from tests.http.server import run_program
 from tests.served import served
 from tests.strings import framed, items, packed
+from tests.wire.json_requests import made
 
 pytestmark = pytest.mark.usefixtures("every_codec")
 
 STRING = DTYPES["string"]
 SIGNATURE = OPERATORS["gathernd"].signature
-MODEL = Model("gathernd", SIGNATURE)
-TABLE = Model("table", SIGNATURE, resident=True)
 LETTERS = st.text(max_size=12)
 TEXTS = st.lists(LETTERS | st.sampled_from(("", "é" * 40)))
 NO_STARTS = np.empty(0, np.int64)
@@ -223,101 +214,24 @@ class Table(Store):
         return ["table"]
 
 
-def gathered(call: Call, kernel: ModuleType, data: PackedStrings | None = None, **limits: int) -> Answer:
-    """What the service answers, by a route that is drawn by lot."""
+def gathered(call: Call, data: PackedStrings | None = None, **limits: int) -> Answer:
+    """What the service answers."""
     store: Any = Store() if data is None else Table(data)
-    route: Any = random.Random(str(call.indices.array.tolist())).choice((None, "loop", "thread", "split"))
     pool, budget = RequestThreadPool(2, 8), Budget(2**30)
-    made = Service(Limits(**limits), store, kernel, pool, BackendChooser(threads=2, force_route=route), budget)
+    service = Service(Limits(**limits), store, reference, pool, BackendChooser(threads=2), budget)
     try:
-        return asyncio.run(made.run(call, served(budget)))
+        return asyncio.run(service.run(call, served(budget)))
     finally:
         pool.close()
 
 
-def written(text: str, rng: random.Random) -> str:
-    """A string of JSON, some of its characters escaped in any of the ways that there are."""
-    short = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    parts = []
-    for letter in text:
-        must = letter in '"\\' or ord(letter) < 32
-        if letter in short and rng.random() < 0.5:
-            parts.append(short[letter])
-        elif must or rng.random() < 0.2:
-            parts.append(escaped(letter, rng))
-        else:
-            parts.append(letter)
-    return f'"{"".join(parts)}"'
-
-
-def escaped(letter: str, rng: random.Random) -> str:
-    units = letter.encode("utf-16-be")
-    pairs = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
-    return "".join(f"\\u{unit:04x}" if rng.random() < 0.5 else f"\\u{unit:04X}" for unit in pairs)
-
-
-def nested(texts: list[str], shape: tuple[int, ...]) -> str:
-    """Lists of JSON strings, nested as `shape` says."""
-    if not shape:
-        return texts[0]
-    step = len(texts) // shape[0] if shape[0] else 0
-    return "[" + ", ".join(nested(texts[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])) + "]"
-
-
-@pytest.mark.parametrize("kernel", slow_but_for((numba_cpu,), (reference, numba_cpu)), ids=["numpy", "numba"])
-@given(TEXTS, st.randoms(use_true_random=False))
-def test_every_way_in_and_out_gives_what_lists_of_strings_give(
-    kernel: ModuleType, texts: list[str], rng: random.Random
-) -> None:
-    width = rng.choice((1, 2, 3))
-    rows = len(texts) // width
-    texts = texts[: rows * width]
-    shape = (rows, width) if rng.random() < 0.5 else (rows * width,)
-    count = rng.randrange(5) if rows else 0
-    where = [rng.randrange(-shape[0], shape[0]) for _ in range(count)]
-    table = np.empty(len(texts), object)
-    table[:] = texts
-    wanted = table.reshape(shape)[where].ravel().tolist() if count else []
-    answers = []
-    leaves = [written(text, rng) for text in texts]
-    indices = {"dtype": "int64", "shape": [count, 1], "values": where}
-    for form in ("flat", "nested", "unshaped", "base64", "resident"):
-        part = f'"values": {nested(leaves, shape if form != "flat" else (len(leaves),))}'
-        if form == "base64":
-            part = f'"base64": "{pybase64.b64encode(framed(texts)).decode()}"'.replace("/", rng.choice(("/", "\\/")))
-        given_shape = "" if form == "unshaped" else f'"shape": {list(shape)}, '
-        data = '{"tensor": "table"}' if form == "resident" else f'{{"dtype": "string", {given_shape}{part}}}'
-        if form == "unshaped" and not len(texts):
-            continue
-        body = f'{{"data": {data}, "indices": {json.dumps(indices)}}}'.encode()
-        call, _ = read_request(body, b"", SIGNATURE, Limits())
-        answers.append(gathered(call, kernel, packed(texts, shape) if form == "resident" else None))
-    for binary in (False, True):
-        raw = framed(texts) if binary else b""
-        part = f'"parameters": {{"binary_data_size": {len(raw)}}}' if binary else f'"data": {nested(leaves, shape)}'
-        index_part = f'"shape": [{count}, 1], "data": {where}'
-        head = (
-            f'{{"inputs": [{{"name": "data", "datatype": "BYTES", "shape": {list(shape)}, {part}}}, '
-            f'{{"name": "indices", "datatype": "INT64", {index_part}}}]}}'
-        ).encode()
-        request = read_body((head + raw, len(head) if binary else None), MODEL, Limits())
-        answer = gathered(request.call, kernel)
-        answers.append(answer)
-        for into_binary in (False, True):
-            pieces, size = write_infer_answer(answer, MODEL, replace(request, binary=into_binary))
-            body = b"".join(pieces)
-            if size is None:
-                assert json.loads(body)["outputs"][0]["data"] == wanted
-            else:
-                assert body[size:] == framed(wanted)
-    for answer in answers:
-        output = answer.output
-        assert output.shape == (count, *shape[1:])
-        assert items(output).tolist() == wanted
-        assert b"".join(values_text(output)) == orjson.dumps(wanted)
-        assert bytes(packed_bytes(output)) == framed(wanted)
-        text = b"".join(write_answer(answer, "base64"))
-        assert pybase64.b64decode(json.loads(text)["output"]["base64"]) == framed(wanted)
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_escapes_are_read_as_python_reads_them(text: str) -> None:
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    escaped = "".join(f"\\u{code:04x}" if code % 2 else f"\\u{code:04X}" for code in codes)
+    for written in (json.dumps(text), json.dumps(text, ensure_ascii=False), f'"{escaped}"'):
+        assert items(made("string", f"[{written}, {written}]")).tolist() == [text, text]
 
 
 @for_each(
@@ -333,14 +247,13 @@ def test_a_lone_surrogate_is_told_by_its_place(text: str, place: int) -> None:
     assert [found.pointer for found in caught.value.places] == [f"/data/values/{place}"]
 
 
-@pytest.mark.parametrize("route", ["loop", "thread", "split"])
 @pytest.mark.parametrize("count", [3, 5000])
-def test_the_bytes_of_gathered_strings_are_limited_exactly(route: Any, count: int) -> None:
+def test_the_bytes_of_gathered_strings_are_limited_exactly(count: int) -> None:
     indices = unpack(DTYPES["int64"], (count, 1), bytes(8 * count))
     call = Call("gathernd", packed(["é" * 5, ""]), indices, (0,), "onnx-13")
-    assert gathered(call, reference, output_bytes=14 * count).output.shape == (count,)
+    assert gathered(call, output_bytes=14 * count).output.shape == (count,)
     with pytest.raises(GatherError) as caught:
-        gathered(call, reference, output_bytes=14 * count - 1)
+        gathered(call, output_bytes=14 * count - 1)
     assert caught.value.code == "output_too_large"
     assert caught.value.detail == (f"the gathered strings would have {14 * count} bytes; the limit is {14 * count - 1}")
 
@@ -350,7 +263,7 @@ def test_a_content_whose_strings_reach_beyond_it_is_damaged_and_nothing_beyond_i
         table = PackedStrings(STRING, (1,), np.array(starts, np.int64), octets=np.frombuffer(octets, np.uint8))
         indices = unpack(DTYPES["int64"], (1, 1), bytes(8))
         with pytest.raises(GatherError) as caught:
-            gathered(Call("gathernd", "table", indices, (0,), "onnx-13"), reference, table)
+            gathered(Call("gathernd", "table", indices, (0,), "onnx-13"), table)
         assert caught.value.code == "tensor_damaged"
         for write in (values_text, packed_bytes):
             with pytest.raises(GatherError, match="tensor_damaged"):
