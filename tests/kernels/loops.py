@@ -1,7 +1,7 @@
-"""The reference of `tests.kernels.reference` again, compiled, for the millions of cases of the fuzz.
+"""The gathers and scatters once more, in plain loops over coordinates, compiled for the millions of cases of the fuzz.
 
-The same plain loops: pieces of pieces, no flat offset, no stride, byte by byte. A test holds the two equal, and neither
-shares a line with a kernel.
+They share no line with a kernel. A slice is found by cutting the data into `size` equal pieces along each axis and
+keeping one, so no flat offset or stride is ever made, and the first bad component is the first that the loops meet.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The gather once more, in plain loops over coordinates: what every kernel is compared with.
-
-It shares no arithmetic with the kernels. A slice is found by cutting the data into `size` equal pieces along each
-axis and keeping one, so no flat offset is ever made, and the first bad component is simply the first that the loops
-meet.
-"""
+"""Random plans of every type with their arrays, and gathers compared with the loops of `tests.kernels.loops`."""
 
 from __future__ import annotations
 
@@ -19,37 +14,12 @@ from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.tensors.operator_signature import Reduction
+from tests.kernels.loops import gather_by_loops
 
 CARRIERS: Mapping[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 _SHARED_BYTES = 1 << 21
 """Most bytes of a random plan's data and output whose batches share sets of tuples."""
 EXTREMES = (-(2**63), 2**63 - 1, -(2**62), 2**62, -(2**32), 2**32, -(2**31), 2**31)
-
-
-def gather(plan: GatherPlan, data: bytes | memoryview, indices: list[int]) -> tuple[bytes, int]:
-    """The output's bytes and -1, or nothing and the position of the first bad component."""
-    for place, component in enumerate(indices):
-        size = plan.dims[place % plan.depth]
-        if not (-size if plan.wrap else 0) <= component < size:
-            return b"", place
-    output = bytearray()
-    view = memoryview(data)
-    for batch in range(plan.batches):
-        of_batch = _piece(view, plan.batches, batch)
-        for row in range(plan.tuples):
-            which = 0 if plan.broadcast_indices else batch // plan.batches_per_set
-            start = (which * plan.tuples + row) * plan.depth
-            piece = of_batch
-            for axis, size in enumerate(plan.dims):
-                component = indices[start + axis]
-                piece = _piece(piece, size, component if component >= 0 else size + component)
-            output += piece
-    return bytes(output), -1
-
-
-def _piece(view: memoryview, pieces: int, which: int) -> memoryview:
-    length = len(view) // pieces
-    return view[which * length : (which + 1) * length]
 
 
 @dataclass(frozen=True)
@@ -76,9 +46,17 @@ def make_case(plan: GatherPlan, source: random.Random, spoiled: int = 0) -> Case
     return Case(plan, data, indices)
 
 
+def gather(case: Case) -> tuple[bytes, int]:
+    """The output's bytes and -1, or nothing and the position of the first bad component."""
+    out = np.zeros(case.plan.output_bytes, np.uint8)
+    indices = case.indices.clip(None, 2**63 - 1) if case.indices.dtype == np.uint64 else case.indices
+    bad = gather_by_loops(case.plan, case.data, indices.astype(np.int64), out)
+    return (out.tobytes(), -1) if bad < 0 else (b"", bad)
+
+
 def check(kernel: Any, case: Case) -> None:
     """Run the kernel and compare: the same bytes, or the same first bad component."""
-    expected, bad = gather(case.plan, case.data.tobytes(), case.indices.tolist())
+    expected, bad = gather(case)
     out = case.out()
     first = kernel.run(case.plan, case.data, case.indices, out)
     assert first == bad, (kernel.name, case.plan)

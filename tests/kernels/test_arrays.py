@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.numba_cpu import gather_kernel
 from app.operators.gather_plan import GatherPlan
 from app.tensors.dtypes import INTEGERS
 from tests.conftest import SOAK, slow_but_for
@@ -120,41 +119,6 @@ def test_indices_of_every_integer_type_give_what_the_reference_gives(kernel: Any
     source = random.Random(dtype)
     for number in range(300 if SOAK else 60):
         check(kernel, narrow(make_case(random_plan(source), source, spoiled=number % 2), dtype, source))
-
-
-CHUNKED = (
-    GatherPlan(1, 5_000, (100,), 3, 4, False, True),
-    GatherPlan(1, 3_000, (4, 5, 6), 1, 8, False, True),
-    GatherPlan(3, 1_000, (100,), 2, 2, True, True),
-    GatherPlan(40, 100, (9, 9), 1, 8, False, False),
-    GatherPlan(3_000, 7, (3, 5), 1, 4, False, True),
-    GatherPlan(2_000, 9, (60,), 1, 4, True, True),
-    GatherPlan(50, 255, (2,) * 9, 1, 1, False, True),
-    GatherPlan(2, 300, (2,) * 9, 1, 16, False, True),
-    GatherPlan(600, 40, (60,), 1, 4, False, True, batches_per_set=6),
-    GatherPlan(6, 3_000, (60,), 1, 4, False, True, batches_per_set=2),
-)
-
-
-@for_each("bad", [0, 1])
-@for_each("dtype", slow_but_for(("int8", "uint64"), ("int8", "uint8", "uint32", "uint64")))
-@for_each("plan", CHUNKED)
-def test_narrow_indices_of_many_chunks_are_gathered_by_any_number_of_threads(
-    plan: GatherPlan, dtype: str, bad: int, compiled: Path
-) -> None:
-    source = random.Random(f"{plan}{bad}")
-    case = make_case(plan, source)
-    values = [value % size for value, size in zip(case.indices.tolist(), plan.dims * len(case.indices), strict=False)]
-    if bad:
-        values[source.randrange(len(values))] = 127
-    case = Case(plan, case.data, np.array(values, dtype))
-    wide = Case(plan, case.data, np.array(values, np.int64))
-    for threads in (1, 2, 3):
-        out, expected = case.out(), case.out()
-        first = gather_kernel.run(plan, case.data, wide.indices, expected)
-        assert gather_kernel.run(plan, case.data, case.indices, out, threads) == first
-        assert first >= 0 or out.tobytes() == expected.tobytes()
-    assert (first >= 0) == bool(bad)
 
 
 def test_a_uint64_beyond_int64_is_out_of_bounds_whether_negative_indices_wrap_or_not(kernel: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from math import prod
@@ -19,8 +18,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.kernels import Kernel
-from app.kernels.numba_cpu.chunked_job import shared_team
-from app.kernels.numba_cpu.thresholds import WAKE_FROM
 from app.kernels.reference import backward as backward_reference
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.gather_plan import GatherPlan
@@ -28,8 +25,11 @@ from app.tensors.dtypes import DTYPES
 from tests.conftest import SOAK, samples, slow_but_for
 from tests.for_each import for_each
 from tests.http.server import run_program
+from tests.kernels.cpu_kernels import always_shared, every_kernel, kernel
 from tests.kernels.reference import EXTREMES
 from tests.traced_memory import peak_of
+
+__all__ = ["always_shared", "every_kernel", "kernel"]
 
 ITEMS = {
     "float16": np.dtype(np.float16),
@@ -38,20 +38,7 @@ ITEMS = {
     "float64": np.dtype(np.float64),
 }
 THREADS = (1, 2, 7)
-INDEX_TYPES = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
 Result = tuple[int, NDArray[Any], NDArray[np.int64] | None]
-
-
-@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.reference"])
-def kernel(request: pytest.FixtureRequest) -> Any:
-    if request.param == "app.kernels.numba_cpu":
-        request.getfixturevalue("compiled")
-    return import_module(request.param)
-
-
-@pytest.fixture(scope="module")
-def every_kernel(compiled: None) -> list[Kernel]:
-    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.reference")]
 
 
 def run(
@@ -168,10 +155,10 @@ def test_each_slice_is_added_at_its_index_in_order(
 ) -> None:
     plan, grad_output, indices = case
     wanted = looped(plan, grad_output, indices)
-    for kernel in every_kernel:
-        for threads in THREADS if kernel.splits else (1,):
-            got = run(kernel, plan, grad_output, indices, threads)
-            assert same(got, wanted), (kernel.name, threads, plan)
+    for each in every_kernel:
+        for threads in THREADS if each.splits else (1,):
+            got = run(each, plan, grad_output, indices, threads)
+            assert same(got, wanted), (each.name, threads, plan)
 
 
 @for_each("float_type", slow_but_for(("float16",), FLOAT_TYPES))
@@ -223,11 +210,11 @@ def test_any_number_of_threads_and_every_kernel_give_the_bits_of_unbuffered_sums
     named = np.unique(flat)
     if sparse:
         wanted = wanted[named]
-    for kernel in every_kernel:
-        for threads in (*THREADS, 16) if kernel.splits else (1,):
-            first, out, places = run(kernel, plan, grad_output, indices.reshape(-1), threads)
+    for each in every_kernel:
+        for threads in (*THREADS, 16) if each.splits else (1,):
+            first, out, places = run(each, plan, grad_output, indices.reshape(-1), threads)
             assert first == -1
-            assert out.tobytes() == wanted.tobytes(), (kernel.name, threads)
+            assert out.tobytes() == wanted.tobytes(), (each.name, threads)
             assert places is None or places.tolist() == named.tolist()
 
 
@@ -270,14 +257,6 @@ def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
             assert np.signbit(got).tolist() == [sign] * 900
 
 
-@pytest.fixture
-def always_shared(compiled: None) -> Iterator[None]:
-    """Helpers that sleep are woken for every case."""
-    shared_team().settings["wake_from"] = 0
-    yield
-    shared_team().settings["wake_from"] = WAKE_FROM
-
-
 def run_between_others(
     plan: BackwardPlan,
     grad_output: NDArray[Any],
@@ -299,30 +278,6 @@ def run_between_others(
     assert out.tobytes() == wanted, (threads, before)
     assert (around[:before] == 7).all()
     assert (around[before + plan.output_items :] == 7).all()
-
-
-@for_each("chosen", (0, 3, 50, 400, -300))  # of the last, two thirds name one row
-@for_each("coefficient", (0.7, -1.0))
-@for_each("float_type", slow_but_for(("float32",), FLOAT_TYPES))
-@for_each("width", (1, 9, 33, 64, 200))
-def test_results_anywhere_in_memory(
-    always_shared: None, width: int, float_type: FloatType, coefficient: float, chosen: int
-) -> None:
-    """At every kind of alignment, and not an item beside the result is written."""
-    chance, item, rows = np.random.default_rng(width), ITEMS[float_type], 100
-    indices = chance.integers(0, rows, abs(chosen))
-    if chosen < 0:
-        indices[: 2 * len(indices) // 3] = 17
-    gather = GatherPlan(1, len(indices), (rows,), width, item.itemsize, False, True)
-    plan = BackwardPlan(gather, float_type, coefficient=coefficient)
-    grad_output = values(chance, plan.data_items, float_type, hard=False)
-    number = np.float64 if float_type == "float64" else np.float32
-    sums = np.zeros((rows, width), number)
-    np.add.at(sums, indices, grad_output.reshape(-1, width).astype(number))
-    wanted = (sums * number(coefficient)).astype(item).tobytes()
-    for threads in THREADS:
-        for before in (0, 1, 5, 40):
-            run_between_others(plan, grad_output, indices, wanted, threads, before)
 
 
 @for_each("hard", (False, True))
@@ -364,29 +319,6 @@ def test_rows_that_are_added_as_they_come(
             run_between_others(plan, grad_output, indices, wanted, threads, before)
 
 
-@for_each("width", [64, 1_024, 2_048])
-@for_each("step", (1, -1))
-def test_many_slices_are_added_to_one_row(compiled: None, width: int, step: int) -> None:
-    tuples = (1 << 23) // (4 * width)
-    gather = GatherPlan(1, tuples, (2,), width, 4, False, True)
-    plan = BackwardPlan(gather, "float32", coefficient=-1.0)
-    grad_output = np.random.default_rng(width).standard_normal((tuples, width)).astype(np.float32)
-    indices = np.repeat((0, 1), tuples // 2)[::step].copy()
-    sums = np.zeros((2, width), np.float32)
-    np.add.at(sums, indices, grad_output)
-    run_between_others(plan, grad_output.reshape(-1), indices, (-sums).tobytes(), 2, 0)
-
-
-def test_few_tuples_that_many_batches_share_are_many_slices(compiled: None) -> None:
-    indices = np.array([3, 0, 15, 3, 7, 1, 1, 2])
-    plan = BackwardPlan(GatherPlan(1_000, len(indices), (16,), 2, 4, True, True), "float32")
-    grad_output = np.random.default_rng(0).standard_normal((1_000, len(indices), 2)).astype(np.float32)
-    sums = np.zeros((1_000, 16, 2), np.float32)
-    for batch, slices in zip(sums, grad_output, strict=True):
-        np.add.at(batch, indices, slices)
-    run_between_others(plan, grad_output.reshape(-1), indices, sums.tobytes(), 2, 0)
-
-
 @for_each("coefficient", (1.0, -0.5, 0.0))
 @for_each("float_type", slow_but_for(("float32",), ("float32", "float64")))
 @for_each("width", (1, 3))
@@ -402,25 +334,11 @@ def test_few_tuples_into_many_narrow_rows(
             grad_output = np.resize(np.array([1.5, -0.0, np.nan, -2.0, np.inf, 3.0, -np.inf], item), plan.data_items)
             indices = np.array(chosen * batches)
             wanted = canonical(looped(plan, grad_output, indices)[1])
-            for kernel in every_kernel:
-                for threads in THREADS if kernel.splits else (1,):
-                    first, out, _ = run(kernel, plan, grad_output, indices, threads)
+            for each in every_kernel:
+                for threads in THREADS if each.splits else (1,):
+                    first, out, _ = run(each, plan, grad_output, indices, threads)
                     assert first == -1
-                    assert out.tobytes() == wanted, (kernel.name, threads)
-
-
-@for_each("kind", INDEX_TYPES)
-def test_indices_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> None:
-    chance = np.random.default_rng(5)
-    plan = BackwardPlan(GatherPlan(1, 3_000, (100, 9), 2, 4, False, True), "float32")
-    indices = chance.integers(0, 9, 6_000).astype(kind)
-    if kind.kind == "i":
-        indices[::3] -= 9
-    grad_output = values(chance, plan.data_items, "float32", hard=False)
-    wanted = run(kernel, plan, grad_output, indices.astype(np.int64))
-    assert same(run(kernel, plan, grad_output, indices), wanted)
-    indices[5_001] = np.iinfo(kind).max
-    assert run(kernel, plan, grad_output, indices)[0] == 5_001
+                    assert out.tobytes() == wanted, (each.name, threads)
 
 
 def test_batches_that_share_sets_of_tuples_are_as_batches_with_their_own(kernel: Kernel) -> None:
@@ -442,15 +360,15 @@ def test_places_beyond_what_a_pair_can_hold(every_kernel: list[Kernel]) -> None:
     plan = BackwardPlan(GatherPlan(1, 5, (2**30, 2**30), 2, 4, False, True), "float32", sparse=True)
     grad_output = np.arange(10, dtype=np.float32)
     indices = np.array([2**30 - 1, -1, 0, 0, 7, 5, -1, -1, -(2**30), 0])
-    for kernel in every_kernel:
-        first, out, places = run(kernel, plan, grad_output, indices)
+    for each in every_kernel:
+        first, out, places = run(each, plan, grad_output, indices)
         assert first == -1
         assert places is not None
         assert places.tolist() == [0, 7 * 2**30 + 5, 2**60 - 1]
         assert out.tolist() == [10.0, 12.0, 4.0, 5.0, 6.0, 8.0]
     wider = replace(plan, gather=replace(plan.gather, dims=(2**31, 2**31)))
-    for kernel in every_kernel:
-        assert run(kernel, wider, grad_output, indices)[0] == -1
+    for each in every_kernel:
+        assert run(each, wider, grad_output, indices)[0] == -1
 
 
 def test_an_index_whose_product_wraps_is_bad(kernel: Kernel) -> None:

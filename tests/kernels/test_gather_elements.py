@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from importlib import import_module
 from itertools import product
 from math import prod
 from typing import Any
@@ -23,17 +22,12 @@ from app.tensors.gather_call import Call
 from app.tensors.tensor import Tensor
 from tests.conftest import samples
 from tests.for_each import for_each
-from tests.kernels.reference import CARRIERS, EXTREMES
+from tests.kernels.cpu_kernels import every_kernel, kernel
+from tests.kernels.reference import CARRIERS
+
+__all__ = ["every_kernel", "kernel"]
 
 CARRIED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64", 16: "complex128"}
-INDEX_TYPES = [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)]
-
-
-@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.reference"])
-def kernel(request: pytest.FixtureRequest) -> Any:
-    if request.param == "app.kernels.numba_cpu":
-        request.getfixturevalue("compiled")
-    return import_module(request.param)
 
 
 def plan_of(
@@ -89,8 +83,8 @@ def test_each_entry_picks_the_item_at_its_own_place(
     data = filled(prod(shape), item_size, source)
     flat = [source.randrange(-size if wrap else 0, size) if size else 0 for _ in range(prod(index_shape))]
     indices = np.array(flat, np.int64)
-    for kernel in every_kernel:
-        first, out = run(kernel, plan, data, indices)
+    for each in every_kernel:
+        first, out = run(each, plan, data, indices)
         if indices.size and not size:
             assert first == 0
             continue
@@ -104,34 +98,6 @@ def test_each_entry_picks_the_item_at_its_own_place(
         near = data.reshape(shape)[tuple(slice(None if at == axis else n) for at, n in enumerate(index_shape))]
         positive = indices.reshape(index_shape) % size
         assert out.reshape(index_shape).tobytes() == np.take_along_axis(near, positive, axis).tobytes()
-
-
-@settings(max_examples=samples(300), deadline=None)
-@given(cases(), st.booleans(), st.integers(1, 4))
-def test_the_first_bad_entry_is_found(
-    every_kernel: list[Kernel],
-    case: tuple[tuple[int, ...], tuple[int, ...], int, int, random.Random],
-    wrap: bool,
-    spoiled: int,
-) -> None:
-    shape, index_shape, axis, item_size, source = case
-    if not prod(index_shape):
-        return
-    size = shape[axis]
-    plan = plan_of(shape, index_shape, axis, item_size, wrap)
-    indices = np.array([source.randrange(size) if size else 0 for _ in range(prod(index_shape))], np.int64)
-    for _ in range(spoiled):
-        bad = source.choice((size, -size - 1, size + 1, *EXTREMES, *(() if wrap else (-1,))))
-        indices[source.randrange(indices.size)] = bad
-    low = -size if wrap else 0
-    expected = next(at for at, entry in enumerate(indices.tolist()) if not low <= entry < size)
-    for kernel in every_kernel:
-        assert run(kernel, plan, filled(prod(shape), item_size, source), indices)[0] == expected
-
-
-@pytest.fixture(scope="module")
-def every_kernel(compiled: None) -> list[Kernel]:
-    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.reference")]
 
 
 @for_each("item_size", CARRIERS)
@@ -165,23 +131,6 @@ def test_many_blocks_and_any_number_of_threads_give_the_same_bits(
         assert run(kernel, plan, data, indices, threads)[0] == min(bad)
 
 
-@for_each("kind", INDEX_TYPES)
-def test_entries_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> None:
-    source = random.Random(3)
-    shape, index_shape = (100, 30), (900, 29)
-    plan = plan_of(shape, index_shape, 0, 4)
-    data = filled(3000, 4, source)
-    low = 0 if kind.kind == "u" else -100
-    indices = np.array([source.randrange(low, 100) for _ in range(prod(index_shape))], kind)
-    expected = looped(data.reshape(shape), indices.astype(np.int64).reshape(index_shape), 0)
-    for threads in (1, 2):
-        first, out = run(kernel, plan, data, indices, threads)
-        assert first == -1
-        assert out.tobytes() == expected.tobytes()
-    indices[20_000] = np.iinfo(kind).max
-    assert run(kernel, plan, data, indices)[0] == 20_000
-
-
 def test_an_entry_whose_product_with_the_stride_wraps_is_bad(kernel: Kernel) -> None:
     plan = plan_of((4, 4), (1, 4), 0, 4)
     data = np.arange(16, dtype=np.uint32)
@@ -191,13 +140,6 @@ def test_an_entry_whose_product_with_the_stride_wraps_is_bad(kernel: Kernel) -> 
 
 PLAN = plan_of((3, 4), (2, 4), 0, 4)
 GOOD = (np.zeros(12, np.uint32), np.zeros(8, np.int64), np.zeros(8, np.uint32))
-
-
-def test_arrays_that_are_as_the_plan_says_are_taken(kernel: Kernel) -> None:
-    assert kernel.run(PLAN, *GOOD) == -1
-    read_only = GOOD[0].copy()
-    read_only.flags.writeable = False
-    assert kernel.run(PLAN, read_only, *GOOD[1:]) == -1
 
 
 def _read_only() -> NDArray[Any]:

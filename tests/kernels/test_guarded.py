@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import random
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from numpy.typing import NDArray
 
@@ -21,8 +19,6 @@ from tests.for_each import for_each
 from tests.http.server import run_program
 from tests.kernels import emulated
 from tests.kernels.guarded import PLANS, Fuzz
-from tests.kernels.loops import gather_by_loops
-from tests.kernels.reference import gather, make_case, random_plan
 
 NUMBA, NUMPY, EMULATED = "app.kernels.numba_cpu", "app.kernels.reference", "tests.kernels.emulated"
 SAMPLES = {
@@ -159,13 +155,3 @@ def test_a_kernel_that_is_wrong_is_found(fault: str, plans: str) -> None:
     """The fuzz itself sees each kind of fault, and says which; beside a part of a split lies another part."""
     with pytest.raises(AssertionError, match=fault):
         Fuzz(Faulty(FAULTS[fault]), PLANS[plans]).chunk(1, 0, 1000)
-
-
-def test_the_compiled_reference_is_the_plain_one() -> None:
-    source = random.Random(11)
-    for number in range(2000):
-        case = make_case(random_plan(source), source, spoiled=number % 3)
-        expected, bad = gather(case.plan, case.data.tobytes(), case.indices.tolist())
-        out = np.zeros(case.plan.output_bytes, np.uint8)
-        assert gather_by_loops(case.plan, case.data, case.indices, out) == bad, case.plan
-        assert bad >= 0 or out.tobytes() == expected, case.plan

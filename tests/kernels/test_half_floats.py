@@ -94,9 +94,3 @@ def test_a_float32_is_rounded_half_to_even(name: str, convert: Convert, lanes: i
     else:
         upper = (source.view(np.uint32)[nans] >> 16).astype(np.uint16)
         assert (found[nans] == upper | np.uint16(0x40)).all()
-
-
-def test_both_ways_to_convert_float16_have_the_same_bits() -> None:
-    source = to_be_rounded()
-    ways = [converted(each, source, np.uint16, LANES).tobytes() for each in NARROW["float16"]]
-    assert ways[0] == ways[1]

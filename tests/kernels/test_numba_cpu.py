@@ -7,11 +7,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from app.kernels.numba_cpu import compile_kernel, gather_kernel
-from app.operators.gather_plan import GatherPlan
 from tests.kernels.reference import Case, check, make_case, random_plan
 
 
@@ -34,26 +32,6 @@ def test_no_call_compiles(compiled: Path) -> None:
     assert not recorder.buffer
     assert len(before) == 1
     assert list(entry.signatures) == before
-
-
-PLAN = GatherPlan(1, 2, (2,), 1, 4, False, True)
-
-
-def test_a_read_only_output_and_indices_that_are_not_aligned_are_refused(compiled: Path) -> None:
-    data, out = np.zeros(2, np.uint32), np.zeros(2, np.uint32)
-    indices = np.zeros(17, np.uint8)[1:].view(np.int64)
-    with pytest.raises(TypeError, match="aligned"):
-        gather_kernel.run(PLAN, data, indices, out)
-    out.flags.writeable = False
-    with pytest.raises(TypeError, match="read-only"):
-        gather_kernel.run(PLAN, data, np.zeros(2, np.int64), out)
-
-
-def test_data_and_output_need_not_be_aligned(compiled: Path) -> None:
-    data = np.arange(9, dtype=np.uint8)[1:].view(np.uint32)
-    out = np.zeros(9, np.uint8)[1:].view(np.uint32)
-    assert gather_kernel.run(PLAN, data, np.array([1, 0]), out) == -1
-    assert out.tolist() == data[::-1].tolist()
 
 
 def test_the_cache_is_named_by_all_files_that_compiled_code_has_constants_of() -> None:

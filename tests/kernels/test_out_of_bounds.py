@@ -18,6 +18,9 @@ from app.operators.gather_plan import GatherPlan
 from app.tensors.gather_call import OutOfBounds
 from tests.conftest import SOAK, samples
 from tests.for_each import for_each
+from tests.kernels.cpu_kernels import every_kernel
+
+__all__ = ["every_kernel"]
 
 INDEX_TYPES = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 ODD = [0, 1, -1, 2, -2, 3, 127, -128, 2**31, -(2**31), 2**63 - 1, -(2**63)]
@@ -138,11 +141,6 @@ def test_indices_that_are_all_valid_are_not_copied() -> None:
     assert (found.replaced, found.filled) == (0, None)
 
 
-@pytest.fixture(scope="module")
-def every_kernel(compiled: None) -> list[Kernel]:
-    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.reference")]
-
-
 def filled_by_loops(
     plan: GatherPlan, data: NDArray[Any], indices: NDArray[Any], fill: NDArray[Any]
 ) -> tuple[NDArray[Any], int]:
@@ -195,11 +193,11 @@ def test_kernels_fill_the_slices_of_tuples_out_of_bounds(
         dtype,
     )
     expected, count = filled_by_loops(plan, data, indices, fill)
-    for kernel in every_kernel:
+    for each in every_kernel:
         out, replaced = np.full(plan.output_items, 3, carrier), np.full(1, -7)
         further = {"fill": fill, "replaced": replaced}
-        assert kernel.run(plan, data, indices, out, threads, further=further) == -1
-        assert (int(replaced[0]), out.tobytes()) == (count, expected.tobytes()), kernel.name
+        assert each.run(plan, data, indices, out, threads, further=further) == -1
+        assert (int(replaced[0]), out.tobytes()) == (count, expected.tobytes()), each.name
 
 
 FILL_PLAN = GatherPlan(1, 4, (3,), 2, 4, False, True)
@@ -226,10 +224,10 @@ def test_another_slice_to_fill_with_is_refused(
     every_kernel: list[Kernel], plan: GatherPlan, fill: Any, replaced: Any
 ) -> None:
     data, indices = np.zeros(plan.data_items, np.uint32), np.zeros(plan.index_items, np.int64)
-    for kernel in every_kernel:
+    for each in every_kernel:
         out = np.full(plan.output_items, 3, np.uint32)
         with pytest.raises(TypeError):
-            kernel.run(plan, data, indices, out, further={"fill": fill, "replaced": replaced})
+            each.run(plan, data, indices, out, further={"fill": fill, "replaced": replaced})
         assert (out == 3).all()
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -16,8 +14,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.kernels import Kernel, numba_cpu
-from app.kernels.numba_cpu.chunked_job import shared_team
-from app.kernels.numba_cpu.thresholds import WAKE_FROM
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
 from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
@@ -29,8 +25,11 @@ from app.tensors.tensor import Tensor
 from tests.conftest import SOAK, samples, slow_but_for
 from tests.for_each import for_each
 from tests.kernels import scatter_loops
+from tests.kernels.cpu_kernels import always_shared, every_kernel, kernel
 from tests.kernels.reference import EXTREMES
 from tests.kernels.scatter_loops import same
+
+__all__ = ["always_shared", "every_kernel", "kernel"]
 
 Plan = ScatterNDPlan | ScatterElementsPlan
 Array = NDArray[Any]
@@ -40,18 +39,6 @@ FEW = ("float16", "float32", "int8", "uint64")
 """Types of `make test` where it counts how many threads or how long runs are: one of each way to reduce."""
 ALL_CASES = [("none", name) for name in TYPES] + [(each, name) for each in REDUCTIONS[1:] for name in REDUCED]
 THREADS = (1, 2, 3, 7)
-
-
-@pytest.fixture(params=["app.kernels.numba_cpu", "app.kernels.reference"])
-def kernel(request: pytest.FixtureRequest) -> Any:
-    if request.param == "app.kernels.numba_cpu":
-        request.getfixturevalue("compiled")
-    return import_module(request.param)
-
-
-@pytest.fixture(scope="module")
-def every_kernel(compiled: None) -> list[Kernel]:
-    return [import_module(name) for name in ("app.kernels.numba_cpu", "app.kernels.reference")]
 
 
 def _call(shape: tuple[int, ...], indices: Array, updates_shape: tuple[int, ...], dtype: str, reduction: str) -> Call:
@@ -98,6 +85,23 @@ def run(kernel: Kernel, plan: Plan, data: Array, indices: Array, updates: Array,
     arrays = [array.reshape(-1).view(out.dtype) for array in (data, updates)]
     first = kernel.run(plan, arrays[0], indices.reshape(-1), out, threads, further={"updates": arrays[1]})
     return first, out.view(data.dtype).reshape(data.shape)
+
+
+def check(kernel: Kernel, plan: Plan, data: Array, indices: Array, updates: Array, expected: Array) -> None:
+    """On one thread the result is what is expected, and any number of threads gives the same bits."""
+    found = [run(kernel, plan, data, indices, updates, threads) for threads in (THREADS if kernel.splits else (1,))]
+    assert same(found[0][1], expected)
+    assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+
+
+def check_bad(
+    kernel: Kernel, plan: Plan, data: Array, indices: Array, updates: Array, bad: list[int], wrong: Any
+) -> None:
+    """Any number of threads finds the first of the entries that are wrong."""
+    spoiled = indices.copy().reshape(-1)
+    spoiled[bad] = wrong
+    for threads in THREADS if kernel.splits else (1,):
+        assert run(kernel, plan, data, spoiled, updates, threads)[0] == min(bad)
 
 
 @st.composite
@@ -180,45 +184,9 @@ def test_any_number_of_threads_gives_the_same_bits_where_updates_collide(
         data = filled(shape, dtype, source)
         updates = filled((index_shape[0], *shape[index_shape[-1] :]), dtype, source)
         plan = nd_plan(shape, indices, dtype, reduction)
-        expected = scatter_loops.scatter_nd(data, indices, updates, reduction)
-        found = [run(kernel, plan, data, indices, updates, threads) for threads in (THREADS if kernel.splits else (1,))]
-        assert same(found[0][1], expected)
-        assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
-        bad = source.sample(range(indices.size), 3)
-        spoiled = indices.copy().reshape(-1)
-        spoiled[bad] = source.choice((2**62, -(2**62), *EXTREMES[:2]))
-        for threads in THREADS if kernel.splits else (1,):
-            assert run(kernel, plan, data, spoiled.reshape(indices.shape), updates, threads)[0] == min(bad)
-
-
-@pytest.fixture
-def always_shared(compiled: None) -> Iterator[None]:
-    """However little there is to do, helpers that sleep are woken."""
-    shared_team().settings["wake_from"] = 0
-    yield
-    shared_team().settings["wake_from"] = WAKE_FROM
-
-
-@for_each("reduction", REDUCTIONS)
-@for_each("dtype", slow_but_for(FEW, REDUCED))
-def test_single_items_of_a_large_output_are_shared_and_its_bits_are_the_same(
-    always_shared: None, dtype: str, reduction: Reduction
-) -> None:
-    """Few items for the bytes of the output, so that threads share them, and few places for them, among which are the
-    first and the last of each thread's.
-    """
-    numbers = np.random.default_rng(6)
-    size, tuples = 16 * 1_500, 1_500
-    edges = [-(-size // threads) * number for threads in THREADS for number in range(1, threads)]
-    places = np.concatenate([numbers.integers(0, size, 40), edges, np.subtract(edges, 1)])
-    indices = numbers.choice(places, tuples).reshape(-1, 1)
-    data = np.resize(filled((500,), dtype, random.Random(dtype)), size)
-    updates = filled((tuples,), dtype, random.Random(reduction))
-    plan = nd_plan((size,), indices, dtype, reduction)
-    expected = scatter_loops.scatter_nd(data, indices, updates, reduction)
-    found = [run(numba_cpu, plan, data, indices, updates, threads) for threads in THREADS]
-    assert same(found[0][1], expected)
-    assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+        check(kernel, plan, data, indices, updates, scatter_loops.scatter_nd(data, indices, updates, reduction))
+        bad, wrong = source.sample(range(indices.size), 3), source.choice((2**62, -(2**62), *EXTREMES[:2]))
+        check_bad(kernel, plan, data, indices, updates, bad, wrong)
 
 
 @for_each("reduction", REDUCTIONS)
@@ -235,14 +203,9 @@ def test_elements_in_many_blocks_and_any_number_of_threads_give_the_same_bits(
     data, updates = filled(shape, dtype, source), filled(index_shape, dtype, source)
     plan = elements_plan(shape, indices, axis, dtype, reduction)
     expected = scatter_loops.scatter_elements(data, indices, updates, axis, reduction)
-    found = [run(kernel, plan, data, indices, updates, threads) for threads in (THREADS if kernel.splits else (1,))]
-    assert same(found[0][1], expected)
-    assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+    check(kernel, plan, data, indices, updates, expected)
     bad = source.sample(range(indices.size), 3)
-    spoiled = indices.copy().reshape(-1)
-    spoiled[bad] = (shape[axis], -shape[axis] - 1, 2**62)
-    for threads in THREADS if kernel.splits else (1,):
-        assert run(kernel, plan, data, spoiled, updates, threads)[0] == min(bad)
+    check_bad(kernel, plan, data, indices, updates, bad, (shape[axis], -shape[axis] - 1, 2**62))
 
 
 @for_each("reduction", REDUCTIONS)
@@ -268,16 +231,11 @@ def test_single_items_are_right_wherever_in_a_block_an_entry_is_negative_or_bad(
             expected = scatter_loops.scatter_elements(*given, 1, reduction)
             plans.append((elements_plan((rows, size), indices, 1, dtype, reduction), given, expected))
         for plan, given, expected in plans:
-            found = [run(numba_cpu, plan, *given, threads) for threads in THREADS]
-            assert same(found[0][1], expected)
-            assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
-            for bad in (size, -size - 1, 2**63 - 1, -(2**63)):
-                spoiled = given[1].copy().reshape(-1)
-                at = place if spoiled.size == count else count + place
-                spoiled[at] = bad
-                spoiled[-1] = size  # one more, perhaps behind it
-                for threads in THREADS:
-                    assert run(numba_cpu, plan, given[0], spoiled, given[2], threads)[0] == at
+            check(numba_cpu, plan, *given, expected)
+            last = given[1].size - 1
+            at = place if last < count else count + place
+            for wrong in (size, -size - 1, 2**63 - 1, -(2**63)):
+                check_bad(numba_cpu, plan, *given, [at, last], (wrong, size))
 
 
 @for_each("reduction", ["add", "mul"])
@@ -322,10 +280,7 @@ def test_runs_of_one_place_are_reduced_in_order_and_any_nan_stays_the_same(
             odd = np.array([int(infinity) | number | (int(sign) * (number & 1)) for number in payloads], carrier)
             updates[::10] = odd.view(updates.dtype)
         plan = nd_plan((len(data),), indices, dtype, reduction)
-        expected = scatter_loops.scatter_nd(data, indices, updates, reduction)
-        found = [run(numba_cpu, plan, data, indices, updates, threads) for threads in THREADS]
-        assert same(found[0][1], expected)
-        assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+        check(numba_cpu, plan, data, indices, updates, scatter_loops.scatter_nd(data, indices, updates, reduction))
 
 
 @for_each("reduction", ["min", "max"])
@@ -356,31 +311,6 @@ def test_the_least_or_greatest_of_many_for_one_place_is_found_whatever_is_there(
                 plan = nd_plan((64,), indices, dtype, reduction)
                 out = run(numba_cpu, plan, data, indices, updates, 1)[1]
                 assert out.view(carrier)[5] == np.array([wanted], kind).view(carrier)[0], (there, numbers, count)
-
-
-@for_each("reduction", REDUCTIONS)
-@for_each("dtype", slow_but_for(FEW, REDUCED))
-@for_each("width", [2, 5, 31, 70, 131])
-def test_rows_of_any_width_are_reduced_item_by_item(
-    kernel: Kernel, width: int, dtype: str, reduction: Reduction
-) -> None:
-    """Widths that are whole cache lines and others: what is left is cut into ever shorter vectors."""
-    source, numbers = random.Random(width), np.random.default_rng(width)
-    indices = numbers.integers(-3, 3, (12, 1))
-    data, updates = filled((3, width), dtype, source), filled((12, width), dtype, source)
-    plan = nd_plan((3, width), indices, dtype, reduction)
-    assert same(
-        run(kernel, plan, data, indices, updates)[1], scatter_loops.scatter_nd(data, indices, updates, reduction)
-    )
-
-
-@for_each("width", [*range(1, 70), 100, 127, 128, 129, 255, 1000, 1023, 1024, 1025, 5000])
-def test_rows_of_any_number_of_bytes_are_copied(kernel: Kernel, width: int) -> None:
-    numbers = np.random.default_rng(width)
-    data, updates = (numbers.integers(0, 256, (rows, width)).astype(np.uint8) for rows in (7, 5))
-    indices = np.array([[3], [-7], [6], [3], [1]])
-    expected = scatter_loops.scatter_nd(data, indices, updates, "none")
-    assert same(run(kernel, nd_plan((7, width), indices, "uint8", "none"), data, indices, updates)[1], expected)
 
 
 @for_each(("size", "tuples"), [((1,), 3), ((300,), 150), ((257,), 2000), ((40, 21), 420), ((3, 2, 50), 160)])
@@ -501,14 +431,10 @@ def test_columns_of_elements_are_shared_along_the_first_axis(
     updates = np.resize(filled((377,), dtype, source), (rows, columns))
     plan = elements_plan((size, data_columns), indices, 0, dtype, reduction)
     expected = scatter_loops.scatter_elements(data, indices, updates, 0, reduction)
-    found = [run(numba_cpu, plan, data, indices, updates, threads) for threads in THREADS]
-    assert same(found[0][1], expected)
-    assert {(first, out.tobytes()) for first, out in found} == {(-1, found[0][1].tobytes())}
+    check(numba_cpu, plan, data, indices, updates, expected)
     for bad in (source.sample(range(indices.size), 3), [columns - 1], [indices.size - 1, columns * (rows - 1)]):
-        spoiled = indices.copy().reshape(-1)
-        spoiled[bad] = source.choice((size, -size - 1, 2**15 - 1))
-        for threads in THREADS:
-            assert run(numba_cpu, plan, data, spoiled, updates, threads)[0] == min(bad)
+        wrong = source.choice((size, -size - 1, 2**15 - 1))
+        check_bad(numba_cpu, plan, data, indices, updates, bad, wrong)
 
 
 def test_rows_longer_than_a_block_are_reduced(kernel: Kernel) -> None:
@@ -557,27 +483,6 @@ def test_a_nan_wins_the_first_one_and_zeros_have_an_order(kernel: Kernel, dtype:
         expected = np.array([first, first, *zeros, second, 5.0], kind)
         plan = nd_plan((6,), indices, dtype, reduction)
         assert run(kernel, plan, data, indices, updates)[1].tobytes() == expected.tobytes()
-
-
-@for_each("kind", [np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)])
-def test_indices_of_every_integer_type(kernel: Kernel, kind: np.dtype[Any]) -> None:
-    numbers = np.random.default_rng(8)
-    low = 0 if kind.kind == "u" else -50
-    data, updates = np.arange(100, dtype=np.int32).reshape(50, 2), np.arange(1400, dtype=np.int32).reshape(700, 2)
-    for axis_indices in (numbers.integers(low, 50, (700, 1)), numbers.integers(low, 50, (700, 2))):
-        plan: Plan
-        if axis_indices.shape[1] == 1:
-            plan = nd_plan((50, 2), axis_indices, "int32", "add")
-            expected = scatter_loops.scatter_nd(data, axis_indices, updates, "add")
-        else:
-            plan = elements_plan((50, 2), axis_indices, 0, "int32", "add")
-            expected = scatter_loops.scatter_elements(data, axis_indices, updates, 0, "add")
-        for threads in (1, 2):
-            first, out = run(kernel, plan, data, axis_indices.astype(kind), updates, threads)
-            assert (first, out.tobytes()) == (-1, expected.tobytes())
-        wrong = axis_indices.astype(kind)
-        wrong.reshape(-1)[650] = np.iinfo(kind).max
-        assert run(kernel, plan, data, wrong, updates)[0] == 650
 
 
 ND = nd_plan((3, 4), np.zeros((2, 1), np.int64), "float32", "add")

@@ -88,16 +88,6 @@ def test_the_chunks_together_give_what_the_whole_gives(team: ThreadTeam, case: C
     check_with(case, threads)
 
 
-@pytest.mark.parametrize("spoiled", [0, 5])
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize(("batches", "tuples"), [(1, 60_000), (3, 20_000), (3_000, 20), (40_000, 2)])
-def test_a_large_gather_over_threads_gives_what_the_reference_gives(
-    batches: int, tuples: int, shared: bool, spoiled: int, compiled: Path
-) -> None:
-    plan = GatherPlan(batches, tuples, (3, 2), 1, 8, shared, True)
-    check_with(make_case(plan, random.Random(spoiled), spoiled), 3)
-
-
 def test_several_threads_gather_at_once_and_all_are_right(team: ThreadTeam) -> None:
     """One of them has the team at a time; the others do the whole alone, and nobody reads what is another's."""
 
