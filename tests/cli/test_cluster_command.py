@@ -78,11 +78,6 @@ def test_init_writes_options_and_changes_those_that_are_given_later(client: Cata
     assert "'-1' is not a number of bytes" in run("init", "--segment-bytes", "-1", code=2).output
 
 
-@pytest.mark.parametrize("command", ["init", "start", "status", "drain", "undrain", "forget", "reconcile", "stop"])
-def test_each_command_says_what_it_takes(command: str) -> None:
-    assert "--help" in run(command, "--help").output
-
-
 @pytest.mark.parametrize("command", ["init", "status", "drain a", "undrain a", "reconcile"])
 def test_an_address_that_cannot_be_is_named(command: str) -> None:
     name, *rest = command.split()

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gathernd._array_bytes import ELEMENT_TYPES, decode
-from gathernd._arrays_of_others import as_array, as_type, decode_for_torch, encode_value, has_no_type
+from gathernd._arrays_of_others import as_array, as_type, decode_for_torch, encode_value
 from gathernd._selection import select
 from tests.client.test_gathers import TYPES, same, sample
 
@@ -148,11 +148,6 @@ def test_masked_items_are_refused_and_not_unmasked(service: Any) -> None:
     assert same(service.gather(np.ma.MaskedArray(TABLE), [1]), TABLE[[1]])
 
 
-def test_only_what_is_pythons_own_has_no_type() -> None:
-    assert all(map(has_no_type, ([1], (1.0,), 3, [[True]], [np.float32(1)])))
-    assert not any(map(has_no_type, (TABLE, np.float32(1), OnGpu(TABLE), OnAnotherDevice(TABLE))))
-
-
 def test_updates_given_as_a_list_have_the_tensors_type(service: Any) -> None:
     service.put("lists", TABLE)
     service.scatter("lists", [[1]], [[1, 2, 3, 4, 5]])
@@ -228,15 +223,3 @@ def test_lists_that_are_not_nested_evenly_are_refused_with_the_place(service: An
         with pytest.raises(ValueError, match=message):
             call()
     service.delete("even")
-
-
-def test_other_faults_of_lists_are_told_as_numpy_tells_them() -> None:
-    with pytest.raises(OverflowError):
-        as_array(Unwilling())
-
-
-class Unwilling:
-    """What refuses to become an array, and is no list."""
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        raise OverflowError

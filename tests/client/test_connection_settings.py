@@ -154,12 +154,6 @@ def test_the_old_names_are_the_new_ones_with_a_warning() -> None:
         gathernd.Gatherer  # noqa: B018
 
 
-def test_the_version_is_that_of_the_distribution() -> None:
-    from importlib import metadata
-
-    assert gathernd.__version__ == metadata.version("gathernd")
-
-
 @pytest.mark.slow
 def test_https_trusts_whom_it_is_told_to(kind: Any, start: Start, pair: Pair, tmp_path: Path) -> None:
     with start(*pair.flags(), tls=pair.trusting()) as server:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import gathernd as package
-from gathernd import Client, errors
+from gathernd import errors
 from tests.for_each import for_each
 from tests.http.server import ROOT, Server
 
@@ -110,13 +105,6 @@ def test_memory_in_another_order_is_sent_in_row_major_order(service: Any) -> Non
     found = service.gathernd(locked, indices)
     found[0] = 1  # what comes back is the caller's own
     assert data[3, 5] == 23
-
-
-def test_a_memory_mapped_file_is_sent(service: Any, tmp_path: Path) -> None:
-    data = np.random.default_rng(5).random((1000, 300))
-    np.save(tmp_path / "data.npy", data)
-    mapped = np.load(tmp_path / "data.npy", mmap_mode="r")
-    assert same(service.gathernd(mapped, [[999], [0]]), data[[999, 0]])
 
 
 def test_narrow_indices_are_widened_for_onnx_and_wide_ones_are_not_cut(service: Any) -> None:
@@ -255,25 +243,6 @@ def test_a_page_of_the_service_that_is_not_the_route_is_not_found(kind: Any, ser
         client.gathernd([1.0], [[0]])
 
 
-def test_a_client_serves_many_threads(server: Server) -> None:
-    data, failures = np.arange(1000.0), []
-    with Client(server.url) as client:
-
-        def work(seed: int) -> None:
-            rng = np.random.default_rng(seed)
-            for _ in range(20):
-                indices = rng.integers(0, 1000, (50, 1))
-                if not np.array_equal(client.gathernd(data, indices), data[indices[:, 0]]):
-                    failures.append(seed)
-
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert failures == []
-
-
 class TestFunctions:
     """The module's own functions, which find their service in the environment."""
 
@@ -327,19 +296,3 @@ def test_a_forked_child_has_connections_of_its_own(server: Server, proxied: bool
         cwd=ROOT, env=os.environ | proxies, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-
-
-SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)
-
-
-@given(data=st.data())
-def test_the_answer_is_numpys(server: Server, data: st.DataObject) -> None:
-    shape = data.draw(SHAPES)
-    array = data.draw(hnp.arrays(data.draw(st.sampled_from(["f4", "i8", "u1", "?", "c16"])), shape))
-    depth = data.draw(st.integers(1, len(shape)))
-    tuples = data.draw(
-        st.lists(st.tuples(*[st.integers(-size, size - 1) for size in shape[:depth]]), min_size=1, max_size=5)
-    )
-    with Client(server.url) as client:
-        found = client.gathernd(array, np.array(tuples))
-    assert same(found, np.stack([array[place] for place in tuples]))

@@ -119,21 +119,14 @@ Make = Callable[..., Hostile]
     ("answer", "error"),
     [
         (b"", errors.Disconnected),
-        (b"HTTP/1.1 200 OK\r\nContent-Le", errors.Disconnected),
         (DONE[:-1], errors.Disconnected),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", errors.Disconnected),
         (b"HTTP/1.1 100 Continue\r\n\r\n", errors.Disconnected),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + _OUTPUT, errors.UnexpectedAnswer),
         (b"\x15\x03\x01\x00\x02\x02\x0a\r\n\r\n", errors.UnexpectedAnswer),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", errors.UnexpectedAnswer),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * (1 << 18), errors.UnexpectedAnswer),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", errors.UnexpectedAnswer),
     ],
-    ids=[
-        "nothing", "half a header", "a byte too few", "half a chunk", "interim only", "no length", "TLS", "two lengths",
-        "endless header", "no gather",
-    ],
-)  # fmt: skip
+    ids=["nothing", "a byte too few", "half a chunk", "interim only", "TLS", "no gather"],
+)
 def test_a_broken_answer_is_a_transport_error(
     kind: Any, hostile: Make, answer: bytes, error: type[errors.TransportError]
 ) -> None:

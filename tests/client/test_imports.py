@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gathernd import errors
+from gathernd import Client, errors
 from gathernd_cli.command_line import app
 from tests.http.conftest import Start
 from tests.http.server import Server
@@ -137,11 +137,11 @@ def run(*arguments: object) -> Any:
     [("a.npy", TABLE), ("many.safetensors#second", TABLE[:5] + 1), ("many.safetensors#first", TABLE)],
 )
 def test_the_command_puts_a_url(
-    importing: Server, kind: Any, source: RangeServer, flags: tuple[str, ...], path: str, wanted: Any
+    importing: Server, source: RangeServer, flags: tuple[str, ...], path: str, wanted: Any
 ) -> None:
     done = run("tensors", "put", "cli", f"{source.url}/t/{path}", *flags, "--url", importing.url)
     assert done.exit_code == 0, done.output
-    with kind(importing.url) as service:
+    with Client(importing.url) as service:
         assert service.metadata("cli").etag == done.output.strip()
         assert np.array_equal(service.get("cli"), wanted)
 
@@ -166,28 +166,28 @@ def test_the_command_says_what_is_wrong(importing: Server, source: RangeServer, 
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_file_is_downloaded_in_one_answer_whether_or_not_its_length_is_announced(
-    importing: Server, kind: Any, source: RangeServer, chunked: bool
+    importing: Server, source: RangeServer, chunked: bool
 ) -> None:
     content = save(first=TABLE, second=TABLE[:5] + 1)
     source.respond = lambda handler: handler.answer_whole(content, chunked=chunked)
     done = run("tensors", "put", "cli", f"{source.url}/t/many#second", "--url", importing.url)
     assert done.exit_code == 0, done.output
     assert len(source.asked) == 1
-    with kind(importing.url) as service:
+    with Client(importing.url) as service:
         assert np.array_equal(service.get("cli"), TABLE[:5] + 1)
 
 
-def test_a_file_behind_a_url_may_have_the_keys_of_its_rows(importing: Server, kind: Any, source: RangeServer) -> None:
+def test_a_file_behind_a_url_may_have_the_keys_of_its_rows(importing: Server, source: RangeServer) -> None:
     source.files["/t/keyed.safetensors"] = save(keys=np.arange(5) * 10, data=TABLE[:5])
     done = run("tensors", "put", "keyed", f"{source.url}/t/keyed.safetensors", "--url", importing.url)
     assert done.exit_code == 0, done.output
-    with kind(importing.url) as service:
+    with Client(importing.url) as service:
         assert service.get_keys("keyed").tolist() == [0, 10, 20, 30, 40]
 
 
 @pytest.mark.parametrize(("chunked", "cut"), [(False, 1 << 20), (True, 1 << 20), (True, None)])
 def test_a_download_that_ends_early_uploads_nothing(
-    importing: Server, kind: Any, source: RangeServer, chunked: bool, cut: int | None
+    importing: Server, source: RangeServer, chunked: bool, cut: int | None
 ) -> None:
     whole = npy(np.zeros(3 << 20, np.uint8))
     file = whole if cut else whole[:-1]
@@ -196,7 +196,7 @@ def test_a_download_that_ends_early_uploads_nothing(
     assert done.exit_code == 1
     assert f"{source.url}/t/a.npy" in done.stderr
     assert "SECRET" not in done.stderr
-    with kind(importing.url) as service:
+    with Client(importing.url) as service:
         assert not service.exists("early")
 
 

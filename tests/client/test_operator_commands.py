@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from gathernd import Client
 from gathernd_cli.command_line import app
 from tests.client.test_gathers import same
+from tests.for_each import for_each
 from tests.http.lookups import Given, looped
 from tests.http.server import Server
 
@@ -125,47 +126,39 @@ def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
     assert found == "[[0. 1.]\n [1. 0.]\n [0. 1.]]\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "code", "text"),
     [
-        (["lookup"], 2, "TENSOR=INDICES"),
-        (["lookup", "users"], 2, "'users' is not of the form TENSOR=INDICES"),
-        (["lookup", "users=a.npy,b.npy,c.npy,d.npy"], 2, "is not of the form TENSOR=INDICES"),
-        (["lookup", "users=rows.npy,,weights.npy"], 2, "is not of the form TENSOR=INDICES"),
-        (["lookup", "users=rows.npy", "--pooling", "sum"], 2, "--pooling belongs to features with offsets"),
-        (["lookup", "users=rows.npy", "--pooling", "none"], 2, "none"),
-        (["lookup", "users=rows.npy", "--include-last-offset"], 2, "belongs to features with offsets"),
-        (["lookup", "users=none.npy"], 1, "none.npy"),
-        (["lookup", "nobody=rows.npy"], 1, "tensor_not_found"),
-        (["lookup", "users=rows.npy", "--fill-value", "x"], 2, "is not JSON"),
+        ("lookup", 2, "TENSOR=INDICES"),
+        ("lookup users", 2, "'users' is not of the form TENSOR=INDICES"),
+        ("lookup users=a.npy,b.npy,c.npy,d.npy", 2, "is not of the form TENSOR=INDICES"),
+        ("lookup users=rows.npy,,weights.npy", 2, "is not of the form TENSOR=INDICES"),
+        ("lookup users=rows.npy --pooling sum", 2, "--pooling belongs to features with offsets"),
+        ("lookup users=rows.npy --pooling none", 2, "none"),
+        ("lookup users=rows.npy --include-last-offset", 2, "belongs to features with offsets"),
+        ("lookup users=none.npy", 1, "none.npy"),
+        ("lookup nobody=rows.npy", 1, "tensor_not_found"),
+        ("lookup users=rows.npy --fill-value x", 2, "is not JSON"),
+        ("lookup users=rows.npy --out-of-bounds fill --fill-value 1e400", 2, "larger than any float64"),
+        ("lookup users=rows.npy items=bagged.npy", 1, "feature_mismatch"),
+        ("lookup items=bagged.npy,bags.npy,weights.npy --pooling max", 1, "invalid_field"),
+        ("lookup users=rows.npy --output no/such/folder.npy", 1, "No such file"),
+        ("backward rows.npy weights.npy", 2, "exactly one of --data-shape"),
+        ("backward rows.npy weights.npy --data-shape 5 --tensor users", 2, "exactly one of --data-shape"),
+        ("backward rows.npy weights.npy --data-shape a", 2, "is not a shape"),
+        ("backward rows.npy weights.npy --data-shape 5 --axis 1", 2, "--axis to --op gather"),
         (
-            ["lookup", "users=rows.npy", "--out-of-bounds", "fill", "--fill-value", "1e400"],
-            2,
-            "larger than any float64",
-        ),
-        (["lookup", "users=rows.npy", "items=bagged.npy"], 1, "feature_mismatch"),
-        (["lookup", "items=bagged.npy,bags.npy,weights.npy", "--pooling", "max"], 1, "invalid_field"),
-        (["lookup", "users=rows.npy", "--output", "no/such/folder.npy"], 1, "No such file"),
-        (["backward", "rows.npy", "weights.npy"], 2, "exactly one of --data-shape"),
-        (
-            ["backward", "rows.npy", "weights.npy", "--data-shape", "5", "--tensor", "users"],
-            2,
-            "exactly one of --data-shape",
-        ),
-        (["backward", "rows.npy", "weights.npy", "--data-shape", "a"], 2, "is not a shape"),
-        (["backward", "rows.npy", "weights.npy", "--data-shape", "5", "--axis", "1"], 2, "--axis to --op gather"),
-        (
-            ["backward", "rows.npy", "weights.npy", "--op", "gather", "--data-shape", "5", "--batch-dims", "1"],
+            "backward rows.npy weights.npy --op gather --data-shape 5 --batch-dims 1",
             2,
             "--batch-dims belongs to --op gathernd or --dialect openvino-8",
         ),
-        (["backward", "rows.npy", "rows.npy", "--data-shape", "5"], 1, "unsupported_dtype"),
-        (["backward", "rows.npy", "weights.npy", "--tensor", "nobody"], 1, "tensor_not_found"),
-        (["backward", "rows.npy", "weights.npy", "--op", "gather", "--data-shape", "5"], 1, "updates_shape_mismatch"),
+        ("backward rows.npy rows.npy --data-shape 5", 1, "unsupported_dtype"),
+        ("backward rows.npy weights.npy --tensor nobody", 1, "tensor_not_found"),
+        ("backward rows.npy weights.npy --op gather --data-shape 5", 1, "updates_shape_mismatch"),
     ],
 )
-def test_a_command_that_fails_says_why(run: Run, arguments: list[str], code: int, text: str) -> None:
-    ended = run(*arguments)
+def test_a_command_that_fails_says_why(run: Run, arguments: str, code: int, text: str) -> None:
+    ended = run(*arguments.split())
     assert ended.exit_code == code, ended.output
     assert text in " ".join(ended.output.replace("│", " ").split())
     assert "Traceback" not in ended.output

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from gathernd import Client, errors
 from gathernd_cli.command_line import app
+from tests.client.conftest import KINDS
+from tests.conftest import slow_but_for
 from tests.http.server import Server
 
 pa = pytest.importorskip("pyarrow", reason="needs the package pyarrow, of the client's extra parquet")
@@ -53,6 +55,12 @@ WRITERS: dict[str, Callable[[Path, Any], None]] = {
 
 
 @pytest.fixture
+def kind() -> Any:
+    """Both clients read files with the same code; only what is said to try both does."""
+    return Client
+
+
+@pytest.fixture
 def users(tmp_path: Path) -> Path:
     """Where a file goes."""
     return tmp_path / "users"
@@ -66,7 +74,8 @@ def table(service: Any) -> Iterator[str]:
         service.delete(info.name)
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("form", slow_but_for(("parquet", "stream"), WRITERS))
 def test_columns_become_rows_and_one_their_keys(service: Any, table: str, users: Path, form: str) -> None:
     WRITERS[form](users, pa.table({"id": IDS, "name": NAMES, "a": A, "b": B}))
     info = service.put(table, users, keys="id", columns=["b", "a"])
@@ -79,7 +88,7 @@ def test_columns_become_rows_and_one_their_keys(service: Any, table: str, users:
     np.testing.assert_array_equal(service.gather(table, keys=NAMES[:5])[:, 0], A[:5])
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("form", slow_but_for(("parquet", "stream"), WRITERS))
 @pytest.mark.parametrize(
     "lists",
     [pa.list_(pa.float64(), 7), pa.list_(pa.float64()), pa.large_list(pa.float64())],
@@ -123,7 +132,7 @@ def test_a_file_without_keys_and_keys_from_elsewhere(service: Any, table: str, u
     np.testing.assert_array_equal(service.get_keys(table), IDS)
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("form", slow_but_for(("parquet", "stream"), WRITERS))
 def test_a_file_may_be_open(service: Any, table: str, users: Path, form: str) -> None:
     WRITERS[form](users, pa.table({"id": IDS, "name": NAMES, "a": A, "b": B}))
     with users.open("rb") as file, pa.OSFile(str(users)) as native:
