@@ -1,4 +1,4 @@
-"""What README.md, CONTRIBUTING.md and docs/ name is there: files, functions, targets, commands, settings, metrics."""
+"""What README.md, CONTRIBUTING.md, the threat model and docs/ name is there: files, functions, commands, settings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
+    "deploy/threat-model.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )
 _PATH = re.compile(
-    r"`((?:app|tests|clients|benchmarks|deploy|docs|openapi|requirements)/[\w./-]*|[\w-]+\.(?:md|lock|ya?ml))`"
-    r"(?: `([\w.]+)`)?"
+    r"`((?:app|tests|clients|benchmarks|deploy|docs|openapi|requirements)/[\w./-]*|[\w-]+\.(?:md|lock|ya?ml))"
+    r"(?:(?:` `|::)([\w.]+))?`"
 )
 _TARGET = re.compile(r"^make ([a-z-]+)|`make ([a-z-]+)[` ]", re.MULTILINE)
 _COMMAND = re.compile(r"`gathernd ([a-z]+)")
