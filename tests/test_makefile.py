@@ -12,51 +12,47 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings
+from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs the Debian package make")
 
 
-def served(monkeypatch: pytest.MonkeyPatch, *arguments: str, **variables: str) -> tuple[str, int]:
+def served(*arguments: str, **variables: str) -> tuple[str, int]:
     """Host and port of the service that `make serve` with these arguments and variables would start."""
-    for name in [name for name in os.environ if name.startswith(("GATHERND_", "MAKE")) or name in ("HOST", "PORT")]:
-        monkeypatch.delenv(name)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    done = subprocess.run(
-        ["make", "--dry-run", "serve", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    command = shlex.split(done.stdout.splitlines()[-1])
-    flags = command[command.index("serve") + 1 :]
-    settings = Settings(_cli_parse_args=flags)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("GATHERND_", "MAKE")) or name in ("HOST", "PORT")]:
+            patch.delenv(name)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        make = ["make", "--dry-run", "serve", *arguments]
+        done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
+        command = shlex.split(done.stdout.splitlines()[-1])
+        settings = Settings(_cli_parse_args=command[command.index("serve") + 1 :])
     return settings.host, settings.port
 
 
-def test_make_serve_listens_on_loopback_port_8080_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert served(monkeypatch) == ("127.0.0.1", 8080)
-
-
-def test_make_serve_heeds_the_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert served(monkeypatch, GATHERND_PORT="18099", GATHERND_HOST="127.0.0.2") == ("127.0.0.2", 18099)
-
-
-def test_make_serve_heeds_port_and_host_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert served(monkeypatch, "PORT=18099", "HOST=127.0.0.2") == ("127.0.0.2", 18099)
-
-
-def test_the_command_line_of_make_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    variables = {"GATHERND_PORT": "18099", "GATHERND_HOST": "127.0.0.2", "PORT": "18098"}
-    assert served(monkeypatch, "PORT=18097", "HOST=::1", **variables) == ("::1", 18097)
-
-
-def test_port_in_the_environment_counts_where_no_setting_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert served(monkeypatch, PORT="18098") == ("127.0.0.1", 18098)
-    assert served(monkeypatch, PORT="18098", GATHERND_PORT="18099") == ("127.0.0.1", 18099)
-
-
-def test_host_in_the_environment_is_the_shells_and_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """csh and others export the machine's name under it."""
-    assert served(monkeypatch, HOST="some-machine") == ("127.0.0.1", 8080)
+@for_each(
+    ("arguments", "variables", "wanted"),
+    [
+        ((), {}, ("127.0.0.1", 8080)),
+        ((), {"GATHERND_PORT": "18099", "GATHERND_HOST": "127.0.0.2"}, ("127.0.0.2", 18099)),
+        (("PORT=18099", "HOST=127.0.0.2"), {}, ("127.0.0.2", 18099)),
+        (
+            ("PORT=18097", "HOST=::1"),
+            {"GATHERND_PORT": "18099", "GATHERND_HOST": "127.0.0.2", "PORT": "18098"},
+            ("::1", 18097),
+        ),
+        ((), {"PORT": "18098"}, ("127.0.0.1", 18098)),
+        ((), {"PORT": "18098", "GATHERND_PORT": "18099"}, ("127.0.0.1", 18099)),
+        # csh and others export the machine's name as HOST.
+        ((), {"HOST": "some-machine"}, ("127.0.0.1", 8080)),
+    ],
+)
+def test_make_serve_heeds_its_command_line_before_the_settings_and_those_before_port(
+    arguments: tuple[str, ...], variables: dict[str, str], wanted: tuple[str, int]
+) -> None:
+    assert served(*arguments, **variables) == wanted
 
 
 def pins(lock: str | Path) -> dict[str, str]:

@@ -67,13 +67,6 @@ def test_every_route_gives_the_same(route: Any, dtype: Any) -> None:
     assert (answer.output.array.reshape(-1, 64) == TABLE.reshape(-1, 64)[RANDOM]).all()
 
 
-def test_a_split_has_as_many_parts_as_were_chosen() -> None:
-    made = service(force_route="split")
-    made.kernel = parts = _Counting()
-    _, request = gather(made, call(RANDOM))
-    assert parts.threads == [request.parts] == [2]
-
-
 class _Counting:
     """The kernel, which notes over how many threads it was to run each time, and in which it was called."""
 
@@ -96,9 +89,10 @@ class _Counting:
 def test_a_split_is_led_by_the_event_loop_where_that_may_be_held(loop_max_us: float, led_by: str) -> None:
     made = service(force_route="split", loop_max_us=loop_max_us)
     made.kernel = kernel = _Counting()
-    gather(made, call(RANDOM))
+    _, request = gather(made, call(RANDOM))
     (caller,) = kernel.callers
     assert caller.startswith(led_by)
+    assert kernel.threads == [request.parts] == [2]
 
 
 def test_indices_of_another_type_are_handed_to_the_kernel_as_they_are() -> None:
@@ -249,14 +243,6 @@ def test_every_route_finds_a_bad_index(route: Any) -> None:
     with pytest.raises(GatherError, match="index_out_of_bounds") as caught:
         gather(service(force_route=route), call(rows))
     assert caught.value.places[0].position == (4_000, 0)
-
-
-@pytest.mark.parametrize("loop_max_us", [None, 0.0])
-def test_what_is_explained_is_what_runs(loop_max_us: float | None) -> None:
-    made = service(loop_max_us=loop_max_us)
-    _, request = gather(made, call(RANDOM))
-    choice = made.explain(call(RANDOM), MemoryReservation(made.budget)).decision.choice
-    assert (request.route, request.parts) == (choice.route, choice.parts)
 
 
 def test_an_explanation_allocates_nothing_and_refuses_what_could_never_fit() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from tests.grpc_api.messages import pb
 from tests.needs import in_environment
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "app" / "formats" / "grpc" / "messages"
 KINDS = {
     1: "double",
     2: "float",
@@ -60,39 +58,6 @@ def messages_within(message: Any) -> dict[str, Any]:
         found[inner.full_name] = inner
         found |= messages_within(inner)
     return found
-
-
-def parsed(text: str) -> dict[str, list[tuple[str, int]]]:
-    """Names and numbers of the fields and values of each message and enum of a .proto file, read from its text."""
-    found: dict[str, list[tuple[str, int]]] = {}
-    stack: list[str] = []
-    for line in re.sub(r"//.*", "", text).splitlines():
-        if opened := re.match(r"\s*(message|enum|oneof|service) (\w+) \{", line):
-            name = stack[-1] if opened[1] == "oneof" else opened[2]
-            if opened[1] != "service":
-                found.setdefault(name, [])
-            stack.append(name)
-        elif member := re.match(r"\s*(?:repeated )?(?:[\w.]+ |map<[^>]+> )?(\w+) = (\d+);", line):
-            found[stack[-1]].append((member[1], int(member[2])))
-        if "}" in line and "rpc" not in line:
-            stack.pop()
-    return found
-
-
-@pytest.mark.parametrize(("file", "package"), [("inference.proto", "inference"), ("health.proto", "grpc.health.v1")])
-def test_the_descriptor_has_what_the_proto_says(file: str, package: str) -> None:
-    made = POOL.FindFileByName(file)
-    written = {name.rpartition(".")[2]: message for name, message in messages(made).items()}
-    enums = {enum.name: enum for enum in made.enum_types_by_name.values()}
-    enums |= {enum.name: enum for message in written.values() for enum in message.enum_types}
-    text = (FOLDER / file).read_text()
-    assert f"package {package};" in text
-    for name, members in parsed(text).items():
-        own = enums[name].values if name in enums else written[name].fields
-        assert sorted(members) == sorted((one.name, one.number) for one in own), name
-    for service in made.services_by_name.values():
-        for method in service.methods:
-            assert re.search(rf"rpc {method.name}\((stream )?{method.input_type.name}\)", text), method.name
 
 
 def test_the_descriptor_is_what_the_compiler_makes() -> None:

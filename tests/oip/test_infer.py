@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import httpx
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,15 +16,9 @@ INFER = "/v2/models/gathernd/infer"
 INDICES = np.array([[1], [-3], [0]], np.int64)
 DATA: dict[str, Array] = {
     "BOOL": np.array([[True, False], [False, True], [True, True]]),
-    **{name: np.array([[0, 1], [2, 3], [100, 127]], NUMPY[name]) for name in NUMPY if "INT" in name},
-    "FP16": np.array([[0.5, -0.0], [65504, 6e-8], [1, 2]], np.float16),
-    "BF16": np.array([[0.5, -0.0], [3.38e38, 1e-40], [1, 2]], ml_dtypes.bfloat16),
-    "FP32": np.array([[0.1, -0.0], [3.4e38, 1e-45], [1, 2]], np.float32),
     "FP64": np.array([[0.1, -0.0], [1.7e308, 5e-324], [1, 2]], np.float64),
     "BYTES": np.array([["", "ä"], ["\0", "日本"], ['"\\', "z" * 300]], object),
 }
-DATA["INT64"][0] = [-(2**63), 2**63 - 1]
-DATA["UINT64"][0] = [2**53 + 1, 2**64 - 1]
 
 
 def post(client: httpx.Client, path: str = INFER, **members: Any) -> httpx.Response:
@@ -33,7 +26,7 @@ def post(client: httpx.Client, path: str = INFER, **members: Any) -> httpx.Respo
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["data-first", "indices-first"])
-@for_each("datatype", ["FP64", "BYTES", "BOOL"])
+@for_each("datatype", DATA)
 @for_each("data_binary", [False, True])
 @for_each("indices_binary", [False, True])
 def test_inputs_come_in_any_order_each_in_json_or_behind_it(
