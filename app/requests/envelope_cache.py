@@ -23,8 +23,8 @@ _MOST: Final = 1 << 24
 class Validated:
     """A valid document: its fields, the arguments of its call except arrays, and its arrays.
 
-    `arrays` holds the name and the description of each array. `encoding` is the encoding of a JSON answer, and `ready`
-    is whatever the format has derived from the document.
+    `arrays` holds the name and the description of each array. `encoding` is the encoding of a JSON answer. `ready` is
+    the result of any other work that the format has done on the document.
     """
 
     fields: Any

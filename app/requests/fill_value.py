@@ -1,6 +1,6 @@
-"""Values of a request whose type is that of a tensor, and so is not yet known, such as `fill_value`.
+"""Values of a request that have the type of a tensor, such as `fill_value`. The type is not known when they are parsed.
 
-In a JSON body it is a JSON value; in a query and in the parameters of the inference protocol it is JSON text.
+In a JSON body, such a value is a JSON value; in a query or a parameter of the inference protocol, it is JSON text.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def json_value(value: Any, name: str, pointer: str) -> Any:
 
 
 def _form(dtype: DType) -> str:
-    """Say what to write for an item of a type, with an example in JSON."""
+    """Describe what to write for an item of a type, with an example in JSON."""
     if dtype.kind == "string":
         return 'Write a string, such as "none",'
     if dtype.kind == "bool":

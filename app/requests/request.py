@@ -22,7 +22,7 @@ value_not_representable at the first item that the type cannot hold, and any err
 
 
 class Origin(NamedTuple):
-    """Where the parts of a document are in the request, for the pointers in errors.
+    """The positions of a document's parts in the request, for the pointers in errors.
 
     `fields` is the pointer of the object with the fields. `tensor` is the pointer of the name of a resident tensor that
     replaces the data. `array` returns the pointer of an array by its name.
@@ -48,7 +48,7 @@ QUERY: Final = Origin("/query", "/query/tensor")
 
 
 class JsonText(str):
-    """JSON text in a query or a parameter, where a JSON body has the value itself."""
+    """A value given as JSON text, in a query or a parameter; a JSON body contains the value itself."""
 
     __slots__ = ()
 

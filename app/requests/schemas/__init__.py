@@ -1,1 +1,1 @@
-"""What requests may say beside their arrays: the pydantic models that validate it and that OpenAPI is made of."""
+"""The pydantic models that validate everything in requests except arrays. OpenAPI's schemas are derived from them."""

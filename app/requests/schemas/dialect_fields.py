@@ -41,7 +41,7 @@ def further_batch_dims(signature: Signature, fields: Any, pointer: str) -> int:
         return 0
     dialect = fields.dialect
     own = signature.dialect_fields.get(dialect)
-    batch_dims: Any = getattr(fields, "batch_dims", ABSENT)  # a field only if a dialect of the operator has it
+    batch_dims: Any = getattr(fields, "batch_dims", ABSENT)  # the field exists only if a dialect of the operator has it
     if own is None or not own.batch_dims:
         if batch_dims is not ABSENT:
             having = " and ".join(_with_batch_dims(signature))

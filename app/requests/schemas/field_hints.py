@@ -1,4 +1,4 @@
-"""How to mend a field of a request that has another value than it may, or another name."""
+"""Hints for invalid fields of requests: how to correct the value or the name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.requests.schemas.member_types import (
 )
 
 TYPES: Final = {"dtype": ("float32", "int64"), "datatype": ("FP32", "INT64")}
-"""A type's name, by the member that has one: for most tensors, and for positions."""
+"""Example types for each member that holds the name of a type: for data, and for indices."""
 FORMS: Final = {
     "aliases": 'an object, such as {"live": "items@7"}',
     "data_shape": "a list of the sizes, such as [4, 2]",
@@ -39,21 +39,24 @@ FORMS: Final = {
     "tensor": "the name of a tensor that GET /tensors lists",
     "url": 'a text, such as "https://host/folder/table.npy"',
 }
-"""What a member is, by its name."""
+"""Descriptions of a valid value, by the name of the member."""
 ITEM_FORMS: Final = {
     "inputs": "an object with the name, datatype, shape and data of an input",
     "outputs": 'an object with the name of an output, such as {"name": "output"}',
 }
-"""What an item of a list is, by the list's name."""
+"""Descriptions of a valid item, by the name of the list."""
 _OPSET: Final = re.compile(r"onnx-([1-9][0-9]{0,2})")
 _DIGITS: Final = re.compile(r"-?[0-9]{1,20}")
 _DECIMAL: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,20})(?:\.[0-9]{1,20})?")
 _MOST_SIZES: Final = 80
-"""Characters of a shape in a query that a hint repeats."""
+"""Maximum characters of an invalid shape that a hint quotes."""
 
 
 def name_hint(given: str, known: Collection[str], fields: Collection[str] = (), where: str = "") -> str:
-    """How to mend the name of a field that is not `known`; `fields` are there already. `where` ends its place."""
+    """Return how to correct the name of a field that is not in `known`.
+
+    The names in `fields` are already used. `where` is appended to the name, such as " in the query".
+    """
     near = near_name(given, (name for name in sorted(known) if name not in fields))
     if near is not None:
         return f"{instead_of(given, near)}{where}."
@@ -63,7 +66,7 @@ def name_hint(given: str, known: Collection[str], fields: Collection[str] = (), 
 
 
 def integer_hint(value: object, pointer: str) -> str:
-    """How to mend a value that should be an integer."""
+    """Return how to correct a value that should be an integer."""
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         return f"Write {value} without quotes at {pointer}."
     if isinstance(value, bool):
@@ -72,7 +75,7 @@ def integer_hint(value: object, pointer: str) -> str:
 
 
 def allowed_hint(name: str, value: object, allowed: Sequence[str], pointer: str) -> str:
-    """How to mend a value that should be one of those `allowed`."""
+    """Return how to correct a value that should be one of `allowed`."""
     if len(allowed) == 1:
         return f"Write '{allowed[0]}' at {pointer}."
     listed = ", ".join(map(str, allowed))
@@ -104,9 +107,9 @@ def _json_text_hint(value: object, pointer: str) -> str:
 
 
 def _near(name: str, given: str, allowed: Sequence[str]) -> str | None:
-    """The value of the member `name` that was probably meant, one of those `allowed`.
+    """Return the value of `allowed` that was probably meant for the member `name`, or None.
 
-    An opset of ONNX has each operator in the newest version up to it: opset 17 has ScatterND-16.
+    An ONNX opset contains the newest version of each operator up to it: opset 17 contains ScatterND-16.
     """
     opset = _OPSET.fullmatch(given) if name == "dialect" else None
     if opset is not None:
@@ -149,4 +152,4 @@ VALUE_HINTS: Final[Mapping[Detail, Callable[[object, str], str]]] = {
     LOOKUP_TEXT: _lookup_text_hint,
     SIZES_TEXT: _sizes_text_hint,
 }
-"""How to mend a value, by what is said of it: each takes the value and where it stands."""
+"""Functions that return how to correct a value, by the message for the value. Arguments: the value and its pointer."""

@@ -71,7 +71,7 @@ class _DataForms:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         forms = Annotated[Tensor, Tag("Tensor")] | Annotated[NamedTensor, Tag("NamedTensor")]
-        # What OpenAPI shows is the side for JSON text, which nobody validates here.
+        # OpenAPI shows the schema for JSON text, although requests are validated as Python objects.
         return core_schema.json_or_python_schema(
             json_schema=handler.generate_schema(Data),
             python_schema=handler.generate_schema(Annotated[forms, Discriminator(_form_of_data)]),

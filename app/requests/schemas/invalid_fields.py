@@ -1,4 +1,4 @@
-"""Errors of the catalogue for what pydantic refuses: here alone a `ValidationError` becomes a `GatherError`."""
+"""Convert pydantic's `ValidationError` to a `GatherError` with a pointer and a hint. No other module does so."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ Model = TypeVar("Model", bound=BaseModel)
 _UNKNOWN: Final = "extra_forbidden"
 _NO_UNICODE: Final = "string_unicode"
 _MANY: Final = 32
-"""Of more faults than these, most are of unknown members, each of which takes pydantic longer than the JSON did."""
+"""With more faults than this, most are unknown members, which pydantic takes longer to report than JSON to parse."""
 
 _NOT_RENAMED: Final[Mapping[str, str]] = {}
 OBJECT: Final = Detail("{name} must be an object")
 
 
 class InvalidFields:
-    """The faults of a request, of which the first is told: an unknown member of an object before its others, and those
-    in the order in which the model has them.
+    """The faults of a request. Only the first is reported: in each object, an unknown member precedes all others, which
+    follow in the order of the model.
 
-    `model` refused `document`; pointers begin with `prefix`.
+    `model` refused `document`; pointers start with `prefix`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class InvalidFields:
         prefix: str = "",
         renamed: Mapping[str, str] = _NOT_RENAMED,
     ) -> None:
-        """`renamed` has the pointers that the request has elsewhere than the document."""
+        """`renamed` maps pointers into the document to pointers into the request, where they differ."""
         self._renamed = renamed
         self._model = model
         self._document = document
@@ -60,28 +60,28 @@ class InvalidFields:
         self._faults = refusal.errors(include_url=False, include_context=False)
 
     def raise_unknown(self) -> None:
-        """Raises invalid_field where the request is no object or has an unknown member."""
+        """Raise invalid_field if the request is not an object or has an unknown member at the top level."""
         fault = self._first(self._faults, 0)
         if not fault["loc"] or (fault["type"] == _UNKNOWN and len(fault["loc"]) == 1):
             raise self._error(fault)
 
     def first(self) -> GatherError:
-        """The error of the first fault."""
+        """Return the error of the first fault."""
         return self._error(self._first(self._faults, 0))
 
     def raise_first(self, *place: int | str) -> None:
-        """Raises the error of the first fault of the member at `place`, if there is one."""
+        """Raise the error of the first fault within the member at `place`, if there is one."""
         faults = [fault for fault in self._faults if fault["loc"][: len(place)] == place]
         if faults:
             raise self._error(self._first(faults, len(place)))
 
     def first_item(self, member: str) -> int | None:
-        """The number of the first item of the list `member` in which there is a fault."""
+        """Return the position of the first item with a fault in the list `member`, or None."""
         items = [fault["loc"][1] for fault in self._faults if len(fault["loc"]) > 1 and fault["loc"][0] == member]
         return min((item for item in items if isinstance(item, int)), default=None)
 
     def _first(self, faults: Sequence[ErrorDetails], depth: int) -> ErrorDetails:
-        """Of faults within the same object, `depth` steps from the top."""
+        """Return the first of `faults`, which are all within the same object, `depth` steps from the top."""
         while True:
             for fault in faults:
                 steps = len(fault["loc"]) - depth
@@ -109,7 +109,7 @@ class InvalidFields:
 
 
 def validated(model: type[Model], document: Any, prefix: str = "") -> Model:
-    """A JSON document, found right; pointers begin with `prefix`. Raises invalid_field."""
+    """Validate a JSON document. Raises invalid_field, with pointers that start with `prefix`."""
     try:
         return model.model_validate(document)
     except ValidationError as refusal:
@@ -117,7 +117,7 @@ def validated(model: type[Model], document: Any, prefix: str = "") -> Model:
 
 
 def _refusal(model: type[BaseModel], document: Any) -> ValidationError:
-    """What pydantic says of a document that is wrong."""
+    """Return pydantic's error for an invalid document."""
     try:
         model.model_validate(document)
     except ValidationError as refusal:
@@ -126,7 +126,7 @@ def _refusal(model: type[BaseModel], document: Any) -> ValidationError:
 
 
 def _with_one_unknown(annotation: Any, value: Any) -> Any:
-    """`value`, in which no object has more than the first of its unknown members: no other one is told."""
+    """Return `value` without unknown members, except the first one of each object; only that one can be reported."""
     models = list(_models(annotation))
     if type(value) is list:
         item = _items(annotation)
@@ -141,7 +141,7 @@ def _with_one_unknown(annotation: Any, value: Any) -> Any:
 
 
 class _Place:
-    """A place of a request, entered member by member from the top, and what its model says of it."""
+    """A position in a request, reached step by step from the top, with the model's messages for it."""
 
     def __init__(self, model: type[BaseModel], value: Any, pointer: str, renamed: Mapping[str, str]) -> None:
         self._renamed = renamed
@@ -155,7 +155,7 @@ class _Place:
         self.may_be_resident = False
 
     def enter(self, step: int | str) -> None:
-        """Go on to a member or an item; the tag of a union's form is no step of the request."""
+        """Step into a member or an item. The tag of a union's alternative changes only the model, not the position."""
         models = list(_models(self._annotation))
         if len(models) > 1:
             self._annotation = next(model for model in models if model.__name__ == step)
@@ -180,12 +180,12 @@ class _Place:
         self.pointer = self._renamed.get(self.pointer, self.pointer)
 
     def members(self) -> Collection[str]:
-        """The names of the members that the object here may have."""
+        """Return the names of the members that the object at this position may have."""
         (model,) = _models(self._annotation)
         return [field.alias or name for name, field in model.model_fields.items()]
 
     def detail(self, fault: str) -> Detail:
-        """What is wrong with the value here, which has a fault of a type that pydantic names."""
+        """Return the message for the value at this position; `fault` is pydantic's error type."""
         if fault == "missing":
             return next(self._details_of(Needed), Detail("{name} is missing"))
         if fault == "greater_than_equal":
@@ -200,7 +200,7 @@ class _Place:
         return OBJECT
 
     def hint(self, fault: str) -> str | None:
-        """How to mend the value here, None where it is the catalogue that says it."""
+        """Return how to correct the value at this position, or None to use the hint from the catalogue of errors."""
         pointer = shorten(self.pointer)
         if not self.pointer:
             return "Send one JSON object as the body."
@@ -226,7 +226,10 @@ class _Place:
         return None if form is None else f"Write at {pointer} {form}."
 
     def _type(self) -> str:
-        """The name of a type that the tensor here may have; an input of the protocol has its name beside it."""
+        """Return an example of an element type for this tensor, which depends on the tensor's name.
+
+        The name is that of the member, or the member `name` for an input of the inference protocol.
+        """
         tensor = self.of
         if self.name == "datatype" and type(self._holder) is dict:
             tensor = str(self._holder.get("name"))
@@ -241,7 +244,7 @@ def _field(model: type[BaseModel], name: str) -> Any:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models among the forms of a type, but for those of a list's items."""
+    """Yield the models among the alternatives of a type, without those of a list's items."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) is Annotated:
@@ -252,13 +255,13 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _items(annotation: Any) -> Any:
-    """The type of a list's items, None of what is no list."""
+    """Return the type of a list's items, or None if the type is not a list."""
     forms = [annotation, *get_args(annotation)]
     return next((get_args(form)[0] for form in forms if get_origin(form) in (list, tuple)), None)
 
 
 def _item(annotation: Any) -> tuple[Any, list[Detail]]:
-    """The type of a list's items, and what is said of a wrong one."""
+    """Return the type of a list's items, and the messages for an invalid item."""
     item = _items(annotation)
     metadata = get_args(item)[1:] if get_origin(item) is Annotated else ()
     return item, [found for found in metadata if isinstance(found, Detail)]
@@ -267,9 +270,9 @@ def _item(annotation: Any) -> tuple[Any, list[Detail]]:
 def _unknown_field(
     pointer: str, fields: Mapping[str, Any], known: Collection[str], *, may_be_resident: bool = False
 ) -> GatherError:
-    """The error for the first of `fields` that is not `known`.
+    """Return the error for the first of `fields` that is not in `known`.
 
-    `may_be_resident` says that the object may be {"tensor": NAME} instead.
+    `may_be_resident` means that the object could be {"tensor": NAME} instead.
     """
     given = next(name for name in fields if name not in known)
     name = lossless_json.printable(given)

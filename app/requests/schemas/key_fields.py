@@ -31,4 +31,4 @@ KEY_MEMBERS: Final[dict[str, Any]] = {
     "missing_row": (RowForMissing, ABSENT),
     "found": (AsksForFound, False),
 }
-"""The members of a model beside `keys`; one that is left out is not in `model_fields_set`."""
+"""The members that go with `keys` in a model. `model_fields_set` tells which of them a request has."""

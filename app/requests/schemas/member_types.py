@@ -1,7 +1,7 @@
 """Types of request members, and the base model of all requests.
 
-Requests are validated after their arrays have been cut out (`envelope`). In place of each array stands a number, so
-`ListNumber` and `TextNumber` validate numbers; OpenAPI shows the array of the request.
+Requests are validated after their arrays have been cut out (`envelope`) and replaced by numbers. `ListNumber` and
+`TextNumber` validate these numbers; OpenAPI shows the arrays.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _DIMENSION_DIGITS: Final = 40
 
 
 def _whole(value: Any, *, digits: int = MAX_DIGITS) -> Any:
-    """Return the integer that 1.0, 1e2 and the like stand for; return any other value unchanged."""
+    """Convert a number with an integral value, such as 1.0 or 1e2, to an integer; return any other value unchanged."""
     whole = integer(value, digits) if type(value) in FRACTIONAL else None
     return value if whole is None else whole
 
@@ -191,7 +191,7 @@ BASE64: Final = (
 )
 ListNumber = Annotated[int, WithJsonSchema({"type": "array", "items": {}, "description": VALUES})]
 TextNumber = Annotated[int, WithJsonSchema({"type": "string", "description": BASE64})]
-"""Numbers of arrays that have been cut out. The place of the number tells whether it was a list or text."""
+"""Numbers of arrays that have been cut out. Where the number stands tells whether the array was a list or text."""
 
 
 def one_of(values: Iterable[str]) -> Any:

@@ -46,7 +46,7 @@ def query_fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     place of that input. A request whose answer has tensors may have `explain`.
     """
     fields: dict[str, FieldInfo] = {}
-    own: dict[str, FieldInfo] = {}  # fields of the operator alone
+    own: dict[str, FieldInfo] = {}  # only the operator's fields
     base = getattr(model.__bases__[0], "model_fields", None) or model.model_fields
     for key, name in zip(model.model_fields, _names(model), strict=True):
         field = model.model_fields[key]

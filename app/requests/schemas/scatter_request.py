@@ -60,7 +60,7 @@ class ScatterCallRequest(RequestModel):
 
 
 def check_reduction(signature: Signature, dialect: str, reduction: Reduction, pointer: str) -> None:
-    """Raises invalid_field unless the dialect has the reduction."""
+    """Raise invalid_field unless the dialect has the reduction."""
     known = signature.reductions[dialect]
     if reduction not in known:
         having = next(name for name, others in signature.reductions.items() if reduction in others)
