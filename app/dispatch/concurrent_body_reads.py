@@ -31,7 +31,7 @@ _AHEAD: Final = 10
 its current rate.
 """
 GRACE_S: Final = 0.25
-"""Seconds for which a waiting body counts as brisk. Later it does only if ACTIVE_BYTES of it have arrived."""
+"""A waiting body counts as brisk for this many seconds; after that, only if ACTIVE_BYTES of it have arrived."""
 _CHECKED_PER_TICK: Final = 64
 """Waiting bodies whose connections are checked per tick. A connection that is not read does not report its end."""
 

@@ -23,7 +23,7 @@ class VersionChanged(Exception):
 
 
 class ExcludesWriters(Protocol):
-    """A content whose writers can be locked out."""
+    """Content whose writers can be locked out."""
 
     def exclude_writers(self) -> AbstractContextManager[object]:
         """Return a context in which the content does not change. Entering it blocks."""

@@ -63,7 +63,7 @@ class HttpRanges(ABC):
 
         Returns the response with status 200, 206, 412 or 416, its body still unread.
 
-        Header fields in both directions are bytes encoded as FIELDS. Raises Interrupted and SourceFailed.
+        Header fields of requests and responses are encoded with the codec FIELDS. Raises Interrupted and SourceFailed.
         """
 
     @property
@@ -172,7 +172,7 @@ class HttpRanges(ABC):
         return answer
 
     def _check(self, answer: httpx.Response, begin: int, end: int) -> None:
-        """Raise SourceFailed unless a response has the requested range and the same content."""
+        """Raise SourceFailed unless a response has the requested range, of the same content as the first response."""
         if answer.status_code in (200, 412, 416):
             raise SourceFailed(CHANGED)
         if _range_of(answer) != (begin, end, self.size) or validators_of(answer) != self._validators:
@@ -228,7 +228,7 @@ def _too_slow() -> SourceFailed:
 
 
 def _range_of(answer: httpx.Response) -> tuple[int, int, int]:
-    """Return the begin and end of a response's range, and the size of the whole file. Raises SourceFailed."""
+    """Return the start and end of a response's range, and the size of the whole file. Raises SourceFailed."""
     match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "").strip())
     if match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
         raise SourceFailed("the server answers a range without saying which")

@@ -1,10 +1,10 @@
-"""Checks the whole grammar of JSON, and for repeated keys, in a body that is refused.
+"""Check a refused body against the full grammar of JSON, and for repeated keys.
 
 The check decides whether the body is invalid JSON or has another fault. The rules are exactly those of RFC 8259,
 including UTF-8, and a depth limit. A repeated key in one object is an error, too.
 
-`check` is the plain checker. The compiled one replaces it once it is ready, so that a large array need not become
-Python objects because one of its elements is invalid.
+`check` is the plain checker. The compiled one replaces it once it is ready. It saves converting a large array to Python
+objects only because one of its elements is invalid.
 """
 
 from __future__ import annotations

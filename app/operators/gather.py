@@ -4,9 +4,9 @@ Gather along axis a picks the same slices in each of the prod(data.shape[:a]) ba
 = a and tuples of length 1, in which all batches share one set of indices (`GatherPlan.broadcast_indices`). The output
 is data.shape[:a] + indices.shape + data.shape[a+1:], so its flat order is GatherND's too.
 
-OpenVINO's Gather-8 also has batch_dims b, b <= a. Each of the prod(data.shape[:b]) batches has its own indices, which
-its prod(data.shape[b:a]) GatherND batches share (`GatherPlan.batches_per_set`). The output is data.shape[:a] +
-indices.shape[b:] + data.shape[a+1:].
+OpenVINO's Gather-8 also has batch_dims b, b <= a. Each of the prod(data.shape[:b]) batches has its own set of indices.
+The prod(data.shape[b:a]) GatherND batches within it share that set (`GatherPlan.batches_per_set`). The output is
+data.shape[:a] + indices.shape[b:] + data.shape[a+1:].
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_batch_dims(
     """Check Gather-8's axis and batch_dims b: -min(r, q) <= b <= min(r, q), and b <= axis.
 
     Returns both, counted from the front. A negative b counts from the rank of indices. The pointer to batch_dims is
-    `axis_pointer` with the other name. Raises batch_dims_out_of_range and axis_out_of_range.
+    `axis_pointer` with `batch_dims` in place of `axis`. Raises batch_dims_out_of_range and axis_out_of_range.
     """
     rank, index_rank = len(data.shape), len(indices.shape)
     least = min(rank, index_rank)

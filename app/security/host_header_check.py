@@ -95,7 +95,7 @@ class HostHeaderCheck:
             raise _foreign_page(origin, "requests")
 
     def check_change(self, headers: dict[bytes, bytes]) -> None:
-        """Raise forbidden for a change sent by a page that this service has not served.
+        """Raise forbidden if the request, which changes something, comes from a page that this service did not serve.
 
         The page's origin must have the host and port of Host, or a host in GATHERND_ALLOWED_HOSTS, because behind a
         proxy Host may be a different name. Browsers leave out the default port in both fields. Requests without Origin

@@ -3,7 +3,7 @@
 A key is part of the redo record of its scatter, so one fsync makes both durable; a checkpoint moves the keys of a log
 to the catalogue. A key belongs to the name in the request's path as written there, called its scope: a tensor's name,
 `NAME@7` or an alias. A key outlives the content that its name stands for: a retry gets the first answer even if the
-tensor has been replaced or removed, or the alias moved. Before a name comes to stand for another content, the keys with
+tensor has been replaced or removed, or the alias moved. Before a name changes to other content, the keys with
 that scope therefore move from the old content's log to the catalogue.
 
 Keys live 24 hours on the store's own clock, which never goes back. Within one boot it advances with the machine's clock
@@ -145,7 +145,7 @@ class IdempotencyKeys:
     def check_limit(self, log: ScatterLog) -> None:
         """Raise insufficient_storage if there is no room to remember one more key for 24 hours.
 
-        `log` is the log of a content, read to its end. Keys in the logs of other tensors count only once they are in
+        `log` is the log of some content, read to its end. Keys in the logs of other tensors count only once they are in
         the catalogue. May also raise OSError.
         """
         if self._is_full(log):
@@ -167,7 +167,7 @@ class IdempotencyKeys:
             transaction.set_facts(self.clock.facts())
 
     def logged_at(self, key: str | None, *, replicated: bool) -> int:
-        """Return the time to record for a key; a key that a router generated for a replicated content is backdated.
+        """Return the time to record for a key; a key that a router generated for replicated content is backdated.
 
         This makes it expire after DRAWN_LIFETIME_NS.
         """

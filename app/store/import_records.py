@@ -90,8 +90,8 @@ _JSON: Final = TypeAdapter(ImportRecord)
 class ImportRecords:
     """The import records of a store. All methods do blocking disk I/O.
 
-    `change` returns a catalogue transaction as a context manager. `find_made` returns the metadata of a content, given
-    the tensor's name and the content's id, or None.
+    `change` returns a catalogue transaction as a context manager. `find_made` returns the metadata of the content with
+    a given id, of the tensor with a given name, or None.
     """
 
     _folder: Path
@@ -245,7 +245,7 @@ class RunningImport:
         return self.goes_on()
 
     def goes_on(self) -> bool:
-        """Return whether nobody has cancelled the import."""
+        """Return whether the import goes on; False if it was cancelled."""
         with self._fd_mutex:
             return self._fd < 0 or os.pread(self._fd, 1, _ASKED_TO_END) != b"\1"
 

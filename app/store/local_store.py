@@ -14,7 +14,7 @@ call them concurrently.
     logs/               a redo log for each content changed by scatters: see `scatter_log`
     incoming/           uploads in progress: see `write_uploaded_tensor`
     imports/            a file for each import in progress: see `import_records`
-    snapshots/          pages saved for downloads while scatters change a content: see `download_snapshots`
+    snapshots/          pages saved for downloads while scatters change a version's content: see `download_snapshots`
     lock members state  see `directory_lock`
     locks/              see `store_locks`
     shard/              only on a shard of a cluster: see `app.cluster.shard.shard_folder`
@@ -357,7 +357,7 @@ class LocalStore(StoredTensors):
         return None if checkpoint is None else partial(self.run_in_background, checkpoint)
 
     def _find_made(self, name: str, content: str) -> Metadata | None:
-        """Return the metadata of a content of tensor `name` as it was created, or None if it no longer exists."""
+        """Return the metadata of content of tensor `name` as it was created, or None if it no longer exists."""
         for row in self._index.versions(name):
             if row.content == content:
                 return metadata_of(row, self.version_numbers(name))

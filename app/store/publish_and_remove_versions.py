@@ -35,7 +35,7 @@ from app.tensors.tensor_name import split_reference
 
 @dataclass(frozen=True, slots=True)
 class CarriedKey:
-    """An Idempotency-Key on its way to another machine. `age` is the time since its answer in nanoseconds.
+    """An Idempotency-Key on its way to another machine. `age` is the time since it was answered, in nanoseconds.
 
     `counts` are the `RowCounts` returned for an upsert or a removal.
     """
@@ -49,10 +49,10 @@ class CarriedKey:
 
 @dataclass(frozen=True, slots=True)
 class CopiedContent:
-    """State of a replicated content that was copied here: it is as of record `sequence`, of epoch `sequence_epoch`.
+    """State of replicated content that was copied here, as of record `sequence` of epoch `sequence_epoch` (0: unknown).
 
-    `epoch` is the highest epoch that the copy must count as having seen. `sequence_epoch` is 0 if unknown. `sha256` is
-    the hash of the content as first uploaded; empty to use the hash of the copy.
+    `epoch` is recorded as the highest epoch that the copy has seen. `sha256` is the hash of the content as first
+    uploaded. If it is empty, the copy's own hash is used.
     """
 
     sequence: int
@@ -129,14 +129,14 @@ class VersionChanges:
                         answer for each in gone for answer in (keys[each] if each in keys else self._logs.keys_of(each))
                     ]
                     if old is not None and old not in gone:
-                        # The name now stands for another content, so keys with this scope must move to the catalogue.
+                        # The name now stands for other content, so keys with this scope must move to the catalogue.
                         answers += [answer for answer in keys[old] if answer.scope == name]
                     self.install(transaction, upload, row, gone, answers)
                 self.finish(upload, gone)
             return row, old is None
 
     def _is_replicated(self, row: Row) -> bool:
-        """Return whether a content is replicated and not damaged."""
+        """Return whether a version's content is replicated and not damaged."""
         try:
             words = memoryview(read_first_page(self._logs.tensor_folder / row.file)[1]).cast("Q")
         except (OSError, BadFile):
@@ -144,10 +144,11 @@ class VersionChanges:
         return words[HeaderWord.EPOCH] > 0 and not words[HeaderWord.VERSION] & DAMAGED
 
     def adopt(self, upload: Upload, copied: CopiedContent, judge: Callable[[Row | None], bool]) -> Row | None:
-        """Make a finished upload the only content of its tensor, as a copy of a replicated content. Returns its row.
+        """Make a finished upload, a copy of replicated content, the only content of its tensor. Returns its row.
 
-        `judge` is called with the tensor's lock held and the row of the existing content, or None. If it returns False,
-        the upload is abandoned and None is returned. The upload is also abandoned if this raises insufficient_storage.
+        While the tensor's lock is held, `judge` is called with the row of the existing content, or None. If it returns
+        False, the upload is abandoned and None is returned. The upload is also abandoned if this raises
+        insufficient_storage.
         """
         name, now, sequence = upload.spec.name, time.time_ns(), copied.sequence
         with storage_errors(upload.abandon):
@@ -189,7 +190,7 @@ class VersionChanges:
     def install(
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
     ) -> None:
-        """Move a sealed upload into place and enter its row; remove the rows `gone`, and store the keys `answers`."""
+        """Move a sealed upload into place, and insert its row. Delete the rows in `gone`, and store `answers`."""
         self._quota.check_bytes(gone, row.total_size, upload.id)
         places = [(path, self._logs.tensor_folder / name) for path, name in upload.places(row.file)]
         try:
@@ -246,7 +247,7 @@ class VersionChanges:
                 for each in rows:
                     transaction.remove(each)
                 self._keys.store(transaction, answers)
-            # This process unmaps the content now, others at their next sweep; then the disk gets the space back.
+            # This process unmaps the content now; others do so at their next sweep. Only then is the disk space freed.
             self._index.catch_up()
             for each in rows:
                 self._remove_files(each)

@@ -23,7 +23,7 @@ def unreadable(name: str, error: OSError) -> GatherError:
 
 
 def unsettled() -> GatherError:
-    """Return overloaded for a replicated content: its primary has not yet said what is committed."""
+    """Return overloaded for replicated content: its primary has not yet said what is committed."""
     return GatherError("overloaded", "what its replicas have committed is not known here yet", retry_after=1)
 
 

@@ -105,7 +105,7 @@ class StoredTensors(TensorStore):
                 return Snapshot(content, self._snapshot_folder)
 
     def read_all(self, content: MappedContent) -> Iterator[bytes]:
-        """Yield the items of a content in pieces, all as of one moment. May raise everything `snapshot` raises."""
+        """Yield the items of `content` in pieces, all as of one moment. May raise everything `snapshot` raises."""
         with closing(self.snapshot(content)) as snapshot:
             for begin in range(0, content.description.size, _READ_AT_ONCE):
                 yield snapshot.read(begin, min(begin + _READ_AT_ONCE, content.description.size))

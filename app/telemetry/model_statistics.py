@@ -19,7 +19,7 @@ _MOST: Final = 1 << 10
 
 
 class ModelStatistics:
-    """The numbers of one model, each in a cell of this process's counters."""
+    """The statistics of one model; each number is in its own cell of this process's counters."""
 
     __slots__ = ("_counters", "_fail", "_last", "_name", "_success")
 
@@ -78,7 +78,7 @@ class Statistics:
         self._models = {name: ModelStatistics(name, self.counters) for name in counted}
 
     def of(self, name: str) -> ModelStatistics:
-        """Return the numbers of an existing model, for counting."""
+        """Return the statistics of an existing model, for counting."""
         found = self._models.get(name)
         if found is None:
             if len(self._models) >= _MOST:
@@ -93,7 +93,7 @@ class Statistics:
             self._models.pop(name).forget()
 
     def bodies(self, names: Collection[str], more: Set[str] = frozenset()) -> Iterator[dict[str, Any]]:
-        """Yield the numbers of each model version in the form of the protocol's statistics extension.
+        """Yield the statistics of each model version in the format of the protocol's statistics extension.
 
         The versions in `more` are included only if they were called. Times are in nanoseconds. Call this from a thread,
         because there may be very many versions.

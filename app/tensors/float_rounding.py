@@ -40,7 +40,7 @@ def exponent_bias(dtype: DType) -> int:
 
 
 def has_zero(dtype: DType) -> bool:
-    """Return whether bits 0 mean the value 0 and exponent 0 means subnormal values."""
+    """Return whether all-zero bits are the value 0, and a zero exponent field means subnormal values."""
     return bool(np.zeros(1, dtype.numpy).astype(np.float64)[0] == 0)
 
 

@@ -25,7 +25,7 @@ ROWS_OF_BAGS: Final = ("padding_index", "default_index")
 
 
 def found_name(number: int) -> str:
-    """Return the name of the output that reports which keys of a feature its table has."""
+    """Return the name of the output that tells which of a feature's keys its table has."""
     return f"{number}.{FOUND}"
 
 
@@ -36,7 +36,7 @@ class Feature:
     With `by_key` the indices are keys of rows. With `include_last_offset` the offsets have one more entry, the number
     of indices. Entries equal to `padding_index` are skipped. `default_index` is the row for an empty bag.
 
-    `pointer` locates its fields other than arrays, such as `/features/3`.
+    `pointer` is the JSON Pointer of the object with its fields other than arrays, such as `/features/3`.
     """
 
     tensor: str

@@ -205,7 +205,7 @@ class ShardedDownloads:
                 answer = await self.service.run(call, own)
                 rows = answer.output
                 if context.started and answer.data_etag != metadata.etag:
-                    # The bytes already sent are from another content, so the answer must not look complete.
+                    # The bytes already sent are from other content, so the answer must not look complete.
                     raise GatherError("shard_unavailable", "a scatter changed the table while it was read")
             else:
                 rows = await self.scalar(reference, own)

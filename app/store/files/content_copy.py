@@ -1,4 +1,4 @@
-"""Copy a content block by block into a file that includes all of its scatters, checking each block's checksum."""
+"""Copy a version's content into a file that includes all of its scatters, checking the checksum of each block."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Read = Callable[[int, int], Buffer]
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A content to copy. `read` returns its bytes; `checksums` are valid for all blocks except those in `changed`.
+    """Content to copy. `read` returns its bytes; `checksums` are valid for all blocks except those in `changed`.
 
     `words` are written to the first page, along with the sequence and the time.
     """

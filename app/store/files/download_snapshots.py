@@ -1,4 +1,4 @@
-"""Keep one version of a content for a download, which may take longer than a scatter can wait.
+"""Preserve a tensor's content at one sequence for a download, which may take longer than a scatter can wait.
 
 A snapshot is a separate file. Before a scatter changes a page, it copies the page there, once. The reader takes copied
 pages from the snapshot and all others from the content. A snapshot never shares blocks with the content (reflink):
@@ -11,7 +11,7 @@ writing to a shared block of a mapping needs free space, and on a full disk the 
                             and the download ends.
 
 The reader holds a lock (flock) on the file while it reads, which distinguishes its file from those of dead readers. The
-word SNAPSHOTS of the content says whether snapshots may exist; if it is 0, a scatter does not look for any.
+content's word SNAPSHOTS says whether snapshots may exist; if it is 0, scatters do not look for them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Changed: TypeAlias = tuple[mmap, NDArray[np.int64]]
 
 
 class Snapshot:
-    """A content at the version that it had when this object was created.
+    """A tensor's content as it was when this object was created.
 
-    Create it with the tensor's lock held; the other methods need no lock. All methods do blocking disk I/O.
+    Create the object with the tensor's lock held; its methods need no lock. All of them do blocking disk I/O.
     """
 
     def __init__(self, content: MappedContent, folder: Path) -> None:
@@ -113,7 +113,10 @@ class Snapshot:
         return self._read(keys.read, self._places.of_items, begin, cut) + keys.read(cut, end)
 
     def _read(self, read: Callable[[int, int], bytes], page: int, begin: int, end: int) -> bytes:
-        """Return bytes `begin` to `end` of the file that `read` reads; `page` is the number of its first page."""
+        """Return bytes `begin` to `end` of the file that `read` reads.
+
+        `page` is the number, within the snapshot, of the file's first page.
+        """
         self._content.resident()  # raises if the file was truncated, before anything is read
         piece = read(begin, end)
         if self._fd < 0:
@@ -148,7 +151,7 @@ class Pages:
 
     def __init__(self, description: Description, keys: KeyLayout | None) -> None:
         self.of_items = -(-description.size // PAGE)
-        """The number of pages of the items; those of the key file follow."""
+        """The number of pages of the items. The pages of the key file follow them."""
         self.sizes = description.size, 0 if keys is None else keys.heap_at
         flags = self.of_items + -(-self.sizes[1] // PAGE)
         self.begin = flags + -flags % PAGE
@@ -193,7 +196,7 @@ def save_pages(
 
 
 def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, pages: NDArray[np.int64]) -> None:
-    """Save pages of a mapping; `page` is the snapshot's number for the first page of the mapping."""
+    """Save pages of a mapping. `page` is the number, within the snapshot, of the mapping's first page."""
     if not len(pages):
         return
     first, last = int(pages[0]), int(pages[-1]) + 1

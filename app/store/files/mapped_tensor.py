@@ -189,7 +189,7 @@ class _MappedResident(Resident):
 
 
 class CurrentContent:
-    """A content used by lookups, and the last `Resident` returned for it; shared by all references to the content."""
+    """Content used by lookups, and the last `Resident` returned for it; shared by all references to the content."""
 
     __slots__ = ("content", "resident")
 

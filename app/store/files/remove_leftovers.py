@@ -95,9 +95,9 @@ class OrphanedFiles:
         """Remove the orphaned files. Raises OSError."""
         if not self._find():
             return
-        # A content is renamed and entered in one transaction. A file without a row, seen inside another transaction, is
-        # therefore orphaned. Remove it after that transaction's commit: an earlier commit that failed on disk could
-        # become durable only through a crash before then.
+        # Content is renamed and gets its row in one transaction. So a file without a row, seen inside another
+        # transaction, is orphaned. Remove it after that transaction's commit: an earlier commit that failed on disk
+        # could become durable only through a crash before then.
         with self._index.change() as transaction:
             transaction.set_facts({"cleaned": time.time_ns()})
             found = self._find()

@@ -87,12 +87,12 @@ REPLICATION_WORDS: Final = (
     HeaderWord.EPOCH, HeaderWord.APPLIED_EPOCH, HeaderWord.SESSION, HeaderWord.UNSETTLED, HeaderWord.LOGGED,
     HeaderWord.DURABLE_EPOCH, HeaderWord.CONFIRMED,
 )  # fmt: skip
-"""The words of a replicated content; 0 in other files."""
+"""The words of replicated content; 0 in other files."""
 DAMAGED: Final = 1 << 63
 
 
 def is_settled(words: Sequence[int]) -> bool:
-    """Return whether a content with these header words may be read (`MappedContent.words`, `Resident.words`)."""
+    """Return whether content with these header words may be read (`MappedContent.words`, `Resident.words`)."""
     return (words[HeaderWord.VERSION] & ~DAMAGED) >> 1 >= words[HeaderWord.UNSETTLED]
 
 

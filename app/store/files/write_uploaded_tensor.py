@@ -123,7 +123,7 @@ class Upload:
     def open(self, on_growth: Callable[[], None] | None = None) -> None:
         """Create the files at their full length, so that the quota counts them. Raises OSError.
 
-        They stay locked while this process has them open. `on_growth` is called before a content of unknown length
+        They stay locked while this process has them open. `on_growth` is called before content of unknown length
         grows by another 4 MiB, and may raise.
         """
         self._fd = disk_writes.create(self.path)

@@ -4,12 +4,12 @@ A backup holds the catalogue as of one moment: versions, aliases and last versio
 with all scatters up to its own moment, between the start and the end of the backup. Everything acknowledged before the
 start is included.
 
-A content is copied without its tensor's lock, from a snapshot (`download_snapshots`) that is taken with the lock held,
+Content is copied without its tensor's lock, from a snapshot (`download_snapshots`) that is taken with the lock held,
 so scatters continue. Concurrent uploads and removals may delete contents that the catalogue had at its moment. The
 backup therefore first copies everything, and then copies the few later contents through files opened with the
 catalogue's lock held. Contents already in the folder at the same sequence are not copied again.
 
-A replicated content may be unsettled after a power loss: other machines decide what is committed. The backup waits for
+Replicated content may be unsettled after a power loss: other machines decide what is committed. The backup waits for
 it, and after `PATIENCE_S` continues with the copy from the previous backup, or without that content.
 """
 
@@ -183,7 +183,7 @@ class _Backup:
             yield moment, made, opened
 
     def _copy(self, row: Row, opened: int, keys: int) -> None:
-        """Copy a content, unless it is damaged, replaced or removed.
+        """Copy a version's content, unless it is damaged, replaced or removed.
 
         `opened` and `keys` are descriptors of its file and its key file, or -1. Raises BackupRefused and OSError.
         """
@@ -204,7 +204,7 @@ class _Backup:
                 self._damaged[row.file] = problem.detail if isinstance(problem, GatherError) else str(problem)
 
     def _sources(self, row: Row, opened: int, keys: int, stack: ExitStack) -> list[CopySource] | None:
-        """Return the files to copy for a content; None if the backup has it already or it is gone.
+        """Return the files to copy for a version's content, or None if the backup has it already or it is gone.
 
         Call it with the tensor's lock held.
         """
@@ -241,7 +241,7 @@ class _Backup:
         return bool(found) and self._has(row, max(found))
 
     def _write(self, row: Row, sources: Sequence[CopySource]) -> None:
-        """Copy the files of a content. Raises BadFile and OSError."""
+        """Copy the files of a version's content. Raises BadFile and OSError."""
         file = file_of(row, sources[0].sequence)
         for source, suffix in reversed([*zip(sources, ("", KEYS), strict=False)]):
             self._copy_file(source, file + suffix)

@@ -36,7 +36,7 @@ from app.store.scatters.writable_tensor import WritableTensor
 
 
 def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, stack: ExitStack) -> list[CopySource]:
-    """Return the files of a content as of now. Call it with the tensor's lock held; read the files without it."""
+    """Return the files of a version's content as of now. Call it with the tensor's lock held; reading needs no lock."""
     row, words = writable.row, writable.words
     sequence, modified = writable.applied, words[HeaderWord.MODIFIED]
     of_keys = _key_words(words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]) if row.keys is not None else {}
@@ -62,7 +62,7 @@ def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, sta
 
 
 def removed_sources(row: Row, opened: int, keys: int) -> list[CopySource] | None:
-    """Return the open files of a content that was replaced or removed and so no longer changes.
+    """Return the open files of a version's content that was replaced or removed and so no longer changes.
 
     `opened` and `keys` are the descriptors of its file and its key file; `keys` is -1 if it has none. Returns None if
     the files are in the middle of a change, damaged or unsettled.

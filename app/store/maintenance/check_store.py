@@ -1,7 +1,7 @@
 """Find damage in a store or a backup, and advise what to do about it. Nothing is changed.
 
-A service may serve the store concurrently. A suspicious finding is therefore checked again with the lock held under
-which the service changes it, and reported only if it is still wrong and still exists.
+A service may use the store meanwhile. A suspicious finding is therefore checked again, while holding the lock that the
+service uses for such changes, and reported only if it still exists and is still wrong.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _orphans(store: UnclaimedStore) -> list[Path]:
     found = _files_without_rows(store)
     if found:
         # A file is removed after its row, with its tensor's lock held. Once every lock has been free, the files that
-        # remain are those that nobody is removing.
+        # remain are not being removed by any process.
         for number in range(STRIPES):
             with store.locks.tensors_of(number):
                 pass
@@ -167,7 +167,7 @@ def _orphans(store: UnclaimedStore) -> list[Path]:
 
 
 def _files_without_rows(store: UnclaimedStore) -> set[Path]:
-    # A content gets its file name and its row with the catalogue's lock held.
+    # Content is given its file name and its row while the catalogue's lock is held.
     with store.locks.catalogue():
         files = {path for folder in (store.tensor_folder, store.log_folder) for path in _paths(folder)}
         rows = store.catalogue.contents().rows

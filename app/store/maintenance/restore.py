@@ -118,7 +118,7 @@ class _Restore:
         return RestoreResult(len(rows), len(aliases), sum(row.total_size for row in rows), self._manifest.made)
 
     def _restored(self, row: Row) -> Row:
-        """Copy a content to new files and return its row. Raises BackupRefused if it is damaged, and OSError."""
+        """Copy content to new files and return its row. Raises BackupRefused if it is damaged, and OSError."""
         new = uuid4().hex
         restored = replace(row, content=new, file=new)
         try:

@@ -62,9 +62,9 @@ class StoreLocks:
 
     @contextmanager
     def primary(self, content: str) -> Iterator[None]:
-        """Keep others from acting as the primary of a replicated content. Blocks. Take this lock before `tensor`.
+        """Keep others from acting as the primary of replicated content. Blocks. Take this lock before `tensor`.
 
-        Each content locks one byte of a shared file, chosen by the hash of its id. A content's own files cannot be
+        Each content locks one byte of a shared file, chosen by the hash of its id. The content's own files cannot be
         used, since they change when it grows.
         """
         place = int.from_bytes(blake2b(content.encode(), digest_size=7).digest())

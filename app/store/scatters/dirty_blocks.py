@@ -1,4 +1,4 @@
-"""Find the blocks of a content's files whose checksums are out of date because logged records changed them."""
+"""Find the blocks in the files of a version whose checksums are out of date because logged records changed them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Group commit: scatters that wait for one tensor under the same reference share one fsync.
+"""Group commit: scatters queued for the same tensor, under the same reference, share one fsync.
 
-The caller of the first scatter in the queue takes the tensor's lock and executes all scatters queued so far. Then the
-caller of the next scatter continues with those queued in between. No scatter is delayed to form a batch.
+The caller of the first scatter in the queue is the leader: it takes the tensor's lock and executes all scatters queued
+so far. Then the caller of the next scatter does the same with those queued meanwhile. No scatter is delayed to form a
+batch.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class ScatterQueues:
     def enqueue(self, name: str, scatter: PendingScatter) -> None:
         """Queue a scatter without blocking.
 
-        The leader calls `complete` at once. Any other caller waits for the scatter's `wake`, which needs no thread, and
-        then calls `complete`. A caller that never does so blocks all scatters behind its own.
+        The leader calls `complete` at once. Every other caller waits, without blocking a thread, until the scatter's
+        `wake` is called, and then calls `complete`. A caller that never does so blocks all scatters behind its own.
         """
         with self._lock:
             queue = self._queues.setdefault(name, [])

@@ -55,7 +55,7 @@ class ReplayedLogs:
 
     @contextmanager
     def open_without_replay(self, row: Row) -> Iterator[WritableTensor]:
-        """Open a tensor's file for writing in its state on disk. Raises tensor_damaged and OSError."""
+        """Open a tensor's file for writing as it is on disk, without a replay. Raises tensor_damaged and OSError."""
         # Take a log in use out of the cache, so that it cannot be evicted: two objects for one log would overwrite each
         # other's records.
         log = self._take(row.content)
@@ -74,7 +74,7 @@ class ReplayedLogs:
         return ScatterLog(self.log_folder / content) if log is None else log
 
     def keys_of(self, row: Row) -> list[AnsweredKey]:
-        """Return the Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
+        """Return the Idempotency-Keys in the log of content that is about to be removed. Raises OSError."""
         log = self._take(row.content)
         with suppress(BrokenLog, NotRegular):
             log.read()
@@ -84,7 +84,7 @@ class ReplayedLogs:
         return list(log.keys.values())
 
     def remove(self, content: str) -> None:
-        """Remove the log of a removed content."""
+        """Delete the log of content that has been removed."""
         with self._lock:
             self._known_logs.pop(content, None)
         # Ignore errors: `remove_leftovers` removes the files later, as after a crash.
@@ -95,7 +95,7 @@ class ReplayedLogs:
 
 
 def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTensor:
-    """Open a tensor's file for writing in its state on disk. Raises tensor_damaged and OSError."""
+    """Open a tensor's file for writing as it is on disk, without replaying the log. Raises tensor_damaged, OSError."""
     try:
         writable = WritableTensor(tensor_folder, row, log)
     except BadFile as problem:
@@ -116,8 +116,8 @@ def _apply_rest(writable: WritableTensor) -> None:
     try:
         log.read()
         if log.last_sequence is not None and log.last_sequence > applied:
-            # Their writer may have died before its fsync, and readers see them once they are applied: make them durable
-            # first.
+            # The process that logged these records may have died before its fsync. Make them durable before they are
+            # applied, because readers see them afterwards.
             log.make_durable()
 
             def left() -> Iterator[Record]:

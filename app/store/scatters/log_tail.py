@@ -1,4 +1,4 @@
-"""The tail of a log: records of a replicated content that are durable but not yet applied.
+"""The tail of a log: records of replicated content that are durable but not yet applied.
 
 Call all functions with the tensor's lock held, on a log that has been read to its end and settled
 (`ScatterLog.settle`). They may raise BrokenLog and OSError.

@@ -1,6 +1,6 @@
 """Contents replicated on several machines: the primitives with which a shard keeps its copies in sync with the others.
 
-A content is replicated from the first `set_epoch` on. One machine, the primary of an epoch, makes records. Each copy
+Content is replicated from the first `set_epoch` on. One machine, the primary of an epoch, makes records. Each copy
 logs them durably before any copy applies them. Records that are logged but not applied are the log's tail: readers do
 not see them, their Idempotency-Keys are unknown, neither opening the content nor a start applies them, and no
 checkpoint removes them. `commit_to` applies the tail; `drop_tail` removes it.
@@ -14,7 +14,7 @@ A sequence and an epoch identify one record forever. The primary therefore logs 
 batch to others, makes records in an epoch only while the content has seen no higher one, and makes none while its log
 has a tail.
 
-A scatter to a replicated content goes through `ReplicatedContents.replication`, which the shard sets (see
+A scatter to replicated content goes through `ReplicatedContents.replication`, which the shard sets (see
 `Replication`); without it such scatters are refused. The tensor's lock is released while a batch is in flight to other
 machines. Otherwise two machines that replicate to each other could deadlock, since several tensors share one lock.
 
@@ -124,7 +124,7 @@ class ReplicatedContents:
 
     @contextmanager
     def open(self, tensor: str) -> Iterator[ReplicatedCopy]:
-        """Open a content with its tensor's lock held. Afterwards a long log is checkpointed in the background."""
+        """Open the content of a tensor with its lock held. Afterwards checkpoint a long log in the background."""
         with storage_errors():
             with self._locked(tensor) as row, self._opened(row) as (content, later):
                 yield content
@@ -167,7 +167,7 @@ class ReplicatedContents:
 
     @contextmanager
     def _opened(self, row: Row) -> Iterator[tuple[ReplicatedCopy, list[Callable[[], None]]]]:
-        """Open a content with its tensor's lock held.
+        """Open the content of a row with its tensor's lock held.
 
         Yields the content and a list, which receives a checkpoint to run after the lock is released.
         """
@@ -188,7 +188,7 @@ class ReplicatedContents:
         return self._logs.session()
 
     def is_confirmed(self, words: Sequence[int]) -> bool:
-        """Return whether a content with these header words is known to be up to date: see `ReplicatedCopy.confirm`."""
+        """Return whether content with these header words is known to be up to date: see `ReplicatedCopy.confirm`."""
         return words[HeaderWord.CONFIRMED] == self.session
 
     @contextmanager
@@ -221,7 +221,7 @@ class ReplicatedContents:
         return self._versions.adopt(upload, copied, lambda row: judge(self._state_of(row)))
 
     def _state_of(self, row: Row | None) -> CopyState | None:
-        """Return the state of a content, or None if there is none or it is damaged. Needs the tensor's lock."""
+        """Return the state of a tensor's content, or None if it is missing or damaged. Needs the lock of its tensor."""
         if row is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""One machine's copy of a replicated content, used with its tensor's lock held: see `replicated_contents`."""
+"""One machine's copy of replicated content, used with its tensor's lock held: see `replicated_contents`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CopyState:
 
 
 class ReplicatedCopy:
-    """One copy of a replicated content, used with its tensor's lock held. All methods may raise OSError."""
+    """One copy of replicated content, used with its tensor's lock held. All methods may raise OSError."""
 
     def __init__(
         self, row: Row, writable: WritableTensor, keys: IdempotencyKeys, checkpoints: Checkpoints, session: int

@@ -94,7 +94,7 @@ class Checkpoints:
         return (log.last_sequence or 0) - log.landmarks[0][0] < KEPT_RECORDS and self.keeps_log(tensor)
 
     def _run(self, row: Row, keys: dict[tuple[str, str], AnsweredKey]) -> None:
-        """Checkpoint the log of a content; `keys` are the keys it had when the checkpoint was scheduled."""
+        """Checkpoint the log of a version's content; `keys` are the keys it had when the checkpoint was scheduled."""
         try:
             self._keys.store_in_parts([*keys.values()])
             if self._set_aside(row, keys):
@@ -182,7 +182,7 @@ class Checkpoints:
             self.empty_log(writable)
 
     def empty_log(self, writable: WritableTensor) -> None:
-        """Remove the log of a content once the content and the log's keys are durable. Raises OSError.
+        """Remove the log of a version's content once the content and the log's keys are durable. Raises OSError.
 
         The tail stays in the log.
         """
@@ -199,9 +199,9 @@ class Checkpoints:
             log.settle(writable.applied)
 
     def recover(self, row: Row) -> None:
-        """At start-up, apply everything that a content's log holds, then remove the log.
+        """At start-up, apply everything in the log of a version's content, then remove the log.
 
-        The log of a replicated content is kept: see `session_replay`. Raises tensor_damaged and OSError.
+        The log of replicated content is kept: see `session_replay`. Raises tensor_damaged and OSError.
         """
         with self._logs.open_without_replay(row) as writable:
             log = writable.log

@@ -11,7 +11,7 @@ A log that has grown long is set aside as `ID.full`, and the next record starts 
 file that no longer changes while scatters continue. All records in `ID.full` are durable and applied, except copies of
 records that are also in the new log.
 
-Records of a replicated content (see `replicated_contents`) have an epoch. Those not yet applied are the log's tail. A
+Records of replicated content (see `replicated_contents`) have an epoch. Those not yet applied are the log's tail. A
 later primary may have the tail dropped; the log then gets a new id.
 
 A log file starts with a magic and eight random bytes. Together these 16 bytes are the log's id, which tells a process

@@ -1,4 +1,4 @@
-"""Open a replicated content: find out which log records are applied, and repair what a crash has left.
+"""Open replicated content: find out which log records are applied, and repair what a crash has left.
 
 The tail of the log is left alone: only the primary decides whether its records are committed.
 

@@ -5,7 +5,7 @@ sequence stay the same. A reader that has the old files mapped keeps reading the
 files are durable with everything that was logged, so growth is also a checkpoint. If the process dies at any point, the
 table has either the old files and their log or the new files, and `remove_leftovers` removes the others.
 
-For a replicated content, the new files contain everything applied so far; the tail stays in the log.
+For replicated content, the new files contain everything applied so far; the tail stays in the log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TableGrowth:
     _uploads: Path
     _limits: Limits
     _empty_log: Callable[[WritableTensor], None]
-    """Removes the log of a content once the content and the log's keys are durable elsewhere."""
+    """Removes the log of a version's content once the content and the log's keys are durable elsewhere."""
 
     def grow(self, writable: WritableTensor, full: TableFull) -> Row:
         """Make room for the rows and keys that `full` asks for, doubling the capacity if possible. Returns the new row.

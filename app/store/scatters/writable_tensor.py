@@ -1,6 +1,6 @@
 """A tensor's file, mapped for writing: scatters change it in place under a seqlock and make it durable later.
 
-A content changes only with its tensor's lock held, in this order: append the new rows to the log and fsync it; make the
+Content changes only with its tensor's lock held, in this order: append the new rows to the log and fsync it; make the
 version odd; change the rows; make the version even. A process that takes the lock and finds an odd version, or a log
 ahead of the version, completes the work of a process that died. A checkpoint removes the log's records once the content
 and its checksums are on disk.
@@ -102,7 +102,7 @@ class WritableTensor:
         return (record for record in all_records(self.log.path) if record.entry.sequence > renewed)
 
     def applied_records(self) -> Iterator[Record]:
-        """Yield the records of `logged` that are applied, which excludes the tail of a replicated content."""
+        """Yield the records of `logged` that are applied, which excludes the tail of replicated content."""
         applied = self.applied
         return (record for record in self.logged() if record.entry.sequence <= applied)
 
@@ -140,7 +140,7 @@ class WritableTensor:
         self._apply(records, snapshots_saved=snapshots_saved)
 
     def repair(self, records: Callable[[], Iterable[Record]]) -> None:
-        """Apply `records()` to a content in which they are already applied, missing or partly applied.
+        """Apply `records()` to content in which they are already applied, missing or partly applied.
 
         May raise everything `apply` raises, and BrokenLog.
         """

@@ -1,4 +1,4 @@
-"""HTTP/1.1 without I/O: writes the header of a request, and parses answers from received bytes.
+"""HTTP/1.1 without I/O: write request headers, and parse responses from received bytes.
 
 The parser is strict (RFC 9112): it rejects ambiguous answers, and their connection is not reused.
 """
@@ -34,7 +34,9 @@ _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-
 
 
 def request_header(request: Request[Any], base_path: str, fields: bytes, more: Headers) -> bytes:
-    """Return the header of `request`, with the shared lines `fields`, the fields `more`, and the final empty line.
+    """Return the header of `request` as bytes, with the final empty line.
+
+    `fields` are header lines that all requests share, and `more` are additional fields of this request.
 
     Raises ValueError for an invalid field name or value.
     """

@@ -43,7 +43,7 @@ class Aliases(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Alias:
-        """Create the alias `name`, or move it, to the version `tensor`, written `NAME@7`. The change is atomic.
+        """Point the alias `name` at the version `tensor`, such as `NAME@7`. Creates it if needed. The change is atomic.
 
         `if_match` is the ETag that the alias must have; `if_none_match="*"` requires that the alias does not exist.
         Raises PreconditionFailed, TensorNotFound if the version does not exist, and NameConflict if a tensor has the
@@ -62,10 +62,10 @@ class Aliases(Requests):
     ) -> list[Alias]:
         """Create or move all aliases in `targets`, or none of them. `targets` maps each alias to a version, `NAME@7`.
 
-        The change is atomic for readers: a lookup in several tables sees all aliases before it or all after it.
-        `if_match` and `if_none_match` map aliases to conditions, as in `put_alias`. Returns the aliases in the order of
-        their names. Raises TensorNotFound, NameConflict and PreconditionFailed, whose `errors` name the alias, and
-        ValueError for a condition on an alias that is not in `targets`.
+        The change is atomic: a lookup in several tables sees all the old versions or all the new ones. `if_match` and
+        `if_none_match` map aliases to conditions, as in `put_alias`. Returns the aliases in the order of their names.
+        Raises TensorNotFound, NameConflict and PreconditionFailed; their `errors` name the alias. Raises ValueError for
+        a condition on an alias that is not in `targets`.
         """
         return self._run(_endpoints.move_aliases(targets, if_match, if_none_match), timeout, headers)
 
@@ -77,5 +77,5 @@ class Aliases(Requests):
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Remove the alias `name`; the tensor stays. Raises TensorNotFound and PreconditionFailed."""
+        """Remove the alias `name`. The tensor is kept. Raises TensorNotFound and PreconditionFailed."""
         self._run(_endpoints.delete_alias(name, if_match), timeout, headers)
