@@ -126,6 +126,10 @@ def peak_of(server: Server) -> Iterator[Callable[[], int]]:
         watching.join()
 
 
+FRAME = (1020).to_bytes(4, "little") + b"a" * 1020
+"""A string as an upload has it."""
+
+
 def forms(size: int) -> dict[str, tuple[bytes, dict[str, str], dict[str, Any]]]:
     """What stands before the items, the query and the header fields of an upload of `size` bytes, in each form."""
     shape = (size // (4 * WIDTH), WIDTH)
@@ -138,6 +142,7 @@ def forms(size: int) -> dict[str, tuple[bytes, dict[str, str], dict[str, Any]]]:
     text = saved[8:-4].replace(b"[1,1]", str(list(shape)).encode()).replace(b"[0,4]", f"[0,{size}]".encode())
     return {
         "raw": (b"", {"dtype": "int32", "shape": f"{shape[0]},{shape[1]}"}, {"content-type": RAW}),
+        "strings": (b"", {"dtype": "string", "shape": str(size // len(FRAME))}, {"content-type": RAW}),
         "npy": (npy(False), {}, {"content-type": NPY}),
         "npy in Fortran order": (npy(True), {}, {"content-type": NPY}),
         "npy, big endian": (npy(False, ">i4"), {}, {"content-type": NPY}),
@@ -150,7 +155,7 @@ def forms(size: int) -> dict[str, tuple[bytes, dict[str, str], dict[str, Any]]]:
 def test_an_upload_takes_no_memory_that_grows_with_it(server: Server, form: str, soak_scale: int) -> None:
     size = (96 if soak_scale == 1 else 1024) * MIB
     head, query, headers = forms(size)[form]
-    piece = bytes(range(256)) * 4096
+    piece = FRAME * 1024 if form == "strings" else bytes(range(256)) * 4096
 
     def body() -> Iterator[bytes]:
         yield head
@@ -165,5 +170,6 @@ def test_an_upload_takes_no_memory_that_grows_with_it(server: Server, form: str,
             answer = client.put("/tensors/big", params=query, content=body(), headers=headers)
         assert answer.status_code == 200, answer.text
         assert grown() < 32 * MIB, f"{grown() / MIB:.0f} MiB for {size / MIB:.0f} MiB"
-        assert client.get("/tensors/big").json()["bytes"] == size
+        stored = client.get("/tensors/big").json()["bytes"]
+        assert stored == size or (form == "strings" and stored > size)
         client.delete("/tensors/big")

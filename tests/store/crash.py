@@ -3,7 +3,6 @@
     python -m tests.store.crash steps MODE STRIDE SEED SEQUENCE    die at every STRIDE-th step of a sequence of changes
     python -m tests.store.crash kills COUNT SEED           SIGKILL at random moments, then a restart
     python -m tests.store.crash workers COUNT SEED         SIGKILL of one of two workers, then the other one carries on
-    python -m tests.store.crash many COUNT SEED            COUNT tensors and three busy ones, from eight threads
 
 It imports and compiles once and forks for each case. After each death every tensor must be as after the changes that
 were acknowledged, or as after one change more, and nothing else may be there. What was read once stays: a reader never
@@ -42,7 +41,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -62,9 +60,7 @@ from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
 from app.store import Conditions, LocalStore, Resident, import_records
 from app.store.row_counts import RowCounts
-from app.store.scatters import log_replay
 from app.store.scatters.pending_scatter import PendingScatter
-from app.store.scatters.scatter_log import ScatterLog
 from app.tensors.operator_signature import Reduction
 from app.tensors.shape_limits import Limits
 from tests.http.tensors import npy
@@ -1221,69 +1217,6 @@ class Worker:
         return again
 
 
-# Many tensors, many threads
-
-
-def many(count: int, seed: int) -> int:
-    """Small scatters of `count` tensors and large ones of three, from eight threads; how many there were.
-
-    Every one adds 1 to the row that it counts in, so that what is there says how many were made. The logs of a quarter
-    of the tensors are not remembered from one scatter to the next.
-    """
-    log_replay._MAX_KNOWN_LOGS = min(log_replay._MAX_KNOWN_LOGS, count * 3 // 4)  # type: ignore[misc]
-    opened_logs: Counter[str] = Counter()
-
-    def open_log(path: Path) -> ScatterLog:
-        opened_logs[path.name] += 1
-        return ScatterLog(path)
-
-    log_replay.ScatterLog = open_log  # type: ignore[assignment, attr-defined]
-    hot, rows, wide = 3, 100, 15_000
-    with tempfile.TemporaryDirectory(dir=MEMORY) as room:
-        folder = Path(room) / "store"
-        store = opened(folder)
-        store._checkpoints.checkpoint_bytes = 1 << 20
-        for number in range(count):
-            put(store, f"small-{number}", np.zeros(8, np.int64))
-        for number in range(hot):
-            put(store, f"hot-{number}", np.zeros((rows, 1000), np.int32))
-        made = np.zeros((8, count), np.int64)
-        scatters = np.zeros((8, hot), np.int64)
-
-        def work(thread: int) -> None:
-            rng = np.random.default_rng([seed, thread])
-            for turn in range(max(100, count // 8 * 2)):
-                if turn % 10 == 0:
-                    number = int(rng.integers(hot))
-                    where = np.stack([rng.integers(0, rows, wide), np.full(wide, 7)], 1)
-                    ones = np.ones(wide, np.int32)
-                    request(store, ("scatter", f"hot-{number}", (where, ones, "add")), f"hot-{thread}-{turn}")
-                    scatters[thread, number] += 1
-                number = (thread * count // 8 + turn) % count  # every tensor, and soon
-                one = ("scatter", f"small-{number}", ([[thread]], np.ones(1, np.int64), "add"))
-                request(store, one, f"small-{thread}-{turn}")
-                made[thread, number] += 1
-
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(work, range(8)))
-        for turn in range(2):
-            for number in range(hot):
-                seen = look(store, f"hot-{number}")
-                assert seen is not None
-                total = int(seen[0][:, 7].sum())
-                assert total == wide * int(scatters[:, number].sum()), f"hot-{number}, turn {turn}"
-            for number in range(count):
-                seen = look(store, f"small-{number}")
-                assert seen is not None
-                assert seen[0].tolist() == made[:, number].tolist(), f"small-{number}, turn {turn}"
-            assert not COMPLAINTS.texts, COMPLAINTS.texts
-            store.close()
-            if turn == 0:
-                assert max(opened_logs.values()) > 1, "no log was forgotten and read again"
-                store = opened(folder)
-        return int(made.sum() + scatters.sum())
-
-
 def compile_once() -> None:
     """Make every kind of change once: the children that are forked afterwards have the code compiled for them.
 
@@ -1309,7 +1242,7 @@ def main() -> None:
     if kind == "steps":
         result = steps(rest[0], int(rest[1]), int(rest[2]), rest[3])
     else:
-        result = {"kills": kills, "workers": workers, "many": many}[kind](int(rest[0]), int(rest[1]))
+        result = {"kills": kills, "workers": workers}[kind](int(rest[0]), int(rest[1]))
     sys.stdout.write(json.dumps(result))
 
 

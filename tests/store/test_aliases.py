@@ -86,17 +86,6 @@ def test_there_are_no_more_aliases_than_tensors_may_be(folder: Path) -> None:
     store.close()
 
 
-def test_a_scatter_through_it_changes_that_version(items: LocalStore, other: LocalStore) -> None:
-    put_alias(items, "live", "items@2")
-    etag = scatter(items, "live", [[0]], np.array([20]))
-    for each in (items, other):
-        assert [read(each, name)[0] for name in ("items@1", "items@2", "items", "live")] == [1, 20, 3, 20]
-        assert each.metadata("live").etag == etag
-    conditions = Conditions(match=(other.alias("live").etag,))
-    with pytest.raises(GatherError, match="precondition_failed"):
-        scatter(items, "live", [[0]], np.array([1]), conditions=conditions)
-
-
 def test_strings_that_a_scatter_changes_are_read_through_it_by_every_process(
     store: LocalStore, other: LocalStore
 ) -> None:
@@ -276,25 +265,3 @@ def test_many_move_in_one_step_for_another_process_that_looks_them_up_meanwhile(
     reader.join()
     assert {1, 2} >= {version for found in seen for version in found}
     assert all(len(found) == 1 for found in seen)
-
-
-def test_keys_given_with_many_get_their_first_answers_wherever_those_name_now(
-    items: LocalStore, other: LocalStore
-) -> None:
-    for number, alias in enumerate("ab", 1):
-        put_alias(items, alias, f"items@{number}")
-    first = {alias: scatter(items, alias, [[0]], np.array([1]), "add", key="k") for alias in "ab"}
-    items.put_aliases([AliasMove(alias, "items@3") for alias in "ab"])
-    for alias in "ab":
-        assert answered(other, alias, "k", "digest") == first[alias]
-    assert answered(other, "items@1", "k", "digest") is None
-
-
-def test_many_new_ones_together_are_no_more_than_tensors_may_be(folder: Path) -> None:
-    store = opened(folder, Quota(tensors=2))
-    put(store, "items", np.arange(3))
-    refused("insufficient_storage", store.put_aliases, [AliasMove(name, "items@1") for name in "abc"])
-    assert store.alias_names() == []
-    store.put_aliases([AliasMove(name, "items@1") for name in "ab"])
-    store.put_aliases([AliasMove(name, "items@1") for name in "ba"])
-    store.close()

@@ -9,6 +9,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -21,15 +22,14 @@ from hypothesis import strategies as st
 from app.store import LocalStore, StoreInUse, StoreRefused
 from app.store.catalogue.catalogue_database import FILE
 from app.store.files import disk_writes, file_system_check
-from app.store.files.content_copy import copy_content
 from app.store.files.download_snapshots import Snapshot
-from app.store.files.tensor_file import BLOCK, PAGE, HeaderWord
+from app.store.files.tensor_file import BLOCK, PAGE
 from app.store.maintenance import backup, backup_manifest
 from app.store.maintenance.backup import BackupResult, DamagedVersions, back_up
 from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from tests.conftest import SOAK, samples
+from tests.conftest import samples
 from tests.store.helpers import answered, flip, opened, put, put_alias, read, scatter, strings
 
 
@@ -83,6 +83,7 @@ def test_a_restored_store_has_names_versions_aliases_times_and_numbers_and_new_e
 ) -> None:
     filled(store)
     described = {name: store.metadata(name) for name in ("table@2", "table@3", "words", "empty", "big")}
+    old = store.alias("live")
     if not running:
         store.close()
     done = back_up(folder, target)
@@ -91,20 +92,11 @@ def test_a_restored_store_has_names_versions_aliases_times_and_numbers_and_new_e
     check_filled(new)
     for name, before in described.items():
         after = new.metadata(name)
-        for member in (
-            "name",
-            "dtype",
-            "shape",
-            "size",
-            "sha256",
-            "created",
-            "modified",
-            "lock",
-            "version",
-            "versions",
-        ):
-            assert getattr(after, member) == getattr(before, member), (name, member)
         assert after.etag.split("-")[0] != before.etag.split("-")[0]
+        assert replace(after, etag=before.etag) == before, name
+    now = new.alias("live")
+    assert (now.created, now.modified) == (old.created, old.modified)
+    assert now.etag != old.etag
     assert answered(new, "live", "k", "digest") is None
     assert answered(new, "words", "w", "digest") is None
     assert put(new, "gone", np.arange(2))[0].version == 5
@@ -114,16 +106,6 @@ def test_a_restored_store_has_names_versions_aliases_times_and_numbers_and_new_e
     new.close()
     if running:
         check_filled(store)
-
-
-def test_the_aliases_of_a_restored_store_have_etags_of_their_own(store: LocalStore, folder: Path, target: Path) -> None:
-    filled(store)
-    back_up(folder, target)
-    new = restored(target, folder.with_name("new"))
-    old, now = store.alias("live"), new.alias("live")
-    assert (now.created, now.modified) == (old.created, old.modified)
-    assert now.etag != old.etag
-    new.close()
 
 
 def test_contents_that_are_there_are_not_copied_again_and_those_of_no_use_are_removed(
@@ -219,34 +201,6 @@ def test_a_content_is_of_one_version_though_it_is_scattered_replaced_or_removed_
         assert [read(new, name).tolist() for name in "xyz"] == [[6] * 3, [5] * 3, [7] * 3]
         assert new.alias("live").reference == "y@2"
     new.close()
-
-
-def test_scatters_wait_for_no_copy_and_the_copy_has_none_of_them_by_half(
-    store: LocalStore, folder: Path, target: Path
-) -> None:
-    put(store, "x", np.zeros((256, 4096), np.uint8))
-    stop = Event()
-    count = 0
-
-    def change() -> None:
-        nonlocal count
-        while not stop.wait(0 if SOAK else 0.005):
-            count += 1
-            scatter(store, "x", [[row] for row in range(256)], np.full((256, 4096), count % 251, np.uint8))
-
-    thread = Thread(target=change)
-    thread.start()
-    try:
-        for number in range(8 if SOAK else 4):
-            back_up(folder, target)
-            new = restored(target, folder.with_name(f"new-{number}"))
-            content = read(new, "x")
-            assert len(np.unique(content)) == 1
-            new.close()
-    finally:
-        stop.set()
-        thread.join()
-    assert count > (8 if SOAK else 4)
 
 
 def test_a_service_that_starts_meanwhile_spoils_no_copy(
@@ -530,39 +484,6 @@ def test_a_store_of_another_user_is_not_touched(folder: Path, target: Path, monk
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(StoreRefused, match="as that user"):
         back_up(folder, target)
-
-
-def test_more_files_than_are_held_open_are_copied_though_all_are_replaced_meanwhile(
-    store: LocalStore, folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backup, "_OPEN_FILES", 4)
-    for number in range(12):
-        put(store, f"n{number}", np.full(10, 1))
-    real = copy_content
-    copies = 0
-
-    def copying(*arguments: Any) -> None:
-        nonlocal copies
-        copies += 1
-        if copies == 2:
-            for number in range(12):
-                put(store, f"n{number}", np.full(10, 2))
-        real(*arguments)
-
-    monkeypatch.setattr(backup, "copy_content", copying)
-    done = back_up(folder, target)
-    assert done.versions == 12
-    new = restored(target, folder.with_name("new"))
-    assert {int(read(new, f"n{number}")[0]) for number in range(12)} == {2}
-    new.close()
-
-
-def test_a_word_of_the_store_says_that_the_last_snapshot_is_gone(store: LocalStore, folder: Path, target: Path) -> None:
-    put(store, "x", np.arange(3))
-    back_up(folder, target)
-    assert list((folder / "snapshots").iterdir()) == []
-    scatter(store, "x", [[0]], np.array([5]))
-    assert store.content("x").words[HeaderWord.SNAPSHOTS] == 0
 
 
 NAMES = st.sampled_from("abc")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -11,23 +10,13 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore, Quota, StoreInUse, StoreRefused
-from app.store.catalogue import catalogue_database, catalogue_transaction
+from app.store.catalogue import catalogue_database
 from app.store.catalogue.catalogue_database import FILE, FILES, Catalogue
-from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
 from app.store.files.write_uploaded_tensor import UploadSpec
 from app.store.processes.directory_lock import StateWord
 from app.tensors.dtypes import DTYPES
-from tests.conftest import slow_but_for
-from tests.http.server import run_program
 from tests.store.helpers import files, opened, put, read, scatter, strings
-
-
-@pytest.mark.parametrize("what", slow_but_for(("replace", "checkpoint"), ("replace", "remove", "checkpoint", "upload")))
-def test_a_worker_that_dies_at_a_step_of_a_change_leaves_the_others_right(what: str) -> None:
-    done = run_program([sys.executable, "-m", "tests.store.survivors", what], timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout) >= 5
 
 
 def test_a_lookup_during_a_commit_asks_the_catalogue_and_serves_what_it_says(
@@ -48,29 +37,6 @@ def test_a_lookup_during_a_commit_asks_the_catalogue_and_serves_what_it_says(
     put(store, "x", np.arange(2))
     assert seen == [[0, 1, 2], [0, 1]]
     assert not other.group.state[StateWord.GENERATION] & 1
-
-
-def test_a_process_that_is_far_behind_reads_the_whole_catalogue(
-    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalogue_transaction, "_KEPT_CHANGES", 8)
-    put(store, "x", np.arange(3))
-    put(store, "gone", np.arange(3))
-    assert other.names() == ["gone", "x"]
-    held = other.get("x")
-    store.delete("gone")
-    with store._index.change() as transaction:
-        rows = [Row(f"n{number}", "c", "f", "int8", (1,), 1, 4101, "", 0, 0) for number in range(600)]
-        for row in rows:
-            transaction.put(row)
-        for row in rows:
-            transaction.remove(row)
-    put(store, "y", np.arange(4))
-    assert other.names() == ["x", "y"]
-    assert other.usage() == store.usage()
-    assert other.get("gone") is None
-    assert other.get("x") is held
-    assert read(other, "y").tolist() == [0, 1, 2, 3]
 
 
 def test_the_catalogue_is_damaged_missing_or_locked_and_the_start_says_so(folder: Path) -> None:

@@ -167,16 +167,16 @@ def test_growth_that_the_quota_refuses_changes_nothing(folder: Path) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_download_is_of_one_version_of_rows_and_keys(store: LocalStore, other: LocalStore, dtype: str) -> None:
-    model = filled(store, dtype, 3000, capacity=4000)
+    model = filled(store, dtype, 600, capacity=800)
     before = model.table
     snapshot = other.snapshot(other.content("x"))
-    keys: list[Key] = [some_key(dtype, number) for number in range(3000)]
+    keys: list[Key] = [some_key(dtype, number) for number in range(600)]
     remove(store, "x", as_keys(dtype, keys[::3]))
-    upsert(store, "x", as_keys(dtype, [some_key(dtype, 7000 + number) for number in range(900)]), rows(*range(900)))
-    upsert(store, "x", as_keys(dtype, [some_key(dtype, 9000 + number) for number in range(5000)]), rows(*range(5000)))
-    assert snapshot.shape == (3000, WIDTH)
-    found = [key.decode() if isinstance(key, bytes) else key for key in snapshot.keys(0, 3000).tolist()]
-    read = np.frombuffer(snapshot.read(*snapshot.row_span(0, 3000)), np.float32).reshape(-1, WIDTH)
+    upsert(store, "x", as_keys(dtype, [some_key(dtype, 7000 + number) for number in range(180)]), rows(*range(180)))
+    upsert(store, "x", as_keys(dtype, [some_key(dtype, 9000 + number) for number in range(1000)]), rows(*range(1000)))
+    assert snapshot.shape == (600, WIDTH)
+    found = [key.decode() if isinstance(key, bytes) else key for key in snapshot.keys(0, 600).tolist()]
+    read = np.frombuffer(snapshot.read(*snapshot.row_span(0, 600)), np.float32).reshape(-1, WIDTH)
     assert same(Table((*found,), read), before)
     snapshot.close()
 
@@ -188,7 +188,8 @@ def test_a_backup_has_the_keys_of_a_table_that_has_grown(store: LocalStore, tmp_
         keys: list[Key] = [some_key(dtype, number) for number in range(3, 40 * (turn + 1))]
         model.upsert(keys, rows(*range(len(keys))))
         upsert(store, "x", as_keys(dtype, keys), rows(*range(len(keys))))
-        back_up(store.folder, tmp_path / "backup")
+        assert back_up(store.folder, tmp_path / "backup").copied == 1
+        assert back_up(store.folder, tmp_path / "backup").copied == 0
         assert list(check(tmp_path / "backup")) == []
         restore(tmp_path / "backup", tmp_path / f"restored{turn}")
         restored = opened(tmp_path / f"restored{turn}")

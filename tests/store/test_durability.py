@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from app.store import LocalStore, Quota, StoreRefused, idempotency
 from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes, file_system_check, tensor_file
 from app.store.files.file_system_check import file_system_of
-from app.store.files.tensor_file import HeaderWord
 from app.store.processes import memory_barrier
 from app.store.processes.directory_lock import StateWord
 from app.store.scatters import log_frames
@@ -27,123 +24,7 @@ from app.store.scatters import writable_tensor as scatters
 from app.tensors.shape_limits import Limits
 from tests.store.helpers import answered, files, opened, put, read, scatter, strings
 
-STEPS = (
-    "create", "open_or_create", "write", "write_at", "store_words", "fsync", "fsync_folder", "truncate", "rename",
-    "unlink", "commit",
-)  # fmt: skip
 DAY_NS = 24 * 3600 * 10**9
-
-
-def failing_at(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], bool]:
-    """Let the disk refuse the step number `last` and no other; says whether it has come to that."""
-    count = 0
-
-    def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*arguments: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == last:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return real(*arguments)
-
-        return step
-
-    for name in STEPS:
-        if name != "store_words":  # to memory, which does not fail
-            monkeypatch.setattr(disk_writes, name, wrapped(getattr(disk_writes, name)))
-    return lambda: count >= last
-
-
-def change_numbers(store: LocalStore, turn: int) -> None:
-    scatter(store, "x", [[0]], np.array([1]), "add", key=f"key-{turn}")
-
-
-def change_strings(store: LocalStore, turn: int) -> None:
-    scatter(store, "s", [[0]], strings(f"value {turn}"), key=f"key-{turn}")
-
-
-@pytest.mark.parametrize("change", [change_numbers, change_strings])
-def test_a_scatter_or_checkpoint_that_the_disk_refuses_at_any_step_is_made_or_not(
-    store: LocalStore, other: LocalStore, monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalStore, int], None]
-) -> None:
-    put(store, "x", np.zeros(4, np.int64))
-    put(store, "s", strings("value 0", "b"))
-    made = turn = 0
-    while True:
-        turn += 1
-        store._checkpoints.checkpoint_bytes = 400
-        with monkeypatch.context() as patch:
-            met = failing_at(patch, turn)
-            try:
-                change(store, turn)
-                acknowledged = True
-            except (GatherError, OSError):
-                acknowledged = False
-            if not met():
-                break
-        made += acknowledged
-        name = "x" if change is change_numbers else "s"
-        found, again = read(store, name).tolist(), read(other, name).tolist()
-        assert found == again
-        if name == "x":
-            assert found[0] in ((made,) if acknowledged else (made, made + 1))
-            made = found[0]
-        elif acknowledged:
-            assert found[0] == f"value {turn}"
-        # A retry with its key is carried out once, whatever came of it.
-        change(other, turn)
-        if name == "x":
-            made = read(store, name)[0]
-            assert made == turn
-    assert turn > 5
-
-
-def test_what_the_disk_refused_at_a_checkpoint_is_stored_again_before_the_log_goes(
-    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the system does it: a failed fsync leaves the pages clean, so that the next one has nothing to write."""
-    put(store, "x", np.zeros((600, 64), np.float32))
-    path = folder / "tensors" / store._index.rows()[0].file
-    stored: list[Any] = []
-    real_store, real_fsync = disk_writes.store_words, disk_writes.fsync
-
-    def fsync(fd: int) -> None:
-        if os.fstat(fd).st_ino == path.stat().st_ino:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real_fsync(fd)
-
-    for place in range(3):
-        scatter(store, "x", [[place], [599]], np.full((2, 64), place + 1, np.float32))
-    scatter(store, "x", [[1, 3]], np.array([9], np.float32))
-    row = store._index.rows()[0]
-    with monkeypatch.context() as patch:
-        patch.setattr(disk_writes, "fsync", fsync)
-        with pytest.raises(OSError, match="Input/output"), store._replayed_logs.open(row) as writable:
-            store._checkpoints.checkpoint(writable)
-    assert len(list((folder / "logs").iterdir())) == 1
-    before = path.read_bytes()
-
-    def noting(mapping: Any, change: Any) -> None:
-        # Whatever lies in the rows that the log has is stored anew: wipe them, as if they had to be read again.
-        if not stored:
-            view = memoryview(mapping)
-            for wiped in (0, 1, 2, 599):
-                view[4096 + 256 * wiped : 4096 + 256 * (wiped + 1)] = bytes(256)
-            view.release()
-        stored.append(change)
-        real_store(mapping, change)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(disk_writes, "store_words", noting)
-        with store._replayed_logs.open(row) as writable:
-            assert writable.words[HeaderWord.UNWRITTEN] == 1
-            store._checkpoints.checkpoint(writable)
-            assert writable.words[HeaderWord.UNWRITTEN] == 0
-    after = path.read_bytes()
-    assert after[4096:] == before[4096:]
-    assert list((folder / "logs").iterdir()) == []
-    table = read(store, "x")
-    assert (table[:3, 0].tolist(), table[1, 3], table[599, 7]) == ([1, 2, 3], 9, 3)
 
 
 def test_a_record_that_a_dead_process_left_is_durable_before_it_is_applied(

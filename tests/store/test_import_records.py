@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +10,12 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore, import_records
-from tests.store.helpers import opened, put
+from tests.store.helpers import put
 
 
 def refuse(*_: object) -> None:
     """What a disk answers that is full."""
     raise OSError(28, os.strerror(28))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[LocalStore]:
-    made = opened(tmp_path / "store")
-    yield made
-    made.close()
 
 
 def names(store: LocalStore) -> list[str]:

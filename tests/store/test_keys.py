@@ -102,14 +102,6 @@ def test_a_table_without_rows_has_keys(store: LocalStore, keys: Keys) -> None:
     assert rows_of(store, "x", wanted[:0]) == []
 
 
-def test_a_table_without_keys_has_none(store: LocalStore) -> None:
-    metadata, _ = put(store, "x", ROWS)
-    resident = store.get("x")
-    assert metadata.keys is None
-    assert resident is not None
-    assert resident.keys is None
-
-
 def test_a_new_version_and_a_removal_leave_no_files_of_keys(store: LocalStore, folder: Path) -> None:
     put_keyed(store, "x", INTEGERS, ROWS)
     put_keyed(store, "x", INTEGERS[::-1].copy(), ROWS)
@@ -157,21 +149,6 @@ def test_only_ten_of_many_equal_keys_are_told(store: LocalStore) -> None:
     error = refused(lambda: put_keyed(store, "x", np.zeros(100, np.int64), rows), "keys_not_unique")
     assert [place.position for place in error.places] == [(row,) for row in range(1, 11)]
     assert error.total == 99
-
-
-@pytest.mark.parametrize("count", [0, 3, 5])
-def test_each_row_has_one_key(store: LocalStore, folder: Path, count: int) -> None:
-    refused(lambda: put_keyed(store, "x", np.arange(count), ROWS), "element_count_mismatch")
-    refused(lambda: put_keyed(store, "x", np.arange(count), ROWS[0, 0]), "element_count_mismatch")
-    assert in_folder(folder) == []
-
-
-def test_keys_that_end_early_are_refused(store: LocalStore, folder: Path) -> None:
-    spec = UploadSpec("x", DTYPES["float32"], ROWS.shape, keys=KeysSpec("int64", 4))
-    for size in (0, 31, 32):
-        raw = (INTEGERS.tobytes() + ROWS.tobytes())[:size]
-        refused(lambda raw=raw: uploaded(store, spec, raw, 8), "element_count_mismatch")  # type: ignore[misc]
-    assert in_folder(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -260,29 +237,6 @@ def test_an_upload_that_dies_before_its_commit_leaves_nothing(
     again.close()
 
 
-def test_keys_are_added_to_a_table_that_has_none(store: LocalStore, folder: Path) -> None:
-    put(store, "x", ROWS)
-    scatter(store, "x", [[2]], np.zeros((1, 3), np.float32))
-    upload = store.upload_keys("x", keys_spec(INTEGERS), keep=2, note="with keys")
-    upload.write(raw_keys(INTEGERS))
-    upload.finish()
-    metadata, is_new = store.put(upload)
-    assert not is_new
-    assert (metadata.version, metadata.versions, metadata.note) == (2, (1, 2), "with keys")
-    assert rows_of(store, "x", INTEGERS) == [0, 1, 2, 3]
-    np.testing.assert_array_equal(read(store, "x"), read(store, "x@1"))
-    refused(lambda: store.upload_keys("x", keys_spec(INTEGERS)), "invalid_field")
-    refused(lambda: store.upload_keys("y", keys_spec(INTEGERS)), "tensor_not_found")
-    put(store, "words", strings("a", "b"))
-    upload = store.upload_keys("words", keys_spec(["k", "l"]))
-    upload.write(raw_keys(["k", "l"]))
-    upload.finish()
-    store.put(upload)
-    assert read(store, "words").tolist() == ["a", "b"]
-    assert rows_of(store, "words", ["l"]) == [1]
-    assert list(check(folder)) == []
-
-
 @pytest.mark.parametrize("damage", ["cut", "missing", "header", "index cut", "index missing", "of another"])
 def test_a_damaged_file_of_keys_answers_tensor_damaged(store: LocalStore, folder: Path, damage: str) -> None:
     put_keyed(store, "x", INTEGERS, ROWS)
@@ -343,24 +297,6 @@ def test_a_start_makes_an_index_that_is_no_index_again(store: LocalStore, folder
     again.close()
 
 
-@pytest.mark.parametrize("dtype", COLUMNS)
-def test_a_backup_has_the_keys(store: LocalStore, tmp_path: Path, dtype: str) -> None:
-    keys, wanted = COLUMNS[dtype]
-    put_keyed(store, "x", keys, ROWS)
-    put(store, "plain", ROWS)
-    scatter(store, "x", [[2]], np.zeros((1, 3), np.float32))
-    assert back_up(store.folder, tmp_path / "backup").copied == 2
-    assert back_up(store.folder, tmp_path / "backup").copied == 0
-    assert list(check(tmp_path / "backup")) == []
-    restore(tmp_path / "backup", tmp_path / "restored")
-    assert list(check(tmp_path / "restored")) == []
-    again = opened(tmp_path / "restored")
-    assert rows_of(again, "x", wanted) == [3, -1, 0, 1]
-    np.testing.assert_array_equal(read(again, "x"), read(store, "x"))
-    assert again.metadata("x").keys == store.metadata("x").keys
-    again.close()
-
-
 def test_damaged_keys_are_not_backed_up(store: LocalStore, folder: Path, tmp_path: Path) -> None:
     put_keyed(store, "x", INTEGERS, ROWS)
     flip(key_file(folder), PAGE + 9)
@@ -382,12 +318,6 @@ def test_keys_that_changed_in_a_backup_are_found(store: LocalStore, folder: Path
     assert [finding.level for finding in check(tmp_path / "backup")] == ["damage"]
     assert back_up(folder, tmp_path / "backup").copied == 1
     assert list(check(tmp_path / "backup")) == []
-
-
-def test_a_string_table_keeps_its_items_beside_keys(store: LocalStore) -> None:
-    put_keyed(store, "x", ["k", "l"], strings("a", "bé"))
-    assert read(store, "x").tolist() == ["a", "bé"]
-    assert rows_of(store, "x", ["l", "k"]) == [1, 0]
 
 
 def test_a_backup_of_a_time_before_keys_is_restored(store: LocalStore, folder: Path, tmp_path: Path) -> None:

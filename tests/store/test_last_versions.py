@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.store import LocalStore, last_versions
 from app.store.catalogue.catalogue_database import FILE, Catalogue
@@ -44,37 +42,6 @@ def test_names_of_removed_tensors_are_forgotten_oldest_first_and_their_numbers_a
     assert put(store, "n0", np.arange(2))[0].version == 9
     assert put(store, "n7", np.arange(2))[0].version == 9
     assert put(store, "kept", np.arange(2))[0].version == 2
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=60), st.integers(0, 3))
-def test_no_number_of_a_name_is_given_twice(changes: list[tuple[str, bool]], bound: int) -> None:
-    with pytest.MonkeyPatch.context() as patch, sqlite3.connect(":memory:", isolation_level=None) as connection:
-        patch.setattr(last_versions, "REMEMBERED", bound)
-        connection.execute("CREATE TABLE tensors (name, version)")
-        connection.execute("CREATE TABLE last_versions (name PRIMARY KEY, version INTEGER, removed INTEGER)")
-        connection.execute("CREATE TABLE facts (name PRIMARY KEY, value)")
-        connection.execute("INSERT INTO facts VALUES ('version_floor', 0)")
-        given_numbers: dict[str, list[int]] = {}
-        kept: dict[str, list[int]] = {}
-        for change, (name, removes) in enumerate(changes):
-            if removes and kept.get(name):
-                number = kept[name].pop()
-                connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (name, number))
-                last_versions.note_removed(connection, name, change)
-            elif not removes:
-                number = last_versions.next_version(connection, name)
-                assert number > max(given_numbers.get(name, [0]))
-                given_numbers.setdefault(name, []).append(number)
-                kept.setdefault(name, []).append(number)
-                connection.execute("INSERT INTO tensors VALUES (?, ?)", (name, number))
-                last_versions.note_entered(connection, name, number)
-            without = [name for name in given_numbers if not kept[name]]
-            rows = dict(connection.execute("SELECT name, removed FROM last_versions").fetchall())
-            assert {name for name in kept if kept[name]} <= rows.keys()
-            gone = [name for name, removed in rows.items() if removed is not None]
-            assert len(gone) == min(len(without), bound) or len(gone) <= bound
-            assert set(gone) <= set(without)
-    connection.close()
 
 
 def test_one_removal_forgets_as_many_names_as_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,49 +18,12 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import Conditions, LocalStore, Quota
+from app.store import LocalStore, Quota
 from app.store.files import disk_writes
 from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
-from app.tensors.string_tensor import PackedStrings
-from tests.conftest import slow_but_for
-from tests.store.helpers import files, opened, put, read, reopened, scatter, strings
-from tests.strings import items
-
-SAMPLES = {
-    name: strings("", "a", "höher", "x" * 300)
-    if row.kind == "string"
-    else (np.arange(12).reshape(4, 3) % 2).astype(row.numpy)
-    for name, row in DTYPES.items()
-}
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_every_type_is_read_back_as_it_was_and_survives_a_restart(store: LocalStore, folder: Path, name: str) -> None:
-    sample = SAMPLES[name]
-    metadata, created = put(store, "x", sample, step=7)
-    assert created
-    assert (metadata.name, metadata.dtype, metadata.shape) == ("x", name, sample.shape)
-    for _ in range(2):
-        found = read(store, "x")
-        assert found.dtype == sample.dtype
-        assert found.tolist() == sample.tolist() if name == "string" else found.tobytes() == sample.tobytes()
-        assert store.metadata("x") == metadata
-        store = reopened(store, folder)
-    store.close()
-
-
-def test_strings_are_found_without_reading_the_others(store: LocalStore) -> None:
-    put(store, "x", strings(*(str(number) for number in range(1000))))
-    resident = store.get("x")
-    assert resident is not None
-    tensor = resident.tensor
-    assert isinstance(tensor, PackedStrings)
-    found = tensor.gathered((3,), tensor.array[[999, 0, 500]])
-    assert items(found).tolist() == ["999", "0", "500"]
-    assert found.nbytes == 12 + 7
-    assert found.octets is tensor.octets
+from tests.store.helpers import files, flip, opened, put, read, reopened, scatter, strings
 
 
 def test_the_hash_is_that_of_the_content_and_the_etag_is_of_this_upload_alone(store: LocalStore) -> None:
@@ -116,17 +79,6 @@ def test_a_replaced_content_is_read_to_the_end_by_who_has_it(store: LocalStore, 
     assert held.tensor.array.tolist() == list(range(10))
 
 
-def test_after_a_change_every_worker_serves_it(store: LocalStore, other: LocalStore) -> None:
-    for turn in range(20):
-        writer, reader = (store, other) if turn % 2 else (other, store)
-        put(writer, "x", np.full(turn + 1, turn))
-        assert read(reader, "x").tolist() == [turn] * (turn + 1)
-        assert reader.names() == ["x"]
-        writer.delete("x")
-        assert reader.get("x") is None
-        assert reader.names() == []
-
-
 def on_disk(folder: Path) -> int:
     """Bytes that the folder takes, files that only mappings hold included."""
     taken = sum(path.stat().st_blocks for path in folder.rglob("*") if path.is_file())
@@ -161,52 +113,6 @@ def test_the_space_of_the_old_content_is_given_back_also_by_idle_workers(
     assert on_disk(folder) - empty < 0.1 * one
 
 
-def test_conditions_hold_at_the_moment_of_the_change(store: LocalStore) -> None:
-    new = Conditions(none_match=("*",))
-    etag = put(store, "x", np.arange(3), new)[0].etag
-    for conditions in (new, Conditions(match=('"other"',)), Conditions(none_match=(etag,))):
-        with pytest.raises(GatherError, match="precondition_failed"):
-            put(store, "x", np.arange(4), conditions)
-    etag = put(store, "x", np.arange(3), Conditions(match=("*",)))[0].etag
-    etag = put(store, "x", np.arange(3), Conditions(match=('"other"', etag)))[0].etag
-    with pytest.raises(GatherError, match="precondition_failed"):
-        put(store, "y", np.arange(3), Conditions(match=("*",)))
-    with pytest.raises(GatherError, match="precondition_failed"):
-        store.delete("x", Conditions(match=('"other"',)))
-    store.delete("x", Conditions(match=(etag,)))
-    assert store.names() == []
-
-
-def test_refused_uploads_leave_nothing(store: LocalStore, folder: Path) -> None:
-    put(store, "x", np.arange(3))
-    before = files(folder)
-    with pytest.raises(GatherError, match="precondition_failed"):
-        put(store, "x", np.arange(4), Conditions(none_match=("*",)))
-    upload = store.upload(UploadSpec("x", DTYPES["int8"], (10,)))
-    upload.write(b"123")
-    upload.abandon()
-    assert files(folder) == before
-
-
-@pytest.mark.parametrize(
-    ("quota", "limit"), [(Quota(tensors=2), "store_tensors"), (Quota(total=30_000), "store_bytes")]
-)
-def test_the_quota_refuses_what_is_new_and_lets_replace(folder: Path, quota: Quota, limit: str) -> None:
-    store = opened(folder, quota)
-    table = np.zeros(8000, np.uint8)
-    put(store, "a", table)
-    put(store, "b", table)
-    put(store, "b", table)
-    before = files(folder)
-    with pytest.raises(GatherError, match="insufficient_storage") as caught:
-        put(store, "c", table)
-    assert caught.value.facts["limit"] == limit
-    assert files(folder) == before
-    store.delete("a")
-    put(store, "c", table)
-    store.close()
-
-
 def test_an_upload_that_can_never_fit_is_refused_before_its_bytes(folder: Path) -> None:
     store = LocalStore(folder, Limits(elements=2**60), Quota(total=1000))
     store.open()
@@ -221,20 +127,16 @@ def test_an_upload_that_can_never_fit_is_refused_before_its_bytes(folder: Path) 
 
 
 @pytest.mark.parametrize(
-    "number",
-    slow_but_for((errno.ENOSPC, errno.EIO), (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO)),
-)
-@pytest.mark.parametrize(
     "call", ["create", "truncate", "write", "write_at", "fsync", "fsync_folder", "rename", "commit"]
 )
 def test_a_disk_that_refuses_leaves_the_old_content_and_no_litter(
-    store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+    store: LocalStore, other: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     put(store, "x", np.arange(3))
     before = files(folder)
 
     def refuse(*_: Any) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
         patch.setattr(disk_writes, call, refuse)
@@ -256,7 +158,7 @@ def path_of(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("size", [0, 100, 4096, 5000])
+@pytest.mark.parametrize("size", [0, 5000])
 def test_a_file_cut_behind_our_back_is_damaged_and_never_read(store: LocalStore, folder: Path, size: int) -> None:
     put(store, "x", np.arange(10_000))
     assert store.get("x") is not None
@@ -274,7 +176,7 @@ def test_a_file_cut_behind_our_back_is_damaged_and_never_read(store: LocalStore,
     store.close()
 
 
-@pytest.mark.parametrize("at", [64, 70, 84, 100, 130])
+@pytest.mark.parametrize("at", [64, 130])
 def test_a_damaged_description_is_seen_at_once(store: LocalStore, folder: Path, at: int) -> None:
     put(store, "x", np.arange(10))
     path = path_of(folder)
@@ -289,14 +191,6 @@ def test_a_damaged_description_is_seen_at_once(store: LocalStore, folder: Path, 
     store.close()
 
 
-def flip(path: Path, at: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        octet = file.read(1)
-        file.seek(at)
-        file.write(bytes((octet[0] ^ 1,)))
-
-
 @pytest.mark.parametrize("at", [4096, 4096 + 70_000, -1])
 def test_checksums_find_a_flipped_bit_in_the_background(
     store: LocalStore, other: LocalStore, folder: Path, at: int
@@ -307,14 +201,14 @@ def test_checksums_find_a_flipped_bit_in_the_background(
     put(store, "s", strings("a", "b"))
     scatter(store, "y", [[3]], np.array([33]))
     other.get("x")
-    flip(path, at if at >= 0 else path.stat().st_size - 1)
+    flip(path, at)
     store.verify(Event(), 0)
     for worker in (store, other):
         with pytest.raises(GatherError, match="tensor_damaged"):
             worker.get("x")
         assert read(worker, "y")[3] == 33
         assert read(worker, "s").tolist() == ["a", "b"]
-    flip(path, at if at >= 0 else path.stat().st_size - 1)
+    flip(path, at)
     store.verify(Event(), 0)  # once in a life of the group
     with pytest.raises(GatherError, match="tensor_damaged"):
         other.get("x")
@@ -327,16 +221,6 @@ def test_checking_stops_when_it_is_told_to(store: LocalStore) -> None:
     stop.set()
     store.verify(stop, 1)
     assert not store.group.state[1]
-
-
-def test_a_restart_removes_what_an_upload_left(store: LocalStore, folder: Path) -> None:
-    put(store, "x", np.arange(3))
-    (folder / "incoming" / "half").write_bytes(b"123")
-    (folder / "logs" / "orphan").write_bytes(b"123")
-    store = reopened(store, folder)
-    assert len(files(folder)) == 1
-    assert read(store, "x").tolist() == [0, 1, 2]
-    store.close()
 
 
 def test_a_content_larger_than_memory_is_told_to_be_cold(folder: Path) -> None:

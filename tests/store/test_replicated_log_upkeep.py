@@ -17,7 +17,6 @@ from app.store.catalogue.catalogue_database import Catalogue
 from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes
 from app.store.scatters import scatter_checkpoints
-from app.store.scatters.writable_tensor import WritableTensor
 from tests.store.helpers import opened, put, read, scatter
 from tests.store.replicated import ROWS, TENSOR, WIDTH, Alone, Made, frame, read_frames, told
 
@@ -31,29 +30,6 @@ def replicated(store: LocalStore, *records: Made) -> None:
         content.set_epoch(1)
         for record in records:
             content.append_frames(frame([record]))
-
-
-def dying(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
-
-
-def test_a_start_that_dies_while_it_finishes_a_change_leaves_it_to_the_next_start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = opened(folder)
-    replicated(store, ONE)
-    with monkeypatch.context() as patched:
-        patched.setattr(WritableTensor, "_write_rows", dying)
-        with pytest.raises(KeyboardInterrupt), store.replicated.open(TENSOR) as content:
-            content.commit_to(1)
-        store.close()
-        with pytest.raises(KeyboardInterrupt):
-            opened(folder)
-    store = opened(folder)
-    with store.replicated.open(TENSOR) as content:
-        assert content.state().applied == 1
-    assert read(store, TENSOR)[1, 0] == ONE.value
-    store.close()
 
 
 def test_a_tail_is_dropped_alone_though_the_log_was_being_set_aside(

@@ -73,17 +73,6 @@ def test_a_snapshot_keeps_what_scatters_of_every_worker_change(store: LocalStore
     later.close()
 
 
-def test_a_scatter_between_two_pieces_is_not_seen(store: LocalStore) -> None:
-    put(store, "x", table())
-    snapshot = taken(store)
-    size = ROWS * WIDTH * 4
-    pieces = [snapshot.read(0, 5000)]
-    scatter(store, "x", np.arange(ROWS)[:, None], table(7))
-    pieces += [snapshot.read(begin, min(begin + 5000, size)) for begin in range(5000, size, 5000)]
-    assert not any(b"".join(pieces))
-    snapshot.close()
-
-
 def test_a_snapshot_of_a_content_that_is_replaced_or_removed_stays(store: LocalStore) -> None:
     put(store, "x", table(3))
     snapshot, content = taken(store), store.content("x")

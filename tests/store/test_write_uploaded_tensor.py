@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from app.store.files import write_uploaded_tensor
 from app.store.files.write_uploaded_tensor import UploadSpec, blocks_of
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
-from tests.conftest import slow_but_for
 from tests.for_each import for_each
-from tests.http.server import run_program
 from tests.store.helpers import files, packed, put, read, strings, uploaded
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
@@ -117,50 +114,6 @@ def test_shapes_over_the_limits_are_refused(store: LocalStore, shape: tuple[int,
     with pytest.raises(GatherError, match="limit_exceeded") as caught:
         store.upload(UploadSpec("x", DTYPES["float32"], shape))
     assert caught.value.facts["limit"] == limit
-
-
-MEMORY = """
-import resource, sys, numpy as np
-from pathlib import Path
-sys.path.insert(0, {root!r})
-from app.store import LocalStore
-from app.store.files.write_uploaded_tensor import UploadSpec
-from app.tensors.dtypes import DTYPES
-from app.tensors.shape_limits import Limits
-store = LocalStore(Path({folder!r}), Limits()); store.open()
-kind, size = sys.argv[1], 2**27
-def used():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])
-before = peak = used()
-piece = np.zeros(2**20, np.uint8).tobytes()
-if kind == "string":
-    text = b"a" * 1020
-    piece = (len(text).to_bytes(4, "little") + text) * 1024
-    upload = store.upload(UploadSpec("x", DTYPES["string"], (size // 1024,)))
-else:
-    upload = store.upload(UploadSpec("x", DTYPES["float32"], (2**13, 2**12), kind == "swap", kind == "fortran"))
-import threading
-done = threading.Event()
-def watch():
-    global peak
-    while not done.wait(0.002):
-        peak = max(peak, used())
-threading.Thread(target=watch).start()
-for _ in range(size // len(piece)):
-    upload.write(piece)
-upload.finish()
-store.put(upload)
-done.set()
-assert peak - before < 32 * 1024, f"{{(peak - before) // 1024}} MiB"
-store.close()
-"""
-
-
-@pytest.mark.parametrize("kind", slow_but_for(("fortran", "string"), ("plain", "fortran", "swap", "string")))
-def test_memory_is_bounded_whatever_is_uploaded(folder: Path, kind: str) -> None:
-    program = MEMORY.format(root=str(Path(__file__).parents[2]), folder=str(folder))
-    done = run_program([sys.executable, "-c", program, kind], timeout=100)
-    assert done.returncode == 0, done.stderr
 
 
 def test_string_tables_of_no_items_are_kept(store: LocalStore) -> None:
