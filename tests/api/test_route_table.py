@@ -33,10 +33,6 @@ def test_the_description_has_every_operation_of_the_table_and_no_other() -> None
     assert described == {(name, method, route.template) for name, (method, route) in OPERATIONS.items()}
 
 
-def test_no_two_operations_share_a_name() -> None:
-    assert len(OPERATIONS) == sum(len(route.operations) for route in ROUTES)
-
-
 def test_each_operation_has_a_handler_and_no_other_has_one(app: Application) -> None:
     assert set(app.handlers) == set(OPERATIONS)
 
@@ -73,25 +69,6 @@ def test_an_empty_name_is_for_the_data_plane_to_refuse() -> None:
     table = RouteTable((Route("/t/{name}", TENSORS, GATHER, {}), Route("/c/{name}", CONTROL, GATHER, {})))
     assert table.find("/t/") == (Route("/t/{name}", TENSORS, GATHER, {}), ("",))
     assert table.find("/c/")[0].template == "other"
-
-
-def test_segments_that_stand_in_braces_are_handed_on_in_their_order() -> None:
-    route, parameters = TABLE.find("/v2/models/items/versions/7/infer")
-    assert route.operations["POST"].name == "modelVersionInfer"
-    assert parameters == ("items", "7")
-
-
-@pytest.mark.parametrize(
-    ("path", "allow"),
-    [("/gathernd", b"POST, OPTIONS"), ("/livez", b"GET, HEAD, OPTIONS"), ("/v2/models/stats", b"GET, HEAD, OPTIONS")],
-)
-def test_a_route_says_which_methods_it_takes(path: str, allow: bytes) -> None:
-    assert TABLE.find(path)[0].allow() == allow
-
-
-def test_a_read_without_the_body_is_the_read() -> None:
-    assert TABLE.find("/livez")[0].operation("HEAD") is TABLE.find("/livez")[0].operations["GET"]
-    assert TABLE.find("/gathernd")[0].operation("HEAD") is None
 
 
 def test_what_health_checks_and_scrapers_ask_for_is_marked() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -50,6 +51,14 @@ def every_server(request: pytest.FixtureRequest) -> Server:
 def client(server: Server) -> httpx.Client:
     """The client of the default server; it fails once the server is gone."""
     return server.shared_client()
+
+
+@pytest.fixture
+def name(client: httpx.Client, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a tensor that no other test uses; what it names at the end is removed."""
+    made = f"t-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:20]}"
+    yield made
+    client.delete(f"/tensors/{made}")
 
 
 @pytest.fixture

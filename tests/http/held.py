@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
+
+import httpx
 
 from tests.http.faulty_app import HOLD
 from tests.http.server import Server
@@ -43,6 +46,19 @@ def until(reached: Callable[[], bool], seconds: float = 60) -> None:
     while not reached():
         assert monotonic() < end
         sleep(0.01)
+
+
+def ended(client: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
+    """The import that `answer` has begun, once it has ended."""
+    assert answer.status_code == 202, answer.text
+    found: dict[str, Any] = {"state": "running"}
+
+    def is_over() -> bool:
+        found.update(client.get(answer.headers["location"]).json())
+        return bool(found["state"] != "running")
+
+    until(is_over)
+    return found
 
 
 def metric(server: Server, name: str) -> float:

@@ -88,6 +88,11 @@ class Server:
             **options,
         )
 
+    def workers(self) -> list[int]:
+        """The processes that it has started."""
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
     def memory(self) -> int:
         """Bytes of memory that its process holds now."""
         return self._status("VmRSS")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-import app
 from app.errors import CATALOGUE, CODES, Code, GatherError, Place
 from app.errors.hints import hint_of
-from app.settings import SETTING_NAMES
-from app.tensors.shape_limits import Limits
 from tests.conformance.cases import at
 from tests.for_each import for_each
 from tests.http.forms import int64, packed, tensor
@@ -72,17 +66,3 @@ def test_the_catalogue_has_a_hint_for_every_code_with_facts_and_without(code: Co
         check_hint(hint)
         assert hint.count(". ") == 0, "a hint is one sentence"
     assert all(hint.strip() == hint for hint in CATALOGUE[code].hints)
-
-
-def test_a_limit_that_an_operator_may_raise_is_named_by_its_setting() -> None:
-    sources = "".join(path.read_text() for path in Path(app.__file__).parent.rglob("*.py"))
-    limits = {*re.findall(r'"limit": "(\w+)"', sources), *(limit.name for limit in fields(Limits)), "store_aliases"}
-    for limit in limits:
-        hint = hint_of(GatherError("limit_exceeded", "wrong", facts={"limit": limit, "maximum": 32}), 1)
-        assert set(re.findall("GATHERND_[A-Z_]+", hint)) <= set(SETTING_NAMES), limit
-    hints = {code: hint_of(full_error(code), 1) for code in CODES}
-    named = {code for code, hint in hints.items() if "GATHERND_MAX_RANK" in hint}
-    assert named == {
-        "header_too_large", "payload_too_large", "output_too_large", "limit_exceeded", "overloaded",
-        "insufficient_storage",
-    }  # fmt: skip

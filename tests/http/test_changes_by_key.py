@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -20,12 +19,6 @@ KEYS: dict[str, list[Any]] = {"int64": [7, -1, 3], "uint64": [7, 2**63, 3], "str
 NEW: dict[str, Any] = {"int64": 5, "uint64": 5, "string": "z\0"}
 HEADERS = {"content-type": SAFETENSORS}
 every_type = pytest.mark.parametrize("dtype", KEYS)
-
-
-@pytest.fixture
-def name(client: httpx.Client) -> Iterator[str]:
-    yield "by-key"
-    client.delete("/tensors/by-key")
 
 
 def arrays(dtype: str, keys: list[Any]) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
 
 import httpx
 import numpy as np
@@ -21,12 +20,10 @@ Fields = list[tuple[str, str]]
 
 
 @pytest.fixture
-def path(client: httpx.Client, request: pytest.FixtureRequest) -> Iterator[str]:
+def path(client: httpx.Client, name: str) -> str:
     """The path of a tensor that holds TABLE."""
-    name = f"t-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:20]}"
     assert put_raw(client, name, TABLE).status_code == 201
-    yield f"/tensors/{name}"
-    client.delete(f"/tensors/{name}")
+    return f"/tensors/{name}"
 
 
 def untouched(client: httpx.Client, path: str) -> bool:

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 import httpx
 import pytest
 
 from app.settings import Settings
 from tests.http.conftest import Start
-from tests.http.held import metric
+from tests.http.held import metric, until
 from tests.http.raw import TINY, Answer, Wire, ask, request
 from tests.http.server import GATHERND, Server
 from tests.http.test_tls import make_pair
@@ -83,10 +83,7 @@ def wait_until_taken(server: Server) -> None:
 
 def wait_for_connections(server: Server, count: int) -> None:
     """Until the server has so many connections besides the one that asks."""
-    end = monotonic() + 20
-    while metric(server, "gathernd_connections") != count + 1:
-        assert monotonic() < end, metric(server, "gathernd_connections")
-        sleep(0.02)
+    until(lambda: metric(server, "gathernd_connections") == count + 1)
 
 
 def is_refusal(answer: Answer) -> bool:
@@ -204,12 +201,6 @@ def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
 
 
-def processes(server: Server) -> list[int]:
-    """The server's process and those that it has started."""
-    pid = server.process.pid
-    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-
-
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", ["connections", "handshakes"])
 def test_the_service_never_runs_out_of_files(start: Start, tmp_path: Path, what: str, workers: str) -> None:
@@ -226,7 +217,7 @@ def test_the_service_never_runs_out_of_files(start: Start, tmp_path: Path, what:
                 put = client.put("/tensors/x?dtype=int8&shape=4", content=b"1234", headers=RAW)
                 assert put.status_code in (200, 201)
                 assert client.post("/gathernd", content=TINY).status_code == 200
-            assert max(map(open_files, processes(server))) < 400 - 32
+            assert max(map(open_files, [server.process.pid, *server.workers()])) < 400 - 32
             assert client.get("/metrics").status_code == 200
         assert "Too many open files" not in server.log_text()
 

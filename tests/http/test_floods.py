@@ -8,13 +8,12 @@ from contextlib import ExitStack, suppress
 from itertools import cycle, product
 from pathlib import Path
 from threading import Thread
-from time import monotonic, sleep
 
 import pytest
 
 from tests.conftest import slow_but_for
 from tests.http.conftest import Start
-from tests.http.held import metric
+from tests.http.held import metric, until
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
 
@@ -94,20 +93,14 @@ def test_a_flood_takes_no_memory_beyond_the_budget_and_others_are_answered(
         for thread in threads:
             thread.join()
     assert bounded.peak() - before < MOST_GROWTH
-    end = monotonic() + 60
-    while metric(bounded, "gathernd_memory_used_bytes"):
-        assert monotonic() < end, "what the connections held is still charged"
-        sleep(0.05)
+    until(lambda: not metric(bounded, "gathernd_memory_used_bytes"))
 
 
 def test_what_waits_behind_a_request_is_charged(start: Start) -> None:
     """A client that reads nothing: its answer waits, and the requests behind it."""
     with start("--memory-budget", str(BUDGET)) as server, Wire(server) as wire:
         Thread(target=flood, args=(wire.socket, LIVEZ * 400_000), daemon=True).start()
-        end = monotonic() + 60
-        while not metric(server, "gathernd_memory_used_bytes"):
-            assert monotonic() < end, "nothing is charged"
-            sleep(0.05)
+        until(lambda: metric(server, "gathernd_memory_used_bytes"))
 
 
 def test_uploads_that_are_announced_and_do_not_come_hold_no_memory(start: Start, tmp_path: Path) -> None:
@@ -120,10 +113,7 @@ def test_uploads_that_are_announced_and_do_not_come_hold_no_memory(start: Start,
         server = stack.enter_context(start(*flags))
         for _ in range(UPLOADS):
             stack.enter_context(Wire(server)).send(begun)
-        end = monotonic() + 60
-        while metric(server, "gathernd_requests_in_flight") < UPLOADS:
-            assert monotonic() < end, "the uploads do not begin"
-            sleep(0.05)
+        until(lambda: metric(server, "gathernd_requests_in_flight") >= UPLOADS)
         with Wire(server) as wire:
             wire.send(request(large))
             assert wire.read().json()["output"]["values"] == [1]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -19,6 +18,7 @@ from app.kernels.gpu_interface import NoDevice
 from app.tensors.dtypes import DTYPES
 from tests.http.conftest import Start
 from tests.http.forms import int64
+from tests.http.held import metric, until
 from tests.http.server import GATHERND, ROOT, Server
 from tests.http.tensors import NPY, SAFETENSORS, look_up, npy, put_raw, put_strings, save, scatter_body
 from tests.kernels import emulated
@@ -166,7 +166,8 @@ def test_a_resident_tensor_is_gathered_from_the_gpu_whatever_becomes_of_it(clien
     assert ask(client, body, "gpu").json()["code"] == "tensor_not_found"
 
 
-def test_gathers_through_an_alias_follow_its_moves_on_the_gpu_and_old_versions_leave_it(client: httpx.Client) -> None:
+def test_gathers_through_an_alias_follow_its_moves_on_the_gpu_and_old_versions_leave_it(server: Server) -> None:
+    client = server.shared_client()
     versions = {}
     for number in range(3):
         answer = client.put("/tensors/rolled", params={"keep": "3"}, content=npy(TABLE + number))
@@ -182,31 +183,22 @@ def test_gathers_through_an_alias_follow_its_moves_on_the_gpu_and_old_versions_l
     assert (values(ask(client, body, "gpu"))[1] == -1).all()
     by_number = {**body, "data": {"tensor": f"rolled@{versions[0]}"}}
     assert (values(ask(client, by_number, "gpu")) == TABLE[[4999, 0]]).all()
-    assert gauge(client, "gathernd_gpu_resident_bytes") >= 2 * TABLE.nbytes
+    assert metric(server, "gathernd_gpu_resident_bytes") >= 2 * TABLE.nbytes
     client.delete("/aliases/rolled_live")
     client.delete("/tensors/rolled")
-    end = monotonic() + 20
-    while gauge(client, "gathernd_gpu_resident_bytes") and monotonic() < end:
-        sleep(0.05)
-    assert gauge(client, "gathernd_gpu_resident_bytes") == 0
+    until(lambda: metric(server, "gathernd_gpu_resident_bytes") == 0)
 
 
-def gauge(client: httpx.Client, name: str) -> float:
-    (line,) = [line for line in client.get("/metrics").text.splitlines() if line.startswith(f"{name} ")]
-    return float(line.split()[1])
-
-
-def test_metrics_tell_the_memory_of_the_gpu_and_that_dropped_tensors_leave_it(client: httpx.Client) -> None:
-    assert gauge(client, "gathernd_gpu_memory_bytes") > 1 << 20
+def test_metrics_tell_the_memory_of_the_gpu_and_that_dropped_tensors_leave_it(server: Server) -> None:
+    client = server.shared_client()
+    assert metric(server, "gathernd_gpu_memory_bytes") > 1 << 20
     client.put("/tensors/seen", content=npy(TABLE), headers={"content-type": NPY})
     assert ask(client, {"data": {"tensor": "seen"}, "indices": int64([1, 1], [0])}, "gpu").is_success
-    assert gauge(client, "gathernd_gpu_resident_bytes") >= TABLE.nbytes
-    assert gauge(client, "gathernd_gpu_used_bytes") >= TABLE.nbytes
+    assert metric(server, "gathernd_gpu_resident_bytes") >= TABLE.nbytes
+    assert metric(server, "gathernd_gpu_used_bytes") >= TABLE.nbytes
     client.delete("/tensors/seen")
-    end = monotonic() + 20
-    while gauge(client, "gathernd_gpu_resident_bytes") and monotonic() < end:
-        sleep(0.05)
-    assert gauge(client, "gathernd_gpu_used_bytes") == 0
+    until(lambda: metric(server, "gathernd_gpu_resident_bytes") == 0)
+    assert metric(server, "gathernd_gpu_used_bytes") == 0
     assert 'gathernd_kernel_routes_total{route="gpu"}' in client.get("/metrics").text
 
 

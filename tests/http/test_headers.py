@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import httpx
 import pytest
 
@@ -60,17 +58,6 @@ def test_head_answers_like_get_without_a_body(client: httpx.Client, path: str) -
     assert head.headers["content-type"] == got.headers["content-type"]
     if path != "/metrics":
         assert head.headers["content-length"] == str(len(got.content))
-
-
-def test_an_answer_is_json(client: httpx.Client) -> None:
-    answer = client.post("/gathernd", content=TINY)
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["content-length"] == str(len(answer.content))
-    assert json.loads(answer.content) == {
-        "output": {"dtype": "int8", "shape": [1], "values": [8]},
-        "dialect": "onnx-13",
-        "device": "cpu",
-    }
 
 
 def test_an_answer_is_not_compressed(client: httpx.Client) -> None:

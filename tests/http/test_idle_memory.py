@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic, sleep
 
 import httpx
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from safetensors.numpy import save
 
 from tests.http.conftest import Start
+from tests.http.held import until
 from tests.http.raw import TINY
 from tests.http.server import Server
 
@@ -21,15 +21,9 @@ MIB = 1 << 20
 BINARY = {"content-type": "application/x-safetensors"}
 
 
-def processes(server: Server) -> list[int]:
-    first = server.process.pid
-    children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-    return [first, *map(int, children)]
-
-
 def memory(server: Server, name: str) -> int:
     """Bytes of all processes of the service, by a name of /proc/[pid]/status."""
-    texts = [Path(f"/proc/{pid}/status").read_text() for pid in processes(server)]
+    texts = [Path(f"/proc/{pid}/status").read_text() for pid in (server.process.pid, *server.workers())]
     return sum(int(text.partition(f"{name}:")[2].split()[0]) << 10 for text in texts)
 
 
@@ -61,8 +55,5 @@ def test_an_idle_service_gives_back_what_a_burst_has_freed(start: Start, flags: 
         with ThreadPoolExecutor(3) as threads:
             list(threads.map(lambda _: send(server, burst), range(3)))
         assert memory(server, "VmHWM") > before + 80 * MIB
-        end = monotonic() + 120
-        while memory(server, "VmRSS") > 1.2 * before:
-            assert monotonic() < end, (memory(server, "VmRSS") // MIB, before // MIB)
-            sleep(0.1)
+        until(lambda: memory(server, "VmRSS") <= 1.2 * before, 120)
         send(server, burst)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.held import ended
 from tests.http.keyed import body as ordered
 from tests.http.keyed import of_texts
 from tests.http.server import Server
@@ -68,16 +69,6 @@ def begin(
     body = {"url": url, "tensor": tensor, "keys": keys}
     body = {member: text for member, text in body.items() if text is not None}
     return client.post(f"/tensors/{name}/import", json=body, **options)
-
-
-def ended(client: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
-    """The import once it has ended."""
-    assert answer.status_code == 202, answer.text
-    end = time.monotonic() + 60
-    while (found := client.get(answer.headers["location"]).json())["state"] == "running":
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return dict(found)
 
 
 def content(client: httpx.Client, name: str) -> np.ndarray[Any, Any]:
@@ -308,12 +299,6 @@ def test_imports_are_listed_page_by_page(client: httpx.Client, source: RangeServ
             break
     assert found == sorted(found)
     assert found[-3:] == made
-
-
-@pytest.mark.parametrize("number", ["x", "0" * 32, "0" * 31 + "/", "a" * 500])
-def test_an_import_that_there_is_not(client: httpx.Client, number: str) -> None:
-    for answer in (client.get(f"/imports/{number}"), client.delete(f"/imports/{number}")):
-        assert answer.status_code in (404, 422, 405)
 
 
 def test_imports_are_counted_and_logged_without_what_is_secret(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,22 +15,13 @@ from numpy.typing import NDArray
 
 from tests.http.conftest import Start
 from tests.http.keyed import body, of_texts
-from tests.http.server import Server
-from tests.http.tensors import NPY, RAW, SAFETENSORS, dying, error, npy, put_raw, put_strings, scatter_body
+from tests.http.tensors import NPY, RAW, SAFETENSORS, error, npy, put_raw, put_strings, scatter_body
 from tests.strings import framed
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 INTEGERS = np.array([7, -1, 3, 2**62])
 TEXTS = ["a", "bé", "", "z\0"]
 HEADERS = {"content-type": SAFETENSORS}
-
-
-@pytest.fixture
-def name(client: httpx.Client, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A name that no other test uses; what it names at the end is removed."""
-    made = f"k-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:20]}"
-    yield made
-    client.delete(f"/tensors/{made}")
 
 
 COLUMNS = {
@@ -255,59 +245,6 @@ def test_a_large_table_with_keys_streams_and_comes_back(client: httpx.Client, na
     np.testing.assert_array_equal(found["data"], rows)
     picks = [5, 100_000, 2**18 - 1]
     np.testing.assert_array_equal(gathered(client, name, "int64", keys[picks].tolist()), rows[picks])
-
-
-def test_keys_are_there_in_each_worker_and_after_a_restart(start: Start, tmp_path: Path) -> None:
-    options = ("--workers", "2", "--store-dir", str(tmp_path / "kept"))
-
-    def on_many_connections(server: Server, row: int) -> None:
-        for _ in range(8):
-            with server.client() as client:
-                np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[row]])
-
-    with start(*options) as server, server.client() as client:
-        put_keyed(client, "x", keys=INTEGERS)
-        on_many_connections(server, 2)
-        put_keyed(client, "x", keys=INTEGERS[::-1].copy())
-        on_many_connections(server, 1)
-    with start(*options) as server, server.client() as client:
-        on_many_connections(server, 1)
-        assert client.get("/tensors/x/keys").content == INTEGERS[::-1].tobytes()
-
-
-def test_a_service_that_dies_within_an_upload_leaves_nothing(start: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    whole = body(keys=INTEGERS, data=ROWS)
-    with dying(start, "--store-dir", str(folder)) as server, server.client() as client:
-
-        def sent() -> Iterator[bytes]:
-            yield whole[:-20]
-            server.process.kill()
-            yield whole[-20:]
-
-        put_keyed(client, "x", keys=INTEGERS)
-        with pytest.raises(httpx.TransportError):
-            client.put("/tensors/y", content=sent(), headers=HEADERS)
-    with start("--store-dir", str(folder)) as server, server.client() as client:
-        error(client.get("/tensors/y"), 404, "tensor_not_found")
-        np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[2]])
-        assert sorted(path.suffix for path in (folder / "tensors").iterdir()) == ["", ".index", ".keys"]
-        assert list((folder / "incoming").iterdir()) == []
-
-
-def test_a_damaged_key_file_answers_tensor_damaged(start: Start, tmp_path: Path) -> None:
-    options = ("--store-dir", str(tmp_path / "kept"))
-    with start(*options) as server, server.client() as client:
-        put_keyed(client, "x", keys=INTEGERS)
-    (path,) = (tmp_path / "kept" / "tensors").glob("*.keys")
-    path.write_bytes(path.read_bytes()[:-1])
-    asked = {"data": {"tensor": "x"}, "keys": {"dtype": "int64", "shape": [1], "values": [3]}}
-    with start(*options) as server, server.client() as client:
-        for path_ in ("", "/keys", "/content"):
-            error(client.get(f"/tensors/x{path_}"), 500, "tensor_damaged")
-        error(client.post("/gather", json=asked), 500, "tensor_damaged")
-        assert put_keyed(client, "x", keys=INTEGERS).status_code == 200
-        np.testing.assert_array_equal(gathered(client, "x", "int64", [3]), ROWS[[2]])
 
 
 @pytest.mark.parametrize("offset", [2**61, -5])

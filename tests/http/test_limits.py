@@ -11,19 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.settings import Settings
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.raw import Wire, request
 from tests.http.server import Server
 
 KIB = 1 << 10
-ELSEWHERE = {
-    "max_imports": "test_imports.test_no_more_imports_than_may_be_are_carried_out_at_once",
-    "max_connections": "test_connections.test_where_none_is_idle_a_new_connection_is_told_so",
-    "max_requests": "test_overload.test_more_requests_than_may_be_under_way_are_refused_and_probes_answered",
-    "max_queue": "test_overload.test_a_large_body_is_refused_before_it_is_sent_while_the_queue_is_full",
-}
 RAW = {"content-type": "application/octet-stream"}
 BINARY = {"content-type": "application/x-safetensors"}
 GZIP = {"content-encoding": "gzip"}
@@ -200,11 +193,6 @@ def strict(start: Start) -> Iterator[Server]:
             path = f"/tensors/{name}?dtype=int8&shape={size}"
             assert server.shared_client().put(path, content=bytes(size), headers=RAW).status_code == 201
         yield server
-
-
-def test_every_limit_among_the_settings_is_tried() -> None:
-    settings = {name for name in Settings.model_fields if name.startswith("max_")}
-    assert settings == LIMITS.keys() | ELSEWHERE.keys()
 
 
 @pytest.mark.parametrize("name", LIMITS)

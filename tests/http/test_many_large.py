@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from time import monotonic, sleep
 
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
 from tests.http.conftest import Start
-from tests.http.held import metric
+from tests.http.held import metric, until
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
 
@@ -66,10 +65,7 @@ def answer(server: Server, body: bytes, expected: bytes, expect: bool = False) -
 
 def wait_until_free(server: Server) -> None:
     """Until nothing waits and nothing is held: an answer may come before what it held is given back."""
-    end = monotonic() + 20
-    while metric(server, "gathernd_queue_depth") or metric(server, "gathernd_memory_used_bytes"):
-        assert monotonic() < end
-        sleep(0.01)
+    until(lambda: not (metric(server, "gathernd_queue_depth") or metric(server, "gathernd_memory_used_bytes")))
 
 
 @pytest.mark.slow
@@ -143,10 +139,7 @@ def test_idle_requests_that_claim_a_gigabyte_each_hold_nothing_and_nobody_up(sta
         for _ in range(12):
             wire = idle.enter_context(Wire(server))
             wire.send(CLAIM + b"\0" * 100)
-        end = monotonic() + 20
-        while metric(server, "gathernd_requests_in_flight") < 13:  # and the one that asks
-            assert monotonic() < end
-            sleep(0.01)
+        until(lambda: metric(server, "gathernd_requests_in_flight") >= 13)  # and the one that asks
         assert metric(server, "gathernd_memory_used_bytes") < MIB
         for _ in range(5):
             assert answer(server, body, expected).status == 200

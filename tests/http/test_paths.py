@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 
 import httpx
 import numpy as np
@@ -41,15 +40,9 @@ def deflated(data: bytes, window: int) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-@pytest.fixture
-def name(client: httpx.Client) -> Iterator[str]:
-    put_raw(client, "deflated", TABLE)
-    yield "deflated"
-    client.delete("/tensors/deflated")
-
-
 @pytest.mark.parametrize("window", slow_but_for((-15,), (15, -15)), ids=["with the zlib header", "raw"])
 def test_both_forms_of_deflate_are_read_on_every_route(client: httpx.Client, name: str, window: int) -> None:
+    put_raw(client, name, TABLE)
     headers = {"content-encoding": "deflate"}
     gathered = client.post("/gathernd", content=deflated(TINY, window), headers=headers)
     assert gathered.json()["output"]["values"] == [8]

@@ -88,22 +88,6 @@ def test_broken_framing_is_malformed_and_ends_the_connection(server: Server, nam
             assert wire.closed()
 
 
-@pytest.mark.parametrize(
-    "field",
-    ["Host: localhost", "Content-Type: application/json", "Content-Encoding: gzip", "Authorization: Bearer x",
-     "Origin: http://localhost"],
-)  # fmt: skip
-def test_a_decisive_field_may_not_be_repeated(server: Server, field: str) -> None:
-    fields = [field] if field.startswith("Host") else [field, field]
-    answer = ask(server, request(TINY, *fields))
-    assert (answer.status, answer.json()["code"]) == (400, "malformed_request")
-    assert field.partition(":")[0].lower() in answer.json()["detail"]
-
-
-def test_other_fields_may_be_repeated(server: Server) -> None:
-    assert ask(server, request(TINY, "Accept: */*", "Accept: application/json", "X-A: 1", "X-A: 2")).status == 200
-
-
 @pytest.fixture(scope="module")
 def narrow(start: Start) -> Iterator[Server]:
     with start("--max-header-bytes", "4KiB", "--max-header-fields", "20") as server:
@@ -228,13 +212,6 @@ def test_a_request_may_arrive_byte_by_byte(server: Server) -> None:
         for octet in request(TINY):
             wire.send(bytes([octet]))
         assert wire.read().status == 200
-
-
-def test_requests_of_one_connection_are_answered_one_after_the_other(server: Server) -> None:
-    with Wire(server) as wire:
-        for number in range(20):
-            wire.send(request(TINY, f"X-Request-ID: n{number}"))
-            assert wire.read().headers["x-request-id"] == f"n{number}"
 
 
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 import pytest
 
-from app.security import api_keys
 from app.server import request_header_cache
-from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
 
@@ -98,44 +95,9 @@ def test_a_request_after_one_that_expected_to_continue_is_not_told_to(server: Se
         assert wire.read().status == 200
 
 
-def test_a_key_that_is_taken_back_is_refused_in_a_header_seen_before(start: Start, tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    text = api_keys.add(file, "caller", ["gather"])
-    with start("--api-keys-file", str(file)) as server, Wire(server) as wire:
-        for _ in range(3):
-            wire.send(request(TINY, f"Authorization: Bearer {text}"))
-            assert wire.read().status == 200
-        api_keys.remove(file, "caller")
-        end = monotonic() + 20
-        status = 200
-        while status == 200:
-            assert monotonic() < end, "the key is still taken"
-            wire.send(request(TINY, f"Authorization: Bearer {text}"))
-            status = wire.read().status
-            sleep(0.05)
-        assert status == 401
-
-
 def test_what_is_kept_stays_small() -> None:
     request_header_cache.known.clear()
     scope = {"headers": [(b"content-length", b"4")], "client": None}
     for number in range(5000):
         request_header_cache.remember(b"%d" % number, scope, 4, object())
     assert 0 < len(request_header_cache.known) <= 1024
-
-
-@pytest.mark.parametrize(
-    "field", [b"x-request-id", b"traceparent", b"idempotency-key", b"expect", b"transfer-encoding"]
-)
-def test_headers_that_are_made_for_one_request_are_not_kept(field: bytes) -> None:
-    request_header_cache.known.clear()
-    scope = {"headers": [(b"content-length", b"4"), (field, b"x")]}
-    request_header_cache.remember(b"head", scope, 4, object())
-    assert not request_header_cache.known
-
-
-@pytest.mark.parametrize("fields", [[], [(b"content-length", b"5")]])
-def test_a_header_is_kept_only_with_the_length_that_it_declares(fields: list[tuple[bytes, bytes]]) -> None:
-    request_header_cache.known.clear()
-    request_header_cache.remember(b"head", {"headers": fields}, 4, object())
-    assert not request_header_cache.known

@@ -9,16 +9,13 @@ from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from app.main import create_app
-from app.settings import Settings
-from tests.conftest import SOAK
+from tests.conftest import TEST_ALL
 from tests.golden.answers import service
 from tests.golden.requests import requests
 from tests.http.conftest import Start
@@ -77,12 +74,6 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
         assert compilations(server) == before
 
 
-def test_readiness_names_what_it_waits_for() -> None:
-    app = create_app(Settings())
-    assert not app.readiness.ready
-    assert app.readiness.error().detail.endswith("waits for: kernels")
-
-
 def test_a_service_that_cannot_prepare_its_kernels_ends_and_says_so(start: Start) -> None:
     with start(command=faulty("failing"), ready=False, tracebacks=True) as server:
         assert server.process.wait(60) == 3
@@ -123,10 +114,7 @@ def test_a_background_task_that_fails_is_counted_and_goes_on_and_no_request_wait
     with start(command=(sys.executable, "-c", _FAULTY_SWEEP, "serve"), tracebacks=True) as server:
         client = server.shared_client()
         failures = 'gathernd_background_failures_total{task="sweep"} 1.0'
-        end = monotonic() + 60
-        while failures not in client.get("/metrics").text:
-            assert monotonic() < end, server.log_text()
-            sleep(0.05)
+        until(lambda: failures in client.get("/metrics").text)
         assert "the background task 'sweep' failed and starts again" in server.log_text()
         with held(server):
             until(lambda: "the sweep waits" in server.log_text())

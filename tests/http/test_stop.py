@@ -17,7 +17,7 @@ import pytest
 
 from tests.http.conftest import Start
 from tests.http.forms import int64, packed, tensor
-from tests.http.held import faulty, held, metric, wait_for_queue
+from tests.http.held import faulty, held, metric, until, wait_for_queue
 from tests.http.raw import TINY, Answer, Wire, request
 from tests.http.server import Server
 
@@ -37,10 +37,7 @@ def until_not_ready(server: Server) -> Answer:
 
 def until_under_way(server: Server) -> None:
     """Until a request is under way beside the one that asks."""
-    end = monotonic() + 20
-    while metric(server, "gathernd_requests_in_flight") != 2:
-        assert monotonic() < end
-        sleep(0.01)
+    until(lambda: metric(server, "gathernd_requests_in_flight") == 2)
 
 
 def until_refused(server: Server) -> None:

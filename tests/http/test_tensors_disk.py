@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from app.store.catalogue.catalogue_database import FILE
 from tests.conftest import SOAK
 from tests.http.conftest import Start
+from tests.http.held import ended
 from tests.http.limited import SmallDisk, as_owner, small_disk
 from tests.http.tensors import dying, error, look_up, npy, put_raw, put_strings, save
 from tests.imports.range_server import range_server
@@ -167,18 +167,10 @@ def test_an_import_that_meets_a_full_disk_says_so_and_succeeds_once_there_is_roo
             def begin() -> httpx.Response:
                 return client.post("/tensors/t/import", json={"url": f"{source.url}/t.npy"})
 
-            def ended(answer: httpx.Response) -> dict[str, Any]:
-                assert answer.status_code == 202, answer.text
-                end = time.monotonic() + 60
-                while (found := client.get(answer.headers["location"]).json())["state"] == "running":
-                    assert time.monotonic() < end
-                    time.sleep(0.02)
-                return dict(found)
-
             under_way = begin()
             filler.fill()
             going.set()
-            found = ended(under_way)
+            found = ended(client, under_way)
             assert found["error"] is not None, (found, disk.free())
             assert (found["state"], found["error"]["code"]) == ("failed", "insufficient_storage")
             assert "No space left on device" in found["error"]["detail"]
@@ -187,7 +179,7 @@ def test_an_import_that_meets_a_full_disk_says_so_and_succeeds_once_there_is_roo
             assert list((disk.seen / "store" / "incoming").iterdir()) == []
             assert [one["id"] for one in client.get("/imports").json()["imports"]] == [found["id"]]
             filler.empty()
-            assert ended(begin())["state"] == "done"
+            assert ended(client, begin())["state"] == "done"
             assert client.get("/tensors/t/content").content == content.tobytes()
 
 

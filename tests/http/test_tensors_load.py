@@ -89,8 +89,7 @@ class Reader:
 def resident_kib(server: Server) -> int:
     """Memory of the process and of those that it started; of what several share, to each its part."""
     total = 0
-    pid = server.process.pid
-    for one in (pid, *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+    for one in (server.process.pid, *server.workers()):
         total += int(Path(f"/proc/{one}/smaps_rollup").read_text().split("Pss:")[1].split()[0])
     return total
 
@@ -146,28 +145,6 @@ def mapped_and_removed(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(3600)
-def test_scattering_during_lookups_is_seen_whole_or_not_at_all(start: Start, soak_scale: int) -> None:
-    with start(*TWO_WORKERS) as server, server.client() as client, ExitStack() as made:
-        etags = {put_raw(client, "table", version(0)).json()["etag"]: 0}
-        every = [[row] for row in range(ROWS)]
-        readers = [Reader(made.enter_context(server.client())) for _ in range(2)]
-        fresh = made.enter_context(server.client(limits=NEW_CONNECTIONS))
-        with threads(*readers):
-            for number in range(1, (10 * soak_scale if SOAK else 4) + 1):
-                updates = version(number)
-                body = {"indices": np.array(every), "updates": updates}
-                answer = client.post("/tensors/table/scatter", content=save(**body), headers=BINARY)
-                assert answer.status_code == 200, answer.text
-                etags[answer.json()["etag"]] = number
-                found = look_up(fresh, "table", [7]).json()
-                assert found["output"]["values"][0] == number
-                assert found["data_etag"] == answer.json()["etag"]
-            until(lambda: min(reader.count for reader in readers) > 10)
-        for reader in readers:
-            assert reader.found == {etag: etags[etag] for etag in reader.found}
-
-
 def test_a_large_download_is_of_one_content_whatever_scatters_come_meanwhile(server: Server) -> None:
     client = server.shared_client()
     etag = put_raw(client, "large", np.zeros(64 * 2**20, np.uint8)).headers["etag"]
@@ -190,34 +167,6 @@ def test_a_large_download_is_of_one_content_whatever_scatters_come_meanwhile(ser
     assert whole.content.count(1) == 3
     assert whole.headers["etag"].endswith('-3"')
     client.delete("/tensors/large")
-
-
-def test_a_busy_tensor_can_be_downloaded(server: Server) -> None:
-    """Every download is whole, of the content that its ETag names, while scatters all over it follow each other."""
-    with ExitStack() as made:
-        writer, reader = (made.enter_context(server.client()) for _ in range(2))
-        etags = {put_raw(writer, "busy", np.zeros((ROWS, 600), np.float32)).headers["etag"]: 0}
-        rows = np.arange(0, ROWS, 100)
-        number = 0
-
-        def change() -> None:
-            nonlocal number
-            number += 1
-            body = save(indices=rows[:, None], updates=np.full((len(rows), 600), number, np.float32))
-            answer = writer.post("/tensors/busy/scatter", content=body, headers=BINARY)
-            assert answer.status_code == 200, answer.text
-            etags[answer.headers["etag"]] = number
-
-        found: list[tuple[str, float]] = []
-        with threads(change):
-            for _ in range(8):
-                answer = reader.get("/tensors/busy/content")
-                values = np.unique(np.frombuffer(answer.content, np.float32).reshape(ROWS, 600)[rows])
-                assert len(values) == 1, "a mixture"
-                found.append((answer.headers["etag"], float(values[0])))
-        assert [etags[etag] for etag, _ in found] == [value for _, value in found]
-        assert number > len(found)
-        writer.delete("/tensors/busy")
 
 
 def test_a_download_that_cannot_go_on_is_cut_and_counted_as_ours(start: Start, tmp_path: Path) -> None:

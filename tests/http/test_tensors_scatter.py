@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -20,10 +19,10 @@ ROW = np.full((1, 3), 10, np.float32)
 
 
 @pytest.fixture
-def name(client: httpx.Client) -> Iterator[str]:
-    put_raw(client, "scattered", TABLE)
-    yield "scattered"
-    client.delete("/tensors/scattered")
+def table(client: httpx.Client, name: str) -> str:
+    """The name of a tensor that holds TABLE."""
+    put_raw(client, name, TABLE)
+    return name
 
 
 def content(client: httpx.Client, name: str) -> Any:
@@ -44,39 +43,39 @@ def test_strings_are_replaced_by_longer_ones(client: httpx.Client) -> None:
     client.delete("/tensors/words")
 
 
-def test_a_retry_with_its_key_is_answered_alike_and_changes_nothing(client: httpx.Client, name: str) -> None:
+def test_a_retry_with_its_key_is_answered_alike_and_changes_nothing(client: httpx.Client, table: str) -> None:
     body = scatter_body([[0]], ROW, "add")
-    first = send(client, name, body, **{"idempotency-key": "k-1"})
-    assert send(client, name, body, **{"idempotency-key": "k-1"}).json() == first.json()
-    assert content(client, name)[0] == [10, 11, 12]
+    first = send(client, table, body, **{"idempotency-key": "k-1"})
+    assert send(client, table, body, **{"idempotency-key": "k-1"}).json() == first.json()
+    assert content(client, table)[0] == [10, 11, 12]
     # Also where the tensor has moved on, and where the condition of the first time holds no more.
-    send(client, name, scatter_body([[1]], ROW))
+    send(client, table, scatter_body([[1]], ROW))
     headers = {"idempotency-key": "k-1", "if-match": first.json()["etag"].replace("-1", "-0")}
-    assert send(client, name, body, **headers).json() == first.json()
-    put_raw(client, name, TABLE[:1])
-    assert send(client, name, scatter_body([[0]], ROW, "add"), **{"idempotency-key": "k-1"}).json() == first.json()
-    assert client.get(f"/tensors/{name}").json()["shape"] == [1, 3]
+    assert send(client, table, body, **headers).json() == first.json()
+    put_raw(client, table, TABLE[:1])
+    assert send(client, table, scatter_body([[0]], ROW, "add"), **{"idempotency-key": "k-1"}).json() == first.json()
+    assert client.get(f"/tensors/{table}").json()["shape"] == [1, 3]
 
 
-def test_a_key_of_another_request_is_refused(client: httpx.Client, name: str) -> None:
-    send(client, name, scatter_body([[0]], ROW, "add"), **{"idempotency-key": "k-2"})
-    answer = send(client, name, scatter_body([[1]], ROW, "add"), **{"idempotency-key": "k-2"})
+def test_a_key_of_another_request_is_refused(client: httpx.Client, table: str) -> None:
+    send(client, table, scatter_body([[0]], ROW, "add"), **{"idempotency-key": "k-2"})
+    answer = send(client, table, scatter_body([[1]], ROW, "add"), **{"idempotency-key": "k-2"})
     error(answer, 422, "invalid_field", "/idempotency-key")
-    assert content(client, name)[1] == TABLE[1].tolist()
+    assert content(client, table)[1] == TABLE[1].tolist()
 
 
-def test_if_match(client: httpx.Client, name: str) -> None:
-    etag = client.get(f"/tensors/{name}").json()["etag"]
-    assert send(client, name, scatter_body([[0]], ROW), **{"if-match": etag}).status_code == 200
-    error(send(client, name, scatter_body([[1]], ROW), **{"if-match": etag}), 412, "precondition_failed")
-    assert content(client, name)[1] == TABLE[1].tolist()
+def test_if_match(client: httpx.Client, table: str) -> None:
+    etag = client.get(f"/tensors/{table}").json()["etag"]
+    assert send(client, table, scatter_body([[0]], ROW), **{"if-match": etag}).status_code == 200
+    error(send(client, table, scatter_body([[1]], ROW), **{"if-match": etag}), 412, "precondition_failed")
+    assert content(client, table)[1] == TABLE[1].tolist()
 
 
 GOOD = scatter_body([[0]], ROW)
 
 
-def test_types_of_bodies(client: httpx.Client, name: str) -> None:
-    path = f"/tensors/{name}/scatter"
+def test_types_of_bodies(client: httpx.Client, table: str) -> None:
+    path = f"/tensors/{table}/scatter"
     raw = json.dumps(GOOD).encode()
     assert client.post(path, content=raw).status_code == 200
     assert client.post(path, content=gzip.compress(raw), headers={"content-encoding": "gzip"}).status_code == 200

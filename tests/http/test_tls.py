@@ -213,9 +213,8 @@ def test_a_worker_that_starts_in_the_middle_of_a_renewal_has_the_certificate_of_
         second.certificate.replace(first.certificate)
         until(lambda: is_renewed(server, 1))
         third.certificate.replace(first.certificate)
-        parent = server.process.pid
-        for worker in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-            os.kill(int(worker), signal.SIGKILL)
+        for worker in server.workers():
+            os.kill(worker, signal.SIGKILL)
         until(lambda: server.log_text().count("takes connections") == 4)
         assert {subject(server) for _ in range(6)} == {"second"}
         third.key.replace(first.key)
@@ -315,9 +314,8 @@ def test_renewed_authorities_of_clients_are_taken_without_a_restart(
         authorities.write_bytes(whole[: len(whole) // 2])
         until(lambda: server.log_text().count("keeping the previous files") == {"1": 1, "2": 3}[workers])
         if workers == "2":
-            parent = server.process.pid
-            for worker in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-                os.kill(int(worker), signal.SIGKILL)
+            for worker in server.workers():
+                os.kill(worker, signal.SIGKILL)
             until(lambda: server.log_text().count("takes connections") == 4)
         assert [is_let_in(server, number) for number in (0, 1, 0, 1)] == [True, False, True, False]
         authorities.write_bytes(whole)

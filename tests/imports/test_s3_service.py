@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.held import ended
 from tests.http.server import Server
 from tests.http.tensors import npy, save
 
@@ -46,13 +46,7 @@ def client(importing: Server) -> httpx.Client:
 def imported(client: httpx.Client, url: str, tensor: str | None = None) -> dict[str, Any]:
     """The import once it has ended, or the error that it was refused with."""
     answer = client.post("/tensors/t/import", json={"url": url, **({} if tensor is None else {"tensor": tensor})})
-    if answer.status_code != 202:
-        return dict(answer.json())
-    end = time.monotonic() + 60
-    while (found := client.get(answer.headers["location"]).json())["state"] == "running":
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return dict(found)
+    return ended(client, answer) if answer.status_code == 202 else dict(answer.json())
 
 
 def test_an_object_becomes_the_next_version_and_one_tensor_of_many_alone(client: httpx.Client) -> None:

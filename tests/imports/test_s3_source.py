@@ -100,12 +100,6 @@ def test_an_object_that_is_changed_meanwhile_is_refused(moto: str, bucket: httpx
         asyncio.run(work())
 
 
-@pytest.mark.parametrize(("key", "name"), [("tables/missing.npy", "models"), ("tables/a.npy", "no-such-bucket")])
-def test_what_is_not_there(moto: str, bucket: httpx.Client, key: str, name: str) -> None:
-    with pytest.raises(SourceFailed, match="no such object"):
-        read_all(source(moto, key, name))
-
-
 def test_a_service_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceFailed, match="did not answer") as failure:
         read_all(source("http://127.0.0.1:9"))

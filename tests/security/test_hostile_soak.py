@@ -246,8 +246,7 @@ class HostileClients:
 
 def processes(server: Server) -> list[int]:
     """The process and its workers."""
-    parent = server.process.pid
-    return [parent, *map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())]
+    return [server.process.pid, *server.workers()]
 
 
 def memory(server: Server) -> int:
