@@ -150,6 +150,7 @@ def test_the_service_keeps_idle_connections_longer_than_the_page_s_proxies() -> 
     assert Settings().keep_alive > max(found)
 
 
+@pytest.mark.slow
 def test_no_request_meets_a_connection_that_closes_where_the_proxy_closes_first(start: Start, tmp_path: Path) -> None:
     """Requests come just when nginx takes its connections for idle; the service keeps them for longer."""
     port = free_port()

@@ -71,18 +71,10 @@ def test_another_encoding_is_refused(client: httpx.Client, encoding: str) -> Non
 @for_each(
     "damage",
     [
-        "cut",
-        "empty",
-        "plain",
-        "no block of this type",
-        "trailing",
-        "twice",
-        "header only",
-        "one byte behind",
-        "zeros behind",
-        "half of a member behind",
+        "cut", "empty", "plain", "no block of this type", "trailing", "twice", "header only", "one byte behind",
+        "zeros behind", "half of a member behind",
     ],
-)
+)  # fmt: skip
 def test_a_damaged_stream_is_malformed(client: httpx.Client, encoding: str, damage: str) -> None:
     good = ENCODERS[encoding](TINY)
     at = {"gzip": 10, "x-gzip": 10, "deflate": 2}.get(encoding, 0)  # where the first block begins
@@ -158,7 +150,7 @@ def test_the_cap_on_inflated_bodies_is_exact(capped: Server, encoding: str) -> N
 
 @pytest.mark.parametrize("encoding", slow_but_for(("gzip", "deflate raw"), ENCODERS))
 def test_a_bomb_is_refused_in_bounded_memory(capped: Server, encoding: str) -> None:
-    bomb = ENCODERS[encoding](bytes(256 * MIB))
+    bomb = ENCODERS[encoding](bytes(64 * MIB))
     assert len(bomb) < MIB
     before = capped.peak()
     assert post(capped.shared_client(), bomb, encoding).json()["code"] == "payload_too_large"

@@ -26,7 +26,7 @@ from app.store.store_errors import damaged
 from tests.for_each import for_each
 from tests.golden.source import safetensors, tensor
 from tests.http.conftest import Start
-from tests.http.server import ROOT, Server
+from tests.http.server import Server
 from tests.http.tensors import put_raw
 
 ETAG = '"9f86d081884c7d65-0"'
@@ -116,13 +116,6 @@ def test_the_page_of_every_code_is_there_and_names_the_hint() -> None:
     for code in CODES:
         assert example_answer(code)["code"] == code
         assert json.dumps(example_answer(code)["hint"], ensure_ascii=False) in unescape(error_page(code))
-
-
-@pytest.mark.parametrize("code", ["deadline_exceeded", "internal"])
-def test_the_detail_of_a_state_is_one_that_the_service_writes(code: Code) -> None:
-    detail = CATALOGUE[code].example.detail
-    files = [path for path in (ROOT / "app").rglob("*.py") if path.parent.name != "errors"]
-    assert any(f'GatherError("{code}", "{detail}"' in path.read_text() for path in files)
 
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from app.tensors.dtypes import DTYPES
 from tests.http.conftest import Start
 from tests.http.forms import int64
 from tests.http.held import metric, until
-from tests.http.server import GATHERND, ROOT, Server
+from tests.http.server import GATHERND, Server, run_program
 from tests.http.tensors import NPY, SAFETENSORS, look_up, npy, put_raw, put_strings, save, scatter_body
 from tests.kernels import emulated
 
@@ -278,6 +277,6 @@ def test_a_service_that_may_use_no_gpu_refuses_alike_and_says_why(
 def test_a_service_that_is_to_use_a_gpu_does_not_start_without_one(warmed: Path, tmp_path: Path) -> None:
     command = [GATHERND, "serve", "--port", "0", "--device", "gpu", "--cache-dir", str(warmed)]
     command += ["--store-dir", str(tmp_path / "store")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    done = run_program(command, timeout=120)
     assert done.returncode == 3
     assert "GATHERND_DEVICE=gpu needs a GPU: this service has no GPU: CuPy is not installed" in done.stderr

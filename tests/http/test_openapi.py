@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ from app.api.schemas import examples
 from app.errors import CATALOGUE, CODES
 from app.operators import registry
 from app.requests.schemas.operator_request import operator_request
-from tests.http.server import GATHERND, ROOT
+from tests.http.server import GATHERND, ROOT, run_program
 from tests.http.tensors import NPY, npy
 
 pytestmark = pytest.mark.long
@@ -44,7 +43,7 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]
 
 
 def test_the_file_in_the_repository_is_the_one_that_is_served(document: dict[str, Any]) -> None:
-    printed = subprocess.run([GATHERND, "openapi"], capture_output=True, check=True, timeout=60).stdout
+    printed = run_program([GATHERND, "openapi"]).stdout.encode()
     assert json.loads(printed) == document
     assert (ROOT / "openapi" / "openapi.json").read_bytes() == printed, "make openapi writes it anew"
 

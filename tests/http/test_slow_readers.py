@@ -121,6 +121,7 @@ def test_a_download_that_nobody_reads_is_cut_off(strict: Server) -> None:
         assert is_cut_off(connection)
 
 
+@pytest.mark.slow
 def test_a_client_that_closed_its_side_and_does_not_read_the_last_answer_is_cut_off(strict: Server) -> None:
     with connect(strict) as connection:
         begun = monotonic()

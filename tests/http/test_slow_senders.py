@@ -99,6 +99,7 @@ def test_a_steady_body_may_take_longer_than_a_pause(strict: Server) -> None:
         assert wire.read().status == 200
 
 
+@pytest.mark.slow
 def test_the_time_for_which_the_service_does_not_read_a_body_is_not_its_senders(start: Start) -> None:
     kind, mib = "Content-Type: application/x-safetensors", 1 << 20
     held, waiting = (
@@ -134,6 +135,7 @@ def test_a_connection_may_idle_between_requests(strict: Server) -> None:
         assert wire.read().status == 200
 
 
+@pytest.mark.slow
 def test_a_connection_may_idle_after_a_refusal_that_came_before_the_body(strict: Server) -> None:
     with wires(strict, 2) as idle:
         for wire, field in zip(idle, ("Content-Type: text/plain", "Origin: http://example.com"), strict=True):
@@ -179,6 +181,7 @@ def test_a_connection_on_which_no_request_starts_is_closed(short_timeouts: Serve
         assert monotonic() - begun < LATE
 
 
+@pytest.mark.slow
 def test_an_idle_connection_is_closed_after_a_refusal_that_came_before_the_body(short_timeouts: Server) -> None:
     with wires(short_timeouts, 2) as idle:
         for wire, last in zip(idle, (b"", b"\r\n"), strict=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import httpx
@@ -14,6 +13,7 @@ import pytest
 
 from tests.for_each import for_each
 from tests.http.conftest import Start
+from tests.http.held import until
 from tests.http.raw import Wire, request
 from tests.http.server import Server
 from tests.http.tensors import FORM, NPY, SAFETENSORS, error, look_up, npy, put_raw, save
@@ -120,9 +120,8 @@ def test_a_client_that_goes_leaves_nothing(server: Server) -> None:
             wire.send(request(BODY, line="PUT /tensors/gone HTTP/1.1")[: -len(BODY)] + sent)
     client = server.shared_client()
     put_raw(client, "here", np.arange(3))
-    end = monotonic() + 8  # less than the timeout of bodies
-    while len(store_files(server) - before) > 1 and monotonic() < end:
-        error(client.get("/tensors/gone"), 404, "tensor_not_found")
+    until(lambda: len(store_files(server) - before) <= 1, 8)  # less than the timeout of bodies
+    error(client.get("/tensors/gone"), 404, "tensor_not_found")
     client.delete("/tensors/here")
     assert {path for path in store_files(server) if "incoming" in path.parent.parts} == set()
 
@@ -138,9 +137,7 @@ def test_a_bit_that_flips_on_disk_is_found_after_a_restart(start: Start, tmp_pat
         file.seek(4096 + 70_000)
         file.write(b"\xff")
     with start(*flags) as server, server.client() as client:
-        end = monotonic() + 20
-        while client.get("/tensors/flipped").status_code != 500 and monotonic() < end:
-            pass
+        until(lambda: client.get("/tensors/flipped").status_code == 500)
         error(look_up(client, "flipped", [0]), 500, "tensor_damaged")
         assert look_up(client, "whole", [7]).json()["output"]["values"] == [7]
         listed = {found["name"]: found.get("damaged", False) for found in client.get("/tensors").json()["tensors"]}

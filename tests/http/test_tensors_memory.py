@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gathernd import Client
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.limited import memory_group, with_data_limit
 from tests.http.server import Server
 from tests.http.tensors import NPY, RAW
@@ -63,42 +64,37 @@ def sizes(soak_scale: int) -> tuple[int, int, int]:
     return (320, 384, 8) if soak_scale == 1 else (512, 4096, 1)
 
 
+def check_served(server: Server, table: Table, stride: int) -> None:
+    """A table is uploaded, looked up, and looked up again after a scatter."""
+    with server.client() as client, Client(server.url) as service:
+        table.put(client)
+        table.look_up(service, stride)
+        service.scatter("table", [[0], [table.rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
+        table.look_up(service, 5 * stride)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_table_larger_than_the_memory_of_its_control_group_is_served(start: Start, soak_scale: int) -> None:
     limit, size, stride = sizes(soak_scale)
     table = Table(size)
-    with memory_group(limit * MIB) as group, start(command=group.command()) as server, server.client() as client:
-        table.put(client)
-        with Client(server.url) as service:
-            table.look_up(service, stride)
-            service.scatter("table", [[0], [table.rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
-            table.look_up(service, 5 * stride)
+    with memory_group(limit * MIB) as group, start(command=group.command()) as server:
+        check_served(server, table, stride)
         assert 0 < group.peak() <= limit * MIB < table.bytes
         assert group.killed() == 0
         # The service knows its limit, and so that this content will never be in memory whole.
-        shown = client.get("/metrics").text
-        (budget,) = (line for line in shown.splitlines() if line.startswith("gathernd_memory_budget_bytes "))
-        assert float(budget.split()[1]) <= limit * MIB
+        assert metric(server, "gathernd_memory_budget_bytes") <= limit * MIB
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_table_larger_than_the_ulimit_on_memory_is_served(start: Start, soak_scale: int) -> None:
     limit, size, stride = sizes(soak_scale)
-    table = Table(size)
-    flags = (
-        "--memory-budget",
-        "128MiB",
-    )  # the kernel whose prices the cache folder has, for to measure them takes memory
-    with start(*flags, command=with_data_limit(limit * MIB)) as server, server.client() as client:
+    budget = "128MiB"  # the kernel whose prices the cache folder has, for to measure them takes memory
+    with start("--memory-budget", budget, command=with_data_limit(limit * MIB)) as server:
         held = Path(f"/proc/{server.process.pid}/limits").read_text()
         assert str(limit * MIB) in next(line for line in held.splitlines() if line.startswith("Max data size"))
-        table.put(client)
-        with Client(server.url) as service:
-            table.look_up(service, stride)
-            service.scatter("table", [[0], [table.rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
-            table.look_up(service, 5 * stride)
+        check_served(server, Table(size), stride)
 
 
 @contextmanager
@@ -153,7 +149,7 @@ def forms(size: int) -> dict[str, tuple[bytes, dict[str, str], dict[str, Any]]]:
 @pytest.mark.parametrize("form", forms(4096))
 @pytest.mark.timeout(3600)
 def test_an_upload_takes_no_memory_that_grows_with_it(server: Server, form: str, soak_scale: int) -> None:
-    size = (96 if soak_scale == 1 else 1024) * MIB
+    size = (64 if soak_scale == 1 else 1024) * MIB
     head, query, headers = forms(size)[form]
     piece = FRAME * 1024 if form == "strings" else bytes(range(256)) * 4096
 

@@ -18,6 +18,7 @@ from app.imports import http_ranges, read_source
 from app.imports.https_source import HttpsSource
 from app.imports.source import PIECE_BYTES, SourceFailed
 from app.imports.source_urls import AllowedSources, parse, parse_prefix
+from tests.for_each import for_each
 from tests.http.tensors import npy, save
 from tests.imports.range_server import RangeServer, range_server
 from tests.imports.sources import read_all, read_tensor
@@ -76,15 +77,16 @@ def test_a_server_that_never_sends_more_is_given_up(server: RangeServer) -> None
         read_all(source(server))
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+@for_each("status", [408, 425, 429, 500, 502, 503, 504])
 def test_what_a_server_cannot_answer_now_is_asked_again(server: RangeServer, status: int) -> None:
     answered = iter((True, True, False))
     server.respond = lambda handler: next(answered, False) and handler.answer(status, Retry_After="0")
     assert read_all(source(server, "/small")) == CONTENT[:100]
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 418, 501])
+@for_each("status", [400, 401, 403, 404, 410, 418, 501])
 def test_what_a_server_refuses_is_not_asked_again(server: RangeServer, status: int) -> None:
+    server.asked.clear()
     server.respond = lambda handler: handler.answer(status)
     with pytest.raises(SourceFailed, match=str(status)):
         read_all(source(server))
@@ -129,7 +131,7 @@ def test_the_time_of_the_last_change_tells_contents_apart_where_there_is_no_etag
         read_all(source(server))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     ["bytes 0-9/100", "bytes 1-99/100", "bytes 0-99/*", "bytes 99-0/100", "bytes 0-99/50", "items 0-99/100", ""],
 )
@@ -293,10 +295,10 @@ def test_checksums_are_found(server: RangeServer, name: str, form: str) -> None:
     assert (one.checksum.algorithm, one.checksum.digest) == ("sha256", hashlib.sha256(CONTENT).digest())
 
 
-@pytest.mark.parametrize("value", ["", "AAAA", "sha-256=:AAAA:", "x" * 44, "AAAA-2"])
+@for_each("value", ["", "AAAA", "sha-256=:AAAA:", "x" * 44, "AAAA-2"])
 def test_what_is_no_checksum_of_the_whole_is_none(server: RangeServer, value: str) -> None:
     server.fields = {name: value for name in ("Repr-Digest", "x-amz-checksum-sha256") if value}
-    one = source(server)
+    one = source(server, "/small")
     read_all(one)
     assert one.checksum is None
 

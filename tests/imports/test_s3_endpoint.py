@@ -17,6 +17,7 @@ from app.imports import http_ranges
 from app.imports.s3_source import S3Source
 from app.imports.source import PIECE_BYTES, SourceFailed
 from app.imports.source_urls import parse
+from tests.for_each import for_each
 from tests.imports.range_server import Handler, RangeServer, range_server
 from tests.imports.sources import read_all
 
@@ -66,9 +67,9 @@ def test_what_comes_is_what_is_there_and_is_resumed_where_it_was_cut(endpoint: R
     assert {path.partition("?")[0] for path, _, _ in endpoint.asked} == {PATH}
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("method", ["HEAD", "GET"])
-@pytest.mark.parametrize("path", [PATH, "/secret"])
+@for_each("status", [301, 302, 303, 307, 308])
+@for_each("method", ["HEAD", "GET"])
+@for_each("path", [PATH, "/secret"])
 def test_a_redirect_is_not_followed(
     endpoint: RangeServer, inner: RangeServer, status: int, method: str, path: str
 ) -> None:
@@ -102,8 +103,8 @@ def test_an_answer_without_end_is_not_taken_into_memory(endpoint: RangeServer) -
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
-@pytest.mark.parametrize(("status", "why"), [(404, "no such object"), (401, "credentials"), (403, "credentials"),
-                                             (400, "answered 400"), (503, "503, 3 times in a row")])  # fmt: skip
+@for_each(("status", "why"), [(404, "no such object"), (401, "credentials"), (403, "credentials"),
+                               (400, "answered 400"), (503, "503, 3 times in a row")])  # fmt: skip
 def test_errors_are_in_our_words(endpoint: RangeServer, status: int, why: str) -> None:
     endpoint.respond = lambda handler: handler.answer(status, b"<Error>secret</Error>")
     with pytest.raises(SourceFailed, match=why) as failure:
@@ -111,8 +112,9 @@ def test_errors_are_in_our_words(endpoint: RangeServer, status: int, why: str) -
     assert "secret" not in failure.value.why
 
 
-@pytest.mark.parametrize("key", ["a b/c+d.npy", "ü/ß.npy", "=,;:@&$!'()*~.npy", 'quotes".npy', "[x]{y}|^`.npy"])
+@for_each("key", ["a b/c+d.npy", "ü/ß.npy", "=,;:@&$!'()*~.npy", 'quotes".npy', "[x]{y}|^`.npy"])
 def test_a_signed_url_is_sent_as_it_was_signed(endpoint: RangeServer, key: str) -> None:
+    endpoint.asked.clear()
     endpoint.respond = lambda handler: handler.answer(404)
     with pytest.raises(SourceFailed, match="no such object"):
         read_all(source(endpoint, key))

@@ -47,24 +47,27 @@ class Guarded:
     """A server that asks for keys, and a key for each scope."""
 
     server: Server
+    protocol: httpx.Client
+    """The client for paths below /v2, whose answers have another form than what the server's own client looks for."""
     file: Path
     gather: str
     tensors: str
 
     def ask(self, method: str, path: str, key: str | None = None, **options: Any) -> httpx.Response:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        # Answers under /v2 have another form than what this client looks for.
-        plain = httpx.Client(base_url=self.server.url, trust_env=False, timeout=60)
-        with plain if path.startswith("/v2") else self.server.client() as client:
-            return client.request(method, path, headers=headers, **options)
+        client = self.protocol if path.startswith("/v2") else self.server.shared_client()
+        return client.request(method, path, headers=headers, **options)
 
 
 @pytest.fixture(scope="module")
 def guarded(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     file = tmp_path_factory.mktemp("keys") / "keys"
     gather, tensors = api_keys.add(file, "gather", ["gather"]), api_keys.add(file, "tensors", ["tensors"])
-    with start("--api-keys-file", str(file)) as server:
-        yield Guarded(server, file, gather, tensors)
+    with (
+        start("--api-keys-file", str(file)) as server,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60) as protocol,
+    ):
+        yield Guarded(server, protocol, file, gather, tensors)
 
 
 @pytest.fixture(scope="module")
@@ -150,21 +153,16 @@ def test_changing_a_tensor_needs_its_scope(method: str, path: str, code: str, gu
     assert guarded.ask(method, path, guarded.tensors).json()["code"] == code
 
 
-def status_within(guarded: Guarded, key: str, wanted: int, seconds: float = 15.0) -> bool:
-    end = monotonic() + seconds
-    while monotonic() < end:
-        if guarded.ask("POST", "/gathernd", key, json=BODY).status_code == wanted:
-            return True
-        sleep(0.05)
-    return False
+def wait_for_status(guarded: Guarded, key: str, wanted: int) -> None:
+    until(lambda: guarded.ask("POST", "/gathernd", key, json=BODY).status_code == wanted, 15)
 
 
 def test_keys_rotate_without_a_restart_and_a_broken_file_harms_nobody(guarded: Guarded) -> None:
     new = api_keys.add(guarded.file, "new", ["gather"])
     assert guarded.ask("POST", "/gathernd", guarded.gather, json=BODY).status_code == 200
-    assert status_within(guarded, new, 200)
+    wait_for_status(guarded, new, 200)
     api_keys.remove(guarded.file, "new")
-    assert status_within(guarded, new, 401)
+    wait_for_status(guarded, new, 401)
     good = guarded.file.read_bytes()
     guarded.file.write_bytes(b"not a keys file\n")
     until(lambda: "keys file: line 1" in guarded.server.log_text())
@@ -221,7 +219,7 @@ def test_without_keys_a_service_that_others_reach_still_gathers(reachable: Serve
 def test_a_header_that_was_let_in_before_is_refused_once_its_key_is_gone(guarded: Guarded) -> None:
     """Headers that come again are not read again; the keys must hold for them all the same."""
     leaver = api_keys.add(guarded.file, "leaver", ["gather"])
-    assert status_within(guarded, leaver, 200)
+    wait_for_status(guarded, leaver, 200)
     sent = raw.request(raw.TINY, f"Authorization: Bearer {leaver}")
     unknown = raw.request(raw.TINY, f"Authorization: Bearer {leaver[:-1]}x")
     with raw.Wire(guarded.server) as wire:

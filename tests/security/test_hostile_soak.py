@@ -275,7 +275,7 @@ def wait_until_idle(server: Server) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
 def test_hostile_requests_harm_nobody(
     workers: str, warmed: Path, tmp_path: Path, soak_scale: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

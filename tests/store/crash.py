@@ -2,7 +2,6 @@
 
     python -m tests.store.crash steps MODE STRIDE SEED SEQUENCE    die at every STRIDE-th step of a sequence of changes
     python -m tests.store.crash kills COUNT SEED           SIGKILL at random moments, then a restart
-    python -m tests.store.crash workers COUNT SEED         SIGKILL of one of two workers, then the other one carries on
 
 It imports and compiles once and forks for each case. After each death every tensor must be as after the changes that
 were acknowledged, or as after one change more, and nothing else may be there. What was read once stays: a reader never
@@ -530,8 +529,7 @@ def check_imports(store: LocalStore, folder: Path, case: str) -> Records:
         assert record.ended is not None, (case, record)
         assert (record.metadata is None) == (record.state != "done"), (case, record)
         assert (record.error is None) == (record.state != "failed"), (case, record)
-    # The record of an import whose worker died is not the oldest that goes until it has been settled.
-    assert case == "workers" or len(records) <= MOST_RECORDS, case
+    assert len(records) <= MOST_RECORDS, case
     return [(record.name, record.state) for record in records]
 
 
@@ -1080,73 +1078,6 @@ def kills(count: int, seed: int) -> int:
     return total
 
 
-def workers(count: int, seed: int) -> int:
-    """SIGKILL a worker; another one of its group finds what it left, without a restart, and reads all the while."""
-    rng = random.Random(seed)
-    tables: Tables = {}
-    etags = Etags()
-    total = 0
-    earlier: Answers = []
-    with tempfile.TemporaryDirectory(dir=MEMORY) as room:
-        folder = Path(room) / "store"
-        store = opened(folder)
-        for turn in range(count):
-            course = Course(tables, planned(tables, rng))
-            changes = course.changes
-            store._catalogue.close()  # SQLite's connections must not be there in two processes
-            worker = Worker(lambda: opened(folder, store.group.token), changes, f"{turn}-")
-            end = time.monotonic() + rng.random() * 0.15
-            while time.monotonic() < end:
-                read_one(store, rng.choice("tuvab"), worker, course, etags)
-            if turn == count - 1 and not total:
-                worker.wait_for_one()
-            worker.kill(rng, 0)
-            done = len(worker.answers)
-            earlier = [*earlier, *worker.note(course, etags)]
-            case = f"worker {turn}, after {done} changes"
-            index = course.index(found(store, etags), course.at[done], done, case)
-            if done < len(changes):
-                once(store, changes[done], f"{turn}-{done}", made=index == course.after(done))
-            state = found(store, etags)
-            tables = course.tables[course.after(done)]
-            assert state == course.states[course.after(done)], (
-                f"{case}: the change under way came again and was not made once"
-            )
-            check_answers(store, rng.sample(earlier, min(len(earlier), 20)), case)
-            assert found(store, etags) == state, f"{case}: a scatter that came again was made again"
-            assert not COMPLAINTS.texts, (case, COMPLAINTS.texts)
-            total += done
-        last = found(store, etags)
-        store.close()
-        judge(folder, [last], "workers", etags, rng.sample(earlier, min(len(earlier), 100)))
-    return total
-
-
-def read_one(store: LocalStore, name: str, worker: Worker, course: Course, etags: Etags) -> None:
-    """A gather while another process changes tensors: it is of no older content than had been acknowledged before."""
-    least = worker.read()
-    seen = look(store, name)
-    most = worker.read()
-    content = None if seen is None else fingerprint(seen[0])
-    allowed = readable(course.states[course.at[least] : course.after(most) + 1], name)
-    assert content in allowed, f"{name}: a stale read, or a mixture"
-    if seen is not None and content is not None:
-        etags.note(seen[1], content)
-
-
-def readable(states: Sequence[State], name: str) -> set[str | None]:
-    """What a read of `name` may find that lasts as long as `states` follow each other.
-
-    It goes on with the version that the name stood for when it began, also where a scatter changes that version by its
-    number once the name stands for another. None is for a name that stands for nothing.
-    """
-    found = {state.get(resolved(state, name)) for state in states}
-    for number, state in enumerate(states):
-        kept = (later.get(resolved(state, name)) for later in states[number + 1 :])
-        found.update(content for content in kept if content is not None)
-    return found
-
-
 def planned(tables: Tables, rng: random.Random) -> list[Change]:
     """Changes from `tables` on."""
     changes: list[Change] = [("unalias", alias[1:], None) for alias in tables if alias[0] == "="]
@@ -1194,9 +1125,9 @@ class Worker:
         while not self.read() and time.monotonic() < end:
             time.sleep(0.001)
 
-    def kill(self, rng: random.Random, within: float = 0.15) -> None:
+    def kill(self, rng: random.Random) -> None:
         """Kill it some time from now, and read all that it reported."""
-        time.sleep(rng.random() * within)
+        time.sleep(rng.random() * 0.15)
         os.kill(self.child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
         assert code == -signal.SIGKILL, code
@@ -1242,7 +1173,7 @@ def main() -> None:
     if kind == "steps":
         result = steps(rest[0], int(rest[1]), int(rest[2]), rest[3])
     else:
-        result = {"kills": kills, "workers": workers}[kind](int(rest[0]), int(rest[1]))
+        result = kills(int(rest[0]), int(rest[1]))
     sys.stdout.write(json.dumps(result))
 
 

@@ -11,13 +11,11 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.store import LocalStore, StoreInUse, StoreRefused
 from app.store.catalogue.catalogue_database import FILE
@@ -29,7 +27,6 @@ from app.store.maintenance.backup import BackupResult, DamagedVersions, back_up
 from app.store.maintenance.backup_manifest import CONTENTS, MANIFEST, MARKER
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from tests.conftest import samples
 from tests.store.helpers import answered, flip, opened, put, put_alias, read, scatter, strings
 
 
@@ -224,40 +221,6 @@ def test_a_service_that_starts_meanwhile_spoils_no_copy(
     new = restored(target, folder.with_name("new"))
     assert np.unique(read(new, "x")).tolist() in ([0], [1])
     new.close()
-
-
-def test_uploads_and_alias_moves_all_the_while_leave_each_backup_of_one_moment(
-    store: LocalStore, folder: Path, target: Path
-) -> None:
-    put(store, "x", np.full(1000, 1), keep=3)
-    put_alias(store, "live", "x@1")
-    stop = Event()
-    published = 1
-
-    def publish() -> None:
-        nonlocal published
-        while not stop.is_set():
-            version = put(store, "x", np.full(1000, published + 1), keep=3)[0].version
-            put_alias(store, "live", f"x@{version}")
-            published = version
-
-    thread = Thread(target=publish)
-    thread.start()
-    try:
-        for number in range(6):
-            before = published
-            back_up(folder, target)
-            new = restored(target, folder.with_name(f"new-{number}"))
-            versions = new.version_numbers("x")
-            live = new.alias("live").version
-            assert before <= live <= versions[-1] <= live + 1
-            assert versions[-1] - versions[0] == len(versions) - 1
-            for version in versions:
-                assert np.unique(read(new, f"x@{version}")).tolist() == [version]
-            new.close()
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_two_backups_at_once_or_a_restore_of_one_under_way_are_refused(
@@ -484,54 +447,3 @@ def test_a_store_of_another_user_is_not_touched(folder: Path, target: Path, monk
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(StoreRefused, match="as that user"):
         back_up(folder, target)
-
-
-NAMES = st.sampled_from("abc")
-CHANGES = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), NAMES, st.integers(1, 3)),
-        st.tuples(st.just("scatter"), NAMES, st.integers(0, 99)),
-        st.tuples(st.just("delete"), NAMES, st.just(0)),
-        st.tuples(st.just("alias"), NAMES, st.integers(0, 2)),
-        st.tuples(st.just("backup"), NAMES, st.just(0)),
-    ),
-    max_size=25,
-)
-
-
-@settings(
-    max_examples=samples(48),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(CHANGES)
-def test_a_backup_brought_up_to_date_is_as_one_made_anew(tmp_path_factory: Any, changes: list[Any]) -> None:
-    room = tmp_path_factory.mktemp("room")
-    store = opened(room / "store")
-    for number, (kind, name, what) in enumerate(changes):
-        versions = store.version_numbers(name)
-        if kind == "put":
-            put(store, name, np.full(20, number), keep=what)
-        elif kind == "scatter" and versions:
-            scatter(store, f"{name}@{versions[what % len(versions)]}", [[what % 20]], np.array([what]))
-        elif kind == "delete" and versions and not any(store.alias(a).name == name for a in store.alias_names()):
-            store.delete(name)
-        elif kind == "alias" and versions:
-            put_alias(store, f"alias-{what}", f"{name}@{versions[what % len(versions)]}")
-        elif kind == "backup":
-            back_up(room / "store", room / "backup")
-    back_up(room / "store", room / "backup")
-    new = restored(room / "backup", room / "new")
-    assert new.names() == store.names()
-    for name in store.names():
-        assert new.version_numbers(name) == store.version_numbers(name)
-        for version in store.version_numbers(name):
-            assert (read(new, f"{name}@{version}") == read(store, f"{name}@{version}")).all()
-    assert new.alias_names() == store.alias_names()
-    for alias in store.alias_names():
-        assert new.alias(alias).reference == store.alias(alias).reference
-    numbers = [[put(one, name, np.arange(2))[0].version for name in "abc"] for one in (store, new)]
-    assert numbers[0] == numbers[1]
-    store.close()
-    new.close()
-    shutil.rmtree(room)
