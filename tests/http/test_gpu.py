@@ -15,6 +15,7 @@ import pytest
 
 from app.kernels.gpu_interface import NoDevice
 from app.tensors.dtypes import DTYPES
+from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.forms import int64
 from tests.http.held import metric, until
@@ -101,7 +102,7 @@ def test_binary_answers_and_those_of_the_inference_protocol_say_so_too(client: h
     assert found["outputs"][0]["data"] == [2.0]
 
 
-@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "string"])
+@for_each("dtype", [name for name in DTYPES if name != "string"])
 def test_every_type_but_strings_is_gathered_as_on_the_cpu(dtype: str, client: httpx.Client) -> None:
     pairs: list[Any] = [True, False, True] if dtype == "bool" else [1, 4, 2]
     if dtype.startswith("complex"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import httpx
 import numpy as np
-import pytest
 from safetensors.numpy import load, save
 
 from app.tensors.dtypes import DTYPES
+from tests.for_each import for_each
 
 ND, ELEMENTS = "/scatternd", "/scatter_elements"
 SAFETENSORS = {"content-type": "application/x-safetensors"}
@@ -17,7 +17,7 @@ UNKNOWN_TO_NUMPY = ("string", "bfloat16", "complex128", "float8_e4m3fn", "float8
 """Types that safetensors does not read or write with NumPy."""
 
 
-@pytest.mark.parametrize("dtype", [name for name in DTYPES if name not in UNKNOWN_TO_NUMPY])
+@for_each("dtype", [name for name in DTYPES if name not in UNKNOWN_TO_NUMPY])
 def test_large_scatters_of_every_type(client: httpx.Client, dtype: str) -> None:
     """More than a thread of the pool takes, on every route: the bits of a plain loop."""
     rng = np.random.default_rng(2)

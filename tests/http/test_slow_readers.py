@@ -13,6 +13,7 @@ from tests.http.conftest import Start
 from tests.http.held import metric
 from tests.http.raw import TINY, request
 from tests.http.server import Server
+from tests.http.tensors import put_raw
 
 pytestmark = pytest.mark.long
 MIB = 1 << 20
@@ -28,11 +29,8 @@ LATE = 30
 def strict(start: Start) -> Iterator[Server]:
     """A server with the resident tensor `rows` of 16 MiB, and with short timeouts."""
     with start("--answer-timeout", "1", "--min-answer-rate", "400000", "--memory-budget", "64MiB") as server:
-        rows = np.arange(16 * ROW, dtype=np.uint32).astype(np.uint8).tobytes()
-        kind = {"content-type": "application/octet-stream"}
-        client = server.shared_client()
-        answer = client.put(f"/tensors/rows?dtype=uint8&shape=16,{ROW}", content=rows, headers=kind)
-        assert answer.status_code == 201
+        rows = np.arange(16 * ROW, dtype=np.uint32).astype(np.uint8).reshape(16, ROW)
+        assert put_raw(server.shared_client(), "rows", rows).status_code == 201
         yield server
 
 

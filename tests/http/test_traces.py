@@ -21,6 +21,7 @@ from app.telemetry.tracing import ENDPOINTS, NoTracing, start_tracing
 from tests.http.conftest import Start
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import GATHERND, Server
+from tests.http.tensors import put_raw
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -201,11 +202,8 @@ def test_a_traceparent_that_is_none_begins_a_new_trace(server: Server, collector
 
 
 def test_a_large_gather_tells_its_wait_and_its_route(server: Server, collector: Collector) -> None:
-    data = np.zeros((1 << 20, 8), np.float32)
     client = server.shared_client()
-    headers = {"content-type": "application/octet-stream"}
-    path = f"/tensors/large?dtype=float32&shape={len(data)},8"
-    assert client.put(path, content=data.tobytes(), headers=headers).status_code in (200, 201)
+    assert put_raw(client, "large", np.zeros((1 << 20, 8), np.float32)).is_success
     rows = {"dtype": "int64", "shape": [100_000, 1], "values": list(range(100_000))}
     answer = client.post(
         "/gathernd",

@@ -15,7 +15,7 @@ import safetensors.numpy
 from tests.http.conftest import Start
 from tests.http.forms import int64
 from tests.http.server import Server
-from tests.http.tensors import SAFETENSORS, error, look_up, put_raw, save, scatter_body
+from tests.http.tensors import RAW, SAFETENSORS, error, look_up, put_raw, save, scatter_body
 
 ROWS = 4
 FIRST: dict[str, int] = {}
@@ -173,13 +173,8 @@ def test_keep_in_the_query_wins_over_the_setting(client: httpx.Client) -> None:
     put = {"dtype": "int8", "shape": "1"}
     for keep, left in (("4", 4), (None, 3), ("2", 2), ("1", 1)):
         query = put | ({} if keep is None else {"keep": keep})
-        answer = client.put(
-            "/tensors/other", params=query, content=b"1", headers={"content-type": "application/octet-stream"}
-        )
-        for _ in range(3):
-            answer = client.put(
-                "/tensors/other", params=query, content=b"1", headers={"content-type": "application/octet-stream"}
-            )
+        for _ in range(4):
+            answer = client.put("/tensors/other", params=query, content=b"1", headers={"content-type": RAW})
         found = answer.json()
         assert (len(found["versions"]), found["versions"][-1]) == (left, found["version"])
         assert answer.headers["x-gathernd-data-version"] == str(found["version"])
@@ -312,8 +307,7 @@ def test_metrics_count_versions_and_label_lookups_by_the_name_without_a_number(c
 
 def noted(client: httpx.Client, name: str, note: str) -> httpx.Response:
     query = {"dtype": "int8", "shape": "1", "note": note}
-    headers = {"content-type": "application/octet-stream"}
-    return client.put(f"/tensors/{name}", params=query, content=b"1", headers=headers)
+    return client.put(f"/tensors/{name}", params=query, content=b"1", headers={"content-type": RAW})
 
 
 def test_a_version_has_the_note_that_its_upload_gave(client: httpx.Client) -> None:
