@@ -8,16 +8,9 @@ import pytest
 from tests.http.raw import TINY
 
 PAGES = (
-    "/",
-    "/docs",
-    "/docs/swagger-ui.css",
-    "/errors",
-    "/errors/internal",
-    "/openapi.json",
-    "/livez",
-    "/readyz",
+    "/", "/docs", "/docs/swagger-ui.css", "/errors", "/errors/internal", "/openapi.json", "/livez", "/readyz",
     "/metrics",
-)
+)  # fmt: skip
 OPERATORS = ("/gathernd", "/gather", "/gather_elements")
 SMALL = {"/gathernd": TINY} | dict.fromkeys(OPERATORS[1:], TINY.replace(b"[1,1]", b"[1]"))
 

@@ -122,15 +122,8 @@ def test_a_plan_that_falls_short_is_refused_where_there_is_no_room_for_the_rest(
 def test_what_was_charged_goes_back_to_the_budget_that_it_came_from() -> None:
     budget = Budget(1 << 24)
     sizes = (
-        0,
-        100,
-        budget.uncharged,
-        budget.uncharged + 1,
-        900_000,
-        SMALL_REQUEST_BYTES,
-        SMALL_REQUEST_BYTES + 1,
-        3 << 20,
-    )
+        0, 100, budget.uncharged, budget.uncharged + 1, 900_000, SMALL_REQUEST_BYTES, SMALL_REQUEST_BYTES + 1, 3 << 20,
+    )  # fmt: skip
     for held in sizes:
         for more in sizes:
             reservation = MemoryReservation(budget)

@@ -202,17 +202,8 @@ def _bombs() -> list[tuple[str, bytes]]:
 
 
 _NO_ENCODINGS: Final = [
-    "br",
-    "gzip, gzip",
-    "identity, gzip",
-    "zstd",
-    "compress",
-    "x-gzip",
-    "GZIP",
-    "",
-    "gzip;q=1",
-    "\xff",
-]
+    "br", "gzip, gzip", "identity, gzip", "zstd", "compress", "x-gzip", "GZIP", "", "gzip;q=1", "\xff",
+]  # fmt: skip
 
 
 def packed_body(source: Random) -> Body:
