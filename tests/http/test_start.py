@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.conftest import TEST_ALL
+from tests.conftest import SOAK
 from tests.golden.answers import service
 from tests.golden.requests import requests
 from tests.http.conftest import Start
@@ -45,7 +45,7 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
         before = compilations(server)
         assert before > 0, "nothing was compiled at the start, so the count counts nothing"
         answered = 0
-        sizes = [(dtype, count) for dtype in TYPES for count in ((1, 3, 500) if TEST_ALL else (3,))]
+        sizes = [(dtype, count) for dtype in TYPES for count in ((1, 3, 500) if SOAK else (3,))]
         sizes += [(dtype, count) for dtype in ("int8", "float32") for count in (500, 40_000)]
         for (dtype, count), (path, dialect) in product(sizes, DIALECTS):
             data = tensor(dtype, [count], values(random_items(rng, dtype, [count])))
@@ -65,7 +65,7 @@ def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
                     answered += client.post(path, content=json.dumps(body)).status_code == 200
         assert answered > 200
         with service(server.port) as golden:
-            for asked in list(requests())[:: 4 if TEST_ALL else 12]:
+            for asked in list(requests())[:: 4 if SOAK else 12]:
                 golden.ask(asked)
         for path in ("/", "/metrics", "/docs", "/openapi.json", "/errors", "/readyz"):
             client.get(path)

@@ -17,4 +17,4 @@ def test_dying_at_a_step_of_upload_replace_delete_scatter_or_checkpoint(mode: st
 
 
 def test_sigkill_at_any_moment_loses_nothing(soak_scale: int, warmed: Path) -> None:
-    assert run(warmed, "kills", 10 * soak_scale if TEST_ALL else 3, soak_scale) > 0
+    assert run(warmed, "kills", 10 * soak_scale if SOAK else 3, soak_scale) > 0
