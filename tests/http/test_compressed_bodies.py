@@ -174,12 +174,3 @@ def test_a_body_is_capped_as_sent_too(capped: Server) -> None:
     assert post(client, noise, "gzip").json()["code"] == "payload_too_large"
     assert client.post("/gathernd", content=b" " * (MIB + 1)).json()["code"] == "payload_too_large"
     assert client.post("/gathernd", content=TINY + b" " * (MIB - len(TINY))).status_code == 200
-
-
-def test_a_body_without_a_declared_length_is_capped_while_it_arrives(capped: Server) -> None:
-    def pieces() -> Iterator[bytes]:
-        for _ in range(40):
-            yield b" " * 32768
-
-    answer = capped.shared_client().post("/gathernd", content=pieces())
-    assert answer.json()["code"] == "payload_too_large"

@@ -120,17 +120,6 @@ def answer_to_chunks(server: Server, body: bytes, expected: bytes) -> int:
     return found.status
 
 
-def test_a_request_that_claims_more_than_the_budget_is_refused_by_its_header(narrow: Server) -> None:
-    with Wire(narrow) as wire:
-        wire.send(CLAIM)
-        found = wire.read()
-        assert (found.status, found.json()["code"], found.json()["limit"]) == (
-            413,
-            "payload_too_large",
-            "memory_budget",
-        )
-
-
 def test_idle_requests_that_claim_a_gigabyte_each_hold_nothing_and_nobody_up(start: Start) -> None:
     with start("--memory-budget", str(GIB + MIB), "--threads", "2") as server, ExitStack() as idle:
         body, expected = large(5)

@@ -241,15 +241,6 @@ def test_a_large_body_before_a_pipelined_header_is_no_part_of_that_header(narrow
         assert (answer.status, answer.headers["x-request-id"]) == (200, "second")
 
 
-def test_garbage_behind_a_request_does_not_spoil_its_answer(server: Server) -> None:
-    with Wire(server) as wire:
-        wire.send(request(TINY))
-        assert wire.read().status == 200
-        wire.send(b"garbage\r\n\r\n")
-        assert wire.read().json()["code"] == "malformed_request"
-        assert wire.closed()
-
-
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_garbage_right_behind_a_request_is_answered_after_it(server: Server, pieces: int) -> None:
     for _ in range(20):

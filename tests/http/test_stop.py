@@ -156,17 +156,6 @@ def test_an_answer_that_is_still_being_read_is_finished(start: Start) -> None:
         assert server.process.wait(60) == 0
 
 
-def test_without_a_delay_no_new_connection_is_taken(start: Start) -> None:
-    with start("--loop-max-us", "0", command=faulty("held")) as server, Wire(server) as wire:
-        with held(server):
-            wire.send(request(TINY))
-            wait_for_queue(server, 1)
-            server.process.send_signal(signal.SIGTERM)
-            until_refused(server)
-            assert not readable(wire)  # the gather still runs
-        assert wire.read().status == 200
-
-
 @pytest.mark.slow
 def test_what_outlasts_the_drain_timeout_is_cut_off(start: Start) -> None:
     with start("--drain-timeout", "1") as server, Wire(server) as wire:

@@ -98,12 +98,6 @@ def test_what_is_no_file_is_refused_without_waiting_for_it_and_leaves_no_descrip
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_link_to_the_file_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("keys")
-    text = api_keys.add(tmp_path / "keys", "alice", ["gather"])
-    assert refusal(KeyAuthorizer(tmp_path / "link"), request(key=text)) is None
-
-
 def test_an_added_key_works_and_its_text_is_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     text = api_keys.add(path, "alice", ["gather"])
@@ -203,13 +197,13 @@ def test_comments_order_and_mode_stay_when_keys_come_and_go(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
-    real = tmp_path / "real"
-    link = tmp_path / "link"
+def test_a_link_to_the_file_is_followed_and_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
     link.symlink_to(real)
-    api_keys.add(link, "a", ["gather"])
+    text = api_keys.add(link, "a", ["gather"])
     assert link.is_symlink()
     assert len(api_keys.read(real)) == 1
+    assert refusal(KeyAuthorizer(link), request(key=text)) is None
 
 
 def test_a_failed_change_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

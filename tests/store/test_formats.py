@@ -1,23 +1,11 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from app.store import LocalStore, StoreRefused
-from app.store.catalogue import store_format
+from app.store import StoreRefused
 from tests.store.helpers import opened
-
-
-def version(folder: Path) -> int:
-    found: int = json.loads((folder / "format").read_text())["format"]
-    return found
-
-
-def test_a_new_folder_has_the_current_format(store: LocalStore, folder: Path) -> None:
-    assert version(folder) == store_format.FORMAT
-    assert store.names() == []
 
 
 @pytest.mark.parametrize("text", ['{"format": 9}', '{"format": 6}', '{"format": 0}', "{}", "", "[]", '{"format": "1"}'])
