@@ -18,9 +18,9 @@ from app.tensors.lookup_call import LOOKUP
 from tests.conftest import slow_but_for
 from tests.for_each import for_each
 from tests.http import raw
+from tests.http.conftest import Start
 from tests.http.held import until
 from tests.http.server import GATHERND, Server, run_program
-from tests.security.conftest import Start
 
 BODY = {
     "data": {"dtype": "int32", "shape": [3], "values": [5, 6, 7]},
