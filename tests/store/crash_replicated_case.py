@@ -20,8 +20,7 @@ from typing import Any, Protocol
 from app.errors import GatherError
 from app.store import LocalStore
 from app.store.maintenance.check_store import check
-from app.tensors.shape_limits import Limits
-from tests.store.crash import COMPLAINTS, MEMORY, forked
+from tests.store.crash import COMPLAINTS, LOGS, MEMORY, forked, opened
 from tests.store.power import LOSSES, Power
 from tests.store.replicated import TENSOR, digest
 
@@ -38,8 +37,6 @@ class Logged(Protocol):
 
 
 MODES = ("kill", "half", *LOSSES, "survivor", "refused")
-CHECKPOINT = 1200
-LOGS = 20 * CHECKPOINT
 
 
 @dataclass(frozen=True)
@@ -117,13 +114,6 @@ class Contents:
     values: Callable[[LocalStore], bytes]
     """The content; `after` is what it is to be after some records."""
     after: Callable[[Sequence[Any]], bytes]
-
-
-def opened(folder: Path, token: str | None = None) -> LocalStore:
-    store = LocalStore(folder, Limits(), token=token)
-    store.open()
-    store._checkpoints.checkpoint_bytes = CHECKPOINT
-    return store
 
 
 class Case:

@@ -27,8 +27,8 @@ from app.store.row_counts import RowCounts
 from app.store.scatters.log_frames import decode, frames_in
 from app.store.scatters.replicated_contents import Batch
 from tests.store.changed_by_key import Key, Model, Table, as_keys, remove, some_key, table_of, upsert
-from tests.store.crash import MEMORY
-from tests.store.crash_replicated_case import Contents, Course, opened, steps
+from tests.store.crash import MEMORY, opened
+from tests.store.crash_replicated_case import Contents, Course, steps
 from tests.store.keyed import put_keyed
 from tests.store.replicated import TENSOR, Alone, digest
 

@@ -5,7 +5,7 @@
 Every thread has tensors of its own, of which it knows what each must be: it uploads, scatters with Idempotency-Keys,
 removes and uploads anew, publishes versions beside each other and moves an alias between them, and reads, over
 connections of its own and new ones, to whichever worker has them. Besides, it reads the tensors of other threads, adds
-to a few that all share, and downloads a large one that changes all the while. What is not answered is asked again:
+to a few that all share. What is not answered is asked again:
 scatters with their keys. Every few seconds a worker is killed, or the whole group, which is then started again.
 
 What must hold: each change that was acknowledged is there, once; one that was not is there or not, and then stays so;
@@ -45,9 +45,6 @@ THREADS = 6
 ITEMS = 16
 BUSY = 6
 HOT, HOT_ROWS, HOT_UPDATES = 3, 100, 3000
-LARGE = (2200, 1024)
-"""A table of 9 MB, downloads of which are not copied before they are sent."""
-LARGE_ROWS = np.arange(0, LARGE[0], 100)
 MEMORY = 40
 """How many scatters of a tensor come again, at random."""
 BINARY = {"content-type": "application/x-safetensors"}
@@ -233,7 +230,6 @@ class Load:
         self.etags: dict[str, str] = {}
         self.added = [0] * HOT
         self.sent = [0] * HOT
-        self.stamps: dict[str, int] = {}
 
     def note(self, etag: str, content: bytes) -> None:
         """An ETag and the content that it named."""
@@ -314,7 +310,7 @@ class Load:
                 break
             after = f"&after={found['next']}"
         expected = {model.name for models in self.models for model in models if model.content is not None}
-        expected |= {f"hot-{k}" for k in range(HOT)} | {"large"}
+        expected |= {f"hot-{k}" for k in range(HOT)}
         if set(names) != expected or len(names) != len(expected):
             raise Wrong(f"listed and gone: {set(names) - expected}; not listed: {expected - set(names)}")
         if aliases := json.loads(client.sure("GET", "/aliases")[2])["aliases"]:
@@ -391,10 +387,6 @@ class Client:
                 zeros = np.zeros((HOT_ROWS, 8), np.int64)
                 answer = self.sure("PUT", f"/tensors/hot-{k}?dtype=int64&shape={HOT_ROWS},8", zeros.tobytes(), **RAW)
                 self.expect(answer, 200, 201)
-            zeros = np.zeros(LARGE, np.int32)
-            answer = self.sure("PUT", f"/tensors/large?dtype=int32&shape={LARGE[0]},{LARGE[1]}", zeros.tobytes(), **RAW)
-            self.expect(answer, 200, 201)
-            self.load.stamps[answer[1]["etag"]] = 0
         self._count()
 
     def _count(self) -> None:
@@ -410,13 +402,7 @@ class Client:
         )  # fmt: skip
         kinds = [way for _, way in ways]
         weights = [weight for weight, _ in ways]
-        turn = 0
         while not self.load.over() and not self.load.stop.is_set():
-            turn += 1
-            if self.number == 0 and turn % 12 == 0:
-                self.stamp_large()
-            if self.number == 1 and turn % 60 == 0:
-                self.download_large()
             # Half of it goes to a few, which thus meet readers and kills in the midst of changes.
             model = self.rng.choice(self.models[:BUSY] if self.rng.random() < 0.5 else self.models)
             self.rng.choices(kinds, weights)[0](model)
@@ -602,29 +588,6 @@ class Client:
         if not least <= int(found[7::8].sum()) <= self.load.sent[k]:
             raise Wrong(f"hot-{k}: {found[7::8].sum()} is not from {least} to {self.load.sent[k]}")
         self.counts["scatters of shared tensors"] += 1
-
-    def stamp_large(self) -> None:
-        """Another number all over the large table; only this thread changes it."""
-        self.serial += 1
-        updates = np.full((len(LARGE_ROWS), LARGE[1]), self.serial, np.int32)
-        body = safetensors.numpy.save({"indices": LARGE_ROWS[:, None].astype(np.int64), "updates": updates})
-        key = f"large-{self.serial}"
-        answer = self.sure("POST", "/tensors/large/scatter", body, **BINARY, Idempotency_Key=key)
-        self.expect(answer, 200)
-        self.load.stamps[answer[1]["etag"]] = self.serial
-        self.counts["scatters of the large table"] += 1
-
-    def download_large(self) -> None:
-        least = max(self.load.stamps.values())
-        answer = self.sure("GET", "/tensors/large/content")
-        self.expect(answer, 200)
-        values = np.unique(np.frombuffer(answer[2], np.int32).reshape(LARGE)[LARGE_ROWS])
-        if len(values) != 1 or values[0] < least:
-            raise Wrong(f"a download of the large table has {values} after {least} was acknowledged")
-        known = self.load.stamps.get(answer[1]["etag"], values[0])
-        if known != values[0]:
-            raise Wrong(f"a download of the large table has {values} and the ETag of {known}")
-        self.counts["large downloads"] += 1
 
     def judge(self) -> None:
         """At the end: every tensor is what it must be, by every way of reading."""
