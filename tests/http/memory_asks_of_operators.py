@@ -80,12 +80,6 @@ def scatter_strings() -> Ask:
     )  # fmt: skip
 
 
-def explained(ask: Ask) -> Ask:
-    joint = "&" if "?" in ask.path else "?"
-    path = f"{ask.path}{joint}explain=true"
-    return Ask(path, ask.body, ask.fields, lambda body: "explanation" in json.loads(body), ask.refusals)
-
-
 def backward_binary(route: str, query: str, index_type: str = "int64", **more: Any) -> Ask:
     """1.5 million slices of four float32 that go to 1,000 places, in turn."""
     count = 1_500_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,8 +41,7 @@ TABLE = np.arange(256, dtype=np.uint8)
 def narrow(dtype: str, path: str = "/gathernd") -> Ask:
     """Indices of `dtype` in the binary format, 24 MiB of items at most; the output is they themselves."""
     count = 24 * MIB // max(1, np.dtype(dtype).itemsize // 2)
-    low = np.arange(count, dtype=np.uint32)
-    indices = (low % (127 if dtype == "int8" else 256)).astype(dtype)
+    indices = (np.arange(count, dtype=np.uint32) % 256).astype(dtype)
     shape = (count, 1) if path == "/gathernd" else (count,)
     dialect = "?dialect=openvino-8" if path == "/gathernd" else ""
     expected = indices.astype(np.uint8)
@@ -70,12 +68,6 @@ def v2_narrow() -> Ask:
     indices = ordered(24 * MIB)
     body, fields = binary_infer({"data": ("UINT8", TABLE), "indices": ("UINT8", indices)}, dialect="openvino-8")
     return Ask("/v2/models/gathernd/infer", body, fields, lambda body: body.endswith(indices.tobytes()))
-
-
-def v2_unaligned() -> Ask:
-    indices = ordered(4 * MIB, np.int64)
-    body, fields = binary_infer({"data": ("UINT8", ordered(257)), "indices": ("INT64", indices)})
-    return Ask("/v2/models/gathernd/infer", body, fields, lambda body: body.endswith(ordered(4 * MIB).tobytes()))
 
 
 def v2_strings(wide: bool) -> Ask:
@@ -114,17 +106,9 @@ def repeated_strings() -> Ask:
     return Ask("/gathernd", json_call(data, indices))
 
 
-def base64_strings() -> Ask:
-    count = 300_000
-    raw = octets(np.array(texts(count, True), object))
-    data = {"dtype": "string", "shape": [count], "base64": b64encode(raw).decode()}
-    indices = {"dtype": "int64", "shape": [count, 1], "values": list(range(count))}
-    return Ask("/gathernd", json_call(data, indices).replace(b"/", b"\\/"))
-
-
 def answer_in_json(dtype: str, encoding: str) -> Ask:
     """A small request whose answer is large."""
-    count = {"bool": 8, "float16": 4}.get(dtype, 3) * MIB
+    count = (8 if dtype == "bool" else 3) * MIB
     extremes: dict[str, list[Any]] = {"bool": [True, False], "complex128": [["NaN", -1.5], [2, "Infinity"]]}
     values = extremes.get(dtype, ["NaN", 0.1])
     row = [values[number % 2] for number in range(1024)]
@@ -158,11 +142,6 @@ def bad_bool() -> Ask:
     return Ask("/gathernd", body, (BINARY,), lambda _: False, ("value_not_representable",))
 
 
-def explained() -> Ask:
-    ask = narrow("uint8")
-    return Ask(ask.path + "&explain=true", ask.body, ask.fields, lambda body: "explanation" in json.loads(body))
-
-
 def resident_strings(encoding: str) -> Ask:
     rows = np.arange(300_000) % 1000
     indices = {"dtype": "int64", "shape": [len(rows), 1], "values": rows.tolist()}
@@ -175,30 +154,27 @@ def cases() -> dict[str, Callable[[], Ask]]:
         "safetensors, deflated": lambda: deflated(narrow("uint8")),
         "safetensors, in chunks": lambda: in_chunks(narrow("uint8")),
         "JSON, in chunks": lambda: in_chunks(json_narrow()),
-        "safetensors, explained": explained,
         "safetensors, the last index out of bounds": bad_last_index,
         "safetensors, the last bool no bool": bad_bool,
         "v2, uint8 indices": v2_narrow,
-        "v2, indices that are not aligned": v2_unaligned,
         "v2, BYTES": lambda: v2_strings(False),
         "v2, BYTES beyond 16 bits": lambda: v2_strings(True),
         "v2, BYTES, deflated both ways": lambda: deflated(v2_strings(True)),
         "JSON, uint8 indices": json_narrow,
         "JSON, deflated": lambda: deflated(json_narrow()),
         "JSON, one string 900 times": repeated_strings,
-        "JSON, strings in base64": base64_strings,
         "JSON, resident strings to values": lambda: resident_strings("values"),
         "JSON, resident strings to base64": lambda: resident_strings("base64"),
         "scatter, safetensors": lambda: scatter("binary"),
         "scatter, JSON": lambda: scatter("json"),
     }
-    for dtype in ("uint8", "int8", "int16", "uint32", "uint64"):
+    for dtype in ("uint8", "uint64"):
         found[f"safetensors, {dtype} indices"] = partial(narrow, dtype)
     for to in ("values", "base64"):
         for wide in (True, False):
             name = f"JSON, strings {'beyond 16 bits' if wide else 'of ASCII'} to {to}"
             found[name] = partial(json_strings, wide, to)
-        for dtype in ("bool", "float16", "bfloat16", "float32", "float64", "complex128"):
+        for dtype in ("bool", "float64", "complex128"):
             found[f"JSON, {dtype} to {to}"] = partial(answer_in_json, dtype, to)
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import signal
 import socket
 import subprocess
@@ -50,11 +49,6 @@ def until_refused(server: Server) -> None:
             return
         assert monotonic() < end
         sleep(0.01)
-
-
-def readable(wire: Wire) -> bool:
-    """Whether anything has come that has not been read."""
-    return bool(select.select([wire.socket], [], [], 0)[0])
 
 
 def test_readiness_flips_first_and_requests_are_accepted_during_the_delay(start: Start) -> None:
