@@ -13,7 +13,8 @@ from tests.store.crash_runs import STRIDE, run
 
 @pytest.mark.parametrize("mode", slow_but_for(("survivor", "refused"), MODES))
 def test_dying_at_a_step_of_upload_replace_delete_scatter_or_checkpoint(mode: str, warmed: Path) -> None:
-    assert run(warmed, "steps", mode, STRIDE, MODES.index(mode), "contents") >= 120 // STRIDE
+    stride = min(STRIDE, 20)
+    assert run(warmed, "steps", mode, stride, MODES.index(mode), "contents") >= 120 // stride
 
 
 def test_sigkill_at_any_moment_loses_nothing(soak_scale: int, warmed: Path) -> None:
