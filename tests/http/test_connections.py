@@ -202,7 +202,7 @@ def open_files(pid: int) -> int:
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("what", ["connections", "handshakes"])
+@pytest.mark.parametrize("what", ["connections", pytest.param("handshakes", marks=pytest.mark.slow)])
 def test_the_service_never_runs_out_of_files(start: Start, tmp_path: Path, what: str, workers: str) -> None:
     pair = make_pair(tmp_path, "server") if what == "handshakes" else None
     flags = (*(() if pair is None else pair.flags()), "--workers", workers)
@@ -228,6 +228,7 @@ def test_the_default_leaves_room_for_other_files(monkeypatch: pytest.MonkeyPatch
         assert Settings().max_connections == expected
 
 
+@pytest.mark.slow
 def test_more_connections_than_files_are_refused_at_the_start(tmp_path: Path) -> None:
     command = limited_files(["serve", "--max-connections", "500", "--store-dir", str(tmp_path)], 400)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -27,7 +27,7 @@ from tests.store.filler import Filler
 
 MIB = 1 << 20
 BINARY = {"content-type": "application/x-safetensors"}
-SMALLEST = 1 << 10
+SMALLEST = 1 << 14
 
 
 def full(answer: httpx.Response) -> bool:

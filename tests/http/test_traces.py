@@ -227,6 +227,7 @@ def test_the_last_spans_are_sent_before_the_end(start: Start) -> None:
         assert span.service["service.name"] == "renamed"
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_harms_nobody(start: Start) -> None:
     patient = QUICK | {"OTEL_EXPORTER_OTLP_TIMEOUT": "100"}  # seconds for which the exporter tries again
     with start("--otlp-endpoint", "http://127.0.0.1:1", environment=patient) as server:
@@ -264,7 +265,8 @@ def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
         start_tracing(endpoint)
 
 
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_traces_without_the_extra_end_the_start_with_a_reason(workers: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['opentelemetry.sdk'] = None\n")
     variables = os.environ | {
