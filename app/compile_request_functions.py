@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from numba import types
 
-from app.compilation import decorators, intrinsics
+from app.compilation import array_header, decorators, intrinsics
+from app.compilation.array_header import check_layout, header
 from app.compilation.decorators import Compiled
 from app.compilation.until_compiled import UntilCompiled
 from app.json_text import (
@@ -74,13 +75,13 @@ KEY_FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(
         string_frames.make_frames,
         compiled_string_frames.make_frames,
-        (_integers, _bytes, _octets_out, _integers_out),
+        (header, header),
     ),
     _Function(string_frames.text_bounds, compiled_string_frames.text_bounds, (_bytes, _integers, _integers_out)),
     _Function(
         probe.find,
         compiled_probe.find,
-        (_bytes, *_column, _integer, *_column, _integers_out, _integer, _integer),
+        (header, header),
     ),
     _Function(probe.hash_keys, compiled_probe.hash_keys, (*_column, _bytes, _integers_out, _integer, _integer)),
 )
@@ -113,6 +114,7 @@ FUNCTIONS: Final[tuple[_Function, ...]] = (
     _Function(probe.move, compiled_probe.move, (_octets_out, *_column, _integer, _integers, _integers)),
 )
 _SOURCES: Final = (
+    array_header,
     intrinsics,
     metric_definitions,
     request_id,
@@ -148,13 +150,16 @@ def warm(progress: Callable[[str], None] = lambda text: None, functions: tuple[_
 
     Functions that are already in use are skipped.
     """
+    check_layout()
     started = perf_counter()
     missing = [function for function in functions if function.used.run is function.used.plain]
     for function in missing:
         used, compiled, arguments = function
         compiled.compile(arguments)
         compiled.disable_compile()  # requests never trigger compilation
-        # The counters are called through their entry point, without a search for the signature.
-        used.run = compiled.overloads[compiled.signatures[0]].entry_point if function in _COUNTERS else compiled
+        # The counters are called through their entry point, without a search for the signature. Functions of objects
+        # have to be: Numba finds no signature for a tuple.
+        by_entry_point = function in _COUNTERS or header in arguments
+        used.run = compiled.overloads[compiled.signatures[0]].entry_point if by_entry_point else compiled
     if missing:
         progress(f"{len(missing)} functions of requests ready after {perf_counter() - started:.2f} s")

@@ -17,6 +17,9 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.formats.body_formats import JSON, formats_of
 from app.kernels import reference
+from app.keys.key_column import KeyColumn
+from app.keys.key_index import build, new_seed
+from app.keys.probe import Search
 from app.memory.budget import Budget
 from app.operators.registry import ROWS
 from app.services.runner import AnyCall
@@ -41,23 +44,18 @@ TABLE = np.arange(15, dtype=np.float32).reshape(5, 3) + 1
 
 
 class Column:
-    """The keys of a table in a dict."""
+    """The keys of a table, which are indexed anew for each search. `count` is the number of rows that it may return."""
 
     def __init__(self, dtype: str, keys: list[Any]) -> None:
         self.dtype = dtype
-        self.rows = {key: row for row, key in enumerate(keys)}
+        self.keys = keys
         self.count = len(keys)
 
-    def find(self, wanted: NDArray[Any] | PackedStrings, out: NDArray[np.int64]) -> None:
-        texts = isinstance(wanted, PackedStrings)
-        given = texts_of(wanted) if isinstance(wanted, PackedStrings) else wanted.tolist()
-        assert texts == (self.dtype == "string")
-        assert texts or wanted.dtype == self.dtype
-        out[:] = [self.rows.get(key, -1) for key in given]
-
-
-def texts_of(strings: PackedStrings) -> list[str]:
-    return [bytes(strings.frame(item)[4:]).decode() for item in range(strings.array.size)]
+    def search(self, wanted: KeyColumn | PackedStrings) -> Search:
+        texts = self.dtype == "string"
+        column = KeyColumn.of_strings(self.keys) if texts else KeyColumn.integers(np.array(self.keys, self.dtype))
+        index, _ = build(column, new_seed())
+        return index.search(column.rows(0, self.count), wanted)
 
 
 def table(keys: Column | None, rows: NDArray[Any] = TABLE) -> Resident:

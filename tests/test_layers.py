@@ -53,7 +53,7 @@ BELOW: dict[str, set[str]] = {
     "tensors": {"errors", "memory", "near_name", "compilation"},
     "memory": {"errors", "bounded_cache"},
     "errors": {"near_name"},
-    "keys": {"compilation"},
+    "keys": {"tensors"},
     "compilation": set(),
     "surrogate_safe_json": set(),
     "near_name": set(),
@@ -74,8 +74,9 @@ READS_SETTINGS = {
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "cupy": ("app.kernels.cupy_gpu.device",),
     "cupyx": ("app.kernels.cupy_gpu.device",),
-    "llvmlite": ("app.compilation.intrinsics", "app.kernels.numba_cpu."),
+    "llvmlite": ("app.compilation.array_header", "app.compilation.intrinsics", "app.kernels.numba_cpu."),
     "numba": (
+        "app.compilation.array_header",
         "app.compilation.decorators",
         "app.compilation.intrinsics",
         "app.compilation.numba_passes",

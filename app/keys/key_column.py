@@ -12,6 +12,7 @@ KeyType: TypeAlias = Literal["int64", "uint64", "string"]
 Arrays: TypeAlias = tuple[NDArray[np.uint8], int, NDArray[np.uint8]]
 """The bytes of the offsets, the stride in bytes between the offsets of two rows (0 for integers), and the key bytes."""
 KEY_TYPES: Final[tuple[KeyType, ...]] = get_args(KeyType)
+_NO_OFFSETS: Final[NDArray[np.int64]] = np.zeros(0, np.int64)
 _TAKEN_AT_ONCE: Final = 1 << 16
 """Bytes of strings copied in one step, which needs 24 times as much memory."""
 
@@ -22,21 +23,17 @@ class KeyColumn:
     `dtype` is a KeyType. Integer keys are one array `keys`. String keys are UTF-8 in `keys` (uint8); string i is the
     bytes from `offsets[i]` to `offsets[i + 1]`. `offsets` is int64[n + 1], and empty for integers. In a string column
     that changes, `offsets` is int64[n, 2], the start and the end of each string: single rows can then change, and there
-    may be unused bytes between strings. `offset_bytes` and `key_bytes` are the two arrays as uint8; `arrays` are the
-    arguments for the functions of `app.keys.probe`.
+    may be unused bytes between strings. `step` is the stride in bytes between the offsets of two rows, 0 for integers.
     """
 
-    __slots__ = ("arrays", "count", "dtype", "key_bytes", "keys", "offset_bytes", "offsets")
+    __slots__ = ("count", "dtype", "keys", "offsets", "step")
 
     def __init__(self, dtype: KeyType, keys: NDArray[Any], offsets: NDArray[np.int64], count: int) -> None:
         self.dtype = dtype
         self.keys = keys
         self.offsets = offsets
         self.count = count
-        step = 8 * offsets.ndim if dtype == "string" else 0
-        self.offset_bytes: NDArray[np.uint8] = offsets.view(np.uint8).reshape(-1)
-        self.key_bytes: NDArray[np.uint8] = keys.view(np.uint8)
-        self.arrays: Arrays = (self.offset_bytes, step, self.key_bytes)
+        self.step = 8 * offsets.ndim if dtype == "string" else 0
 
     @classmethod
     def integers(cls, keys: NDArray[Any]) -> KeyColumn:
@@ -49,7 +46,7 @@ class KeyColumn:
         if keys.ndim != 1 or keys.dtype not in (np.int64, np.uint64):
             raise ValueError(f"integer keys are int64[n] or uint64[n], not {keys.dtype}{list(keys.shape)}")
         dtype: KeyType = "int64" if keys.dtype == np.int64 else "uint64"
-        return cls(dtype, np.ascontiguousarray(keys), np.zeros(0, np.int64), len(keys))
+        return cls(dtype, np.ascontiguousarray(keys), _NO_OFFSETS, len(keys))
 
     @classmethod
     def strings(cls, offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> KeyColumn:
@@ -76,6 +73,16 @@ class KeyColumn:
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def key_bytes(self) -> NDArray[np.uint8]:
+        """The bytes of `keys`."""
+        return self.keys.view(np.uint8)
+
+    @property
+    def arrays(self) -> Arrays:
+        """The arguments for the functions of `app.keys.probe` that change an index."""
+        return self.offsets.view(np.uint8).reshape(-1), self.step, self.key_bytes
 
     def rows(self, start: int, stop: int) -> KeyColumn:
         """Return a column of rows `start` to `stop`, over the same memory."""

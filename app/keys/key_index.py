@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from app.keys import probe
 from app.keys.index_layout import LINE, MAGIC, SEED_BYTES, capacity_of, index_bytes
 from app.keys.key_column import KEY_TYPES, KeyColumn, KeyType
+from app.keys.probe import FRAMES, Search
+from app.tensors.string_tensor import PackedStrings
 
 _HEADER: Final = struct.Struct("<8sQ16sQ24x")
 _MOST_INSERTED_PLAIN: Final = 1 << 11
@@ -76,6 +79,18 @@ def hash_keys(column: KeyColumn, seed: bytes) -> NDArray[np.uint64]:
     return out.view(np.uint64)
 
 
+def find(searches: Sequence[Search], instead: Sequence[int]) -> list[int]:
+    """Run all searches in one call, without the GIL. Returns the number of missing keys of each.
+
+    `instead` has for each search the row to return for missing keys. Only rows of its column are returned otherwise.
+    """
+    given = [(one.step, one.wanted_step, row) for one, row in zip(searches, instead, strict=True)]
+    numbers = np.array(given, np.int64).reshape(-1, 3)
+    probe.find.run(tuple(searches), numbers)
+    missing: list[int] = numbers[:, 2].tolist()
+    return missing
+
+
 class KeyIndex:
     """An index over `buffer` (uint8): `create` makes an empty one, `open` uses an existing one.
 
@@ -118,26 +133,26 @@ class KeyIndex:
         """Return the seed of the index."""
         return self.buffer[16:32].tobytes()
 
-    def find(
-        self, column: KeyColumn, wanted: KeyColumn, out: NDArray[np.int64], start: int = 0, stop: int | None = None
-    ) -> int:
-        """Write the row of each wanted key to `out`, or -1 if it is missing. Returns the number of missing keys.
+    def find(self, column: KeyColumn, wanted: KeyColumn) -> NDArray[np.int64]:
+        """Return the row of each wanted key, or -1 if it is missing. Only rows of `column` are returned.
 
-        `start` and `stop` limit the search to these positions of `wanted` and `out`, so that threads can share the
-        work. The GIL is released. Only rows of `column` are returned. Raises ValueError unless `out` is an int64 array
-        with one item for each key.
+        The GIL is released.
         """
-        stop = len(wanted) if stop is None else stop
-        self._check(column)
-        self._check(wanted)
-        if out.dtype != np.int64 or out.shape != (len(wanted),) or not out.flags.c_contiguous:
-            raise ValueError(f"the rows of {len(wanted)} keys are int64[{len(wanted)}], not {out.dtype}{out.shape}")
-        if not 0 <= start <= stop <= len(wanted):
-            raise ValueError(f"{start} to {stop} is not within {len(wanted)} keys")
-        return probe.find.run(
-            self.buffer, *column.arrays, len(column),
-            *wanted.arrays, out, start, stop,
-        )  # fmt: skip
+        search = self.search(column, wanted)
+        find([search], [-1])
+        return search.rows
+
+    def search(self, column: KeyColumn, wanted: KeyColumn | PackedStrings) -> Search:
+        """Return the search of the wanted keys, for `find`. Strings in frames have one dimension."""
+        self._check(column.dtype)
+        if isinstance(wanted, PackedStrings):
+            self._check("string")
+            count, offsets, keys, step = wanted.array.size, wanted.array, wanted.octets, FRAMES
+        else:
+            self._check(wanted.dtype)
+            count, offsets, keys, step = wanted.count, wanted.offsets, wanted.keys, wanted.step
+        rows, lacks = np.empty(count, np.int64), np.empty(count, np.bool_)
+        return Search(self.buffer, column.offsets, column.keys, offsets, keys, rows, lacks, column.step, step)
 
     def insert(self, column: KeyColumn, start: int, stop: int) -> Duplicates:
         """Insert rows `start` to `stop` of a column that contains all earlier rows. Returns the rows that repeat a key.
@@ -146,7 +161,7 @@ class KeyIndex:
         waits for it, so only a thread that may block should do so. Raises IndexFull if `stop` exceeds the capacity or a
         row finds no free entry; earlier rows may then be in the index.
         """
-        self._check(column)
+        self._check(column.dtype)
         if not 0 <= start <= stop <= len(column):
             raise ValueError(f"{start} to {stop} is not within {len(column)} rows")
         if stop > self.capacity:
@@ -164,7 +179,7 @@ class KeyIndex:
 
         The column must still hold the keys of all rows: change the index before the column.
         """
-        self._check(column)
+        self._check(column.dtype)
         return probe.remove.run(self.buffer, *column.arrays, len(column), _int64(rows))
 
     def move(self, column: KeyColumn, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> int:
@@ -173,15 +188,15 @@ class KeyIndex:
         Returns the number of keys found. The column must still hold the keys at `sources`. Raises ValueError if the two
         arrays differ in length, or a target is not a row of the column.
         """
-        self._check(column)
+        self._check(column.dtype)
         sources, targets = _int64(sources), _int64(targets)
         if len(sources) != len(targets) or (len(targets) and not 0 <= targets.min() <= targets.max() < len(column)):
             raise ValueError(f"{len(sources)} keys do not move to {len(targets)} rows of {len(column)}")
         return probe.move.run(self.buffer, *column.arrays, len(column), sources, targets)
 
-    def _check(self, column: KeyColumn) -> None:
-        if column.dtype != self.dtype:
-            raise ValueError(f"an index of {self.dtype} keys has no {column.dtype} ones")
+    def _check(self, dtype: KeyType) -> None:
+        if dtype != self.dtype:
+            raise ValueError(f"an index of {self.dtype} keys has no {dtype} ones")
 
 
 def _int64(rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,16 +2,17 @@
 
 These are the plain functions, which are replaced by compiled ones once those are ready (see
 `app.compilation.until_compiled`). `hash_keys` and `find` then hand the rest of a running call to the compiled function.
-Arrays of bytes represent everything: `index` is a whole index; `offsets`, `step` and `keys` are the `arrays` of a
-column, and `rows` is its number of rows. Whatever these arrays contain, no function raises, reads outside them, or
-searches more than MOST_PROBES buckets: an entry counts only if its row is in the column and has the key.
+Except in a `Search`, arrays of bytes represent everything: `index` is a whole index; `offsets`, `step` and `keys` are
+the `arrays` of a column, and `rows` is its number of rows. Whatever these arrays contain, no function raises, reads
+outside them, or searches more than MOST_PROBES buckets: an entry counts only if its row is in the column and has the
+key.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,43 @@ from numpy.typing import NDArray
 from app.compilation.until_compiled import UntilCompiled
 from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK, WORDS
 from app.keys.siphash import siphash
+from app.tensors.string_frames import frame_text
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 FIRST_DUPLICATES: Final = 10
 """Maximum number of duplicate rows that `insert` reports."""
+FRAMES: Final = -8
+"""In place of a stride: the offsets are those of frames (see `app.tensors.string_frames`)."""
+
+
+class Search(NamedTuple):
+    """A search of n wanted keys in the index of a column. Make it with `KeyIndex.search`.
+
+    `buckets` is the whole index. `offsets` and `keys` are those of the column, and `wanted_offsets` and `wanted_keys`
+    those of the wanted keys; `step` and `wanted_step` are the strides in bytes between the offsets of two rows, 0 for
+    integers, or FRAMES. The results are `rows` (n), and `lacks` (n), which says for each key whether the column lacks
+    it.
+    """
+
+    buckets: Bytes
+    offsets: Integers
+    keys: NDArray[Any]
+    wanted_offsets: Integers
+    wanted_keys: NDArray[Any]
+    rows: Integers
+    lacks: NDArray[np.bool_]
+    step: int
+    wanted_step: int
+
+    def after(self, number: int) -> Search:
+        """Return the search of the wanted keys from `number` on."""
+        return self._replace(
+            wanted_offsets=self.wanted_offsets[number:],
+            wanted_keys=self.wanted_keys if self.wanted_step else self.wanted_keys[number:],
+            rows=self.rows[number:],
+            lacks=self.lacks[number:],
+        )
 
 
 @UntilCompiled
@@ -42,25 +75,18 @@ def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers
 
 
 @UntilCompiled
-def find(
-    index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int,
-    wanted_offsets: Bytes, wanted_step: int, wanted_keys: Bytes, out: Integers, start: int, stop: int,
-) -> int:  # fmt: skip
-    """Write the rows of wanted keys `start` to `stop` to the same positions of `out`, or -1 for a missing key.
+def find(searches: tuple[Search, ...], numbers: Integers) -> None:
+    """Run searches. `numbers` (int64[searches, 3]) has the two strides of each, and the row for keys that are missing.
 
-    Returns the number of missing keys.
+    That row is replaced by the number of missing keys.
     """
-    missing = 0
-    for number in range(start, stop):
-        if find.is_overtaken:
-            return missing + find.run(
-                index, offsets, step, keys, rows, wanted_offsets, wanted_step, wanted_keys, out, number, stop
-            )
-        key = _key(wanted_offsets, wanted_step, wanted_keys, number)
-        row = -1 if key is None else _find(index, offsets, step, keys, rows, key)
-        missing += row < 0
-        out[number] = row
-    return missing
+    for at, search in enumerate(searches):
+        done, missing = _search(search, int(numbers[at, 2]))
+        if done < len(search.rows):
+            find.run((search.after(done), *searches[at + 1 :]), numbers[at:])
+            numbers[at, 2] += missing
+            return
+        numbers[at, 2] = missing
 
 
 @UntilCompiled
@@ -122,6 +148,33 @@ def move(
         words, _, place = at
         words[place] = int(words[place]) & ~ROW_MASK | (target + 1)
     return found
+
+
+def _search(search: Search, instead: int) -> tuple[int, int]:
+    """Run a search until the compiled function is ready. Returns the number of keys searched, and of those missing."""
+    index, offsets, step, keys = search.buckets, _octets(search.offsets), search.step, _octets(search.keys)
+    count = len(search.keys) if step == 0 else len(search.offsets) - (step == 8)
+    missing = 0
+    for number in range(len(search.rows)):
+        if find.is_overtaken:
+            return number, missing
+        key = _wanted_key(search, number)
+        row = -1 if key is None else _find(index, offsets, step, keys, count, key)
+        search.lacks[number] = row < 0
+        search.rows[number] = instead if row < 0 else row
+        missing += row < 0
+    return len(search.rows), missing
+
+
+def _wanted_key(search: Search, number: int) -> bytes | None:
+    if search.wanted_step != FRAMES:
+        return _key(_octets(search.wanted_offsets), search.wanted_step, _octets(search.wanted_keys), number)
+    text = frame_text(search.wanted_keys, int(search.wanted_offsets[number]))
+    return None if text is None else bytes(text)
+
+
+def _octets(array: NDArray[Any]) -> Bytes:
+    return array.view(np.uint8).reshape(-1)
 
 
 def _key(offsets: Bytes, step: int, keys: Bytes, row: int) -> bytes | None:

@@ -19,8 +19,7 @@ def number_new_keys(wanted: KeyColumn, rows: NDArray[np.int64], count: int) -> N
     missing = np.flatnonzero(rows < 0)
     keys = wanted.take(missing)
     index, _ = build(keys, new_seed())
-    first = np.empty(len(keys), np.int64)
-    index.find(keys, keys, first)
+    first = index.find(keys, keys)
     is_first = first == np.arange(len(keys))
     rows[missing] = count + (np.cumsum(is_first) - 1)[first]
     places: NDArray[np.int64] = missing[is_first]

@@ -6,15 +6,17 @@ the position after the last row, and the gather fills its slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.dispatch.choose_backend import LARGE_COPY
 from app.errors import REPORTED_PLACES, GatherError, Place
+from app.keys.key_column import KeyColumn
+from app.keys.key_index import find
+from app.keys.probe import Search
 from app.near_name import shorten
 from app.store import Resident, TableKeys
 from app.tensors.by_key import ByKey, NamedRow
@@ -25,30 +27,40 @@ from app.tensors.tensor import Tensor, coordinates
 _INTEGER_BYTES: Final = 18
 """Upper bound of the bytes that `find_rows` uses per integer key: a wider key, its row, and two marks."""
 _STRING_BYTES: Final = 72
-"""Upper bound of the bytes that `find_rows` uses per string key: its row, two marks, its bounds, and memory to read
-them.
+"""Upper bound of the bytes that `find_rows` uses per string key: its row, two marks, and memory to compare it with the
+padding key.
 """
-_FEW_KEYS: Final = 1 << 11
+FEW_KEYS: Final = 1 << 11
 """The event loop itself looks up at most this many keys, because each may be anywhere in memory."""
 _INT64: Final = DTYPES["int64"]
 _NOT_FOUND: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
+class KeysToFind(NamedTuple):
+    """Keys to look up in the table `name`, which has the keys `column`. `skipped` marks padding of bags."""
+
+    by_key: ByKey
+    keys: Tensor
+    column: TableKeys
+    name: str
+    skipped: NDArray[np.bool_] | None = None
+
+
 class FoundRows(NamedTuple):
     """The row of each key, and the number of `missing` keys.
 
-    `known` tells for each key whether the table has it. If missing keys are filled, their row is the table's number of
-    rows. `skipped` marks the keys that are padding of bags; it is None if there are none.
+    `lacks` tells for each key whether the table lacks it. If missing keys are filled, their row is the table's number
+    of rows. `skipped` marks the keys that are padding of bags; it is None if there are none.
     """
 
     rows: NDArray[np.int64]
     missing: int
-    known: NDArray[np.bool_]
+    lacks: NDArray[np.bool_]
     skipped: NDArray[np.bool_] | None = None
 
     def found(self, shape: tuple[int, ...]) -> Tensor:
         """Return the output that tells which keys the table has."""
-        return Tensor(DTYPES["bool"], shape, self.known)
+        return Tensor(DTYPES["bool"], shape, ~self.lacks)
 
 
 def bytes_to_find(keys: Tensor) -> int:
@@ -62,7 +74,7 @@ def are_few(keys: Iterable[Tensor]) -> bool:
     for one in keys:
         count += one.array.size
         size += one.octets.size if isinstance(one, PackedStrings) else 0
-    return count <= _FEW_KEYS and size < LARGE_COPY
+    return count <= FEW_KEYS and size < LARGE_COPY
 
 
 def positions_of(keys: Tensor, rows: NDArray[np.int64] = _NOT_FOUND) -> Tensor:
@@ -92,37 +104,46 @@ def check_keys(keys: Tensor, resident: Resident, name: str, pointer: str) -> Non
     )
 
 
-def find_rows(
-    by_key: ByKey, keys: Tensor, column: TableKeys, name: str, skipped: NDArray[np.bool_] | None = None
-) -> FoundRows | GatherError:
-    """Look up the keys. Returns key_not_found or index_out_of_bounds if a key, or the row that replaces it, is missing.
+def find_rows(wanted: Sequence[KeysToFind]) -> list[FoundRows | GatherError]:
+    """Look up keys in their tables, in one compiled call.
 
-    Keys marked in `skipped` never count as missing; their rows are 0, even if the table has no rows. The result holds
-    for the version of the table to which `column` belongs, if no writer has changed it since.
+    Returns key_not_found or index_out_of_bounds if a key, or the row that replaces it, is missing. Keys marked in
+    `skipped` never count as missing; their rows are 0, even if the table has no rows. The result holds for the versions
+    of the tables to which the columns belong, if no writer has changed them since.
     """
-    rows = np.empty(keys.array.size, np.int64)
-    column.find(_as_wanted(keys, column), rows)
-    known = rows >= 0
-    counted = known if skipped is None else known | skipped
-    missing = counted.size - int(np.count_nonzero(counted))
+    instead = [_row_of_missing(one) for one in wanted]
+    searches = [one.column.search(_as_wanted(one.keys, one.column)) for one in wanted]
+    counts = find(searches, [-1 if isinstance(row, GatherError) else row for row in instead])
+    return [
+        row if isinstance(row, GatherError) else _found(one, search, missing)
+        for one, row, search, missing in zip(wanted, instead, searches, counts, strict=True)
+    ]
+
+
+def _row_of_missing(wanted: KeysToFind) -> int | GatherError:
+    """Return the row to read for missing keys; -1 if there is none."""
+    by_key, column = wanted.by_key, wanted.column
     if by_key.missing_row is not None:
-        row = row_named(by_key.missing_row, "missing_row", column, column.count, name)
-        if isinstance(row, GatherError):
-            return row
-        rows[~counted] = row
-    elif missing and by_key.missing == "error":
-        return _key_not_found(keys, counted, missing, name)
-    elif missing:
-        rows[~counted] = column.count
+        return row_named(by_key.missing_row, "missing_row", column, column.count, wanted.name)
+    return column.count if by_key.missing == "fill" else -1
+
+
+def _found(wanted: KeysToFind, search: Search, missing: int) -> FoundRows | GatherError:
+    rows, lacks, skipped = search.rows, search.lacks, wanted.skipped
+    counted = lacks
     if skipped is not None:
+        counted = lacks & ~skipped
+        missing = int(np.count_nonzero(counted))
         rows[skipped] = 0
-    return FoundRows(rows, missing, known, skipped)
+    if missing and wanted.by_key.missing == "error":
+        return _key_not_found(wanted.keys, counted, missing, wanted.name)
+    return FoundRows(rows, missing, lacks, skipped)
 
 
-def _as_wanted(keys: Tensor, column: TableKeys) -> Any:
+def _as_wanted(keys: Tensor, column: TableKeys) -> KeyColumn | PackedStrings:
     if isinstance(keys, PackedStrings):
-        return keys if len(keys.shape) == 1 else replace(keys, shape=(keys.array.size,))
-    return keys.array.astype(column.dtype, copy=False)
+        return keys
+    return KeyColumn.integers(keys.array.astype(column.dtype, copy=False))
 
 
 def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, name: str) -> int | GatherError:
@@ -133,10 +154,9 @@ def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, 
     if given.key is not None:
         assert column is not None, "a request that names a key has keys"
         key = given.key.item(DTYPES[column.dtype])
-        found = np.empty(1, np.int64)
-        column.find(_as_wanted(key, column), found)
-        if found[0] >= 0:
-            return int(found[0])
+        search = column.search(_as_wanted(key, column))
+        if find([search], [-1]) == [0]:
+            return int(search.rows[0])
         value = value_of(key, 0)
         return GatherError(
             "key_not_found",
@@ -156,9 +176,9 @@ def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, 
     )
 
 
-def _key_not_found(keys: Tensor, known: NDArray[np.bool_], missing: int, name: str) -> GatherError:
+def _key_not_found(keys: Tensor, lacks: NDArray[np.bool_], missing: int, name: str) -> GatherError:
     """Return the error for missing keys. It lists the first ten and their total number."""
-    items = np.flatnonzero(~known)[:REPORTED_PLACES].tolist()
+    items = np.flatnonzero(lacks)[:REPORTED_PLACES].tolist()
     places = [Place(keys.locate(item), coordinates(item, keys.shape), value_of(keys, item)) for item in items]
     first = places[0]
     at = f"[{','.join(map(str, first.position or ()))}]" if first.position else ""

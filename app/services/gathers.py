@@ -25,7 +25,7 @@ from app.operators.registry import OPERATORS
 from app.operators.shape_rules import NO_TENSORS, check_data_dtype
 from app.services.call_planner import CallPlanner, Planned, fill_item, offered
 from app.services.call_resources import CallResources
-from app.services.find_rows import are_few, bytes_to_find, check_keys, find_rows, positions_of
+from app.services.find_rows import KeysToFind, are_few, bytes_to_find, check_keys, find_rows, positions_of
 from app.services.runner import Explanation, Runner
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest
@@ -175,12 +175,13 @@ class Gathers(Runner):
         """Find the rows of the keys and gather them. Raises key_not_found and VersionChanged."""
         call, keys, resident = prepared.call, prepared.asked.indices, prepared.resident
         assert resident is not None
-        by_key, column, name = call.by_key, resident.keys, name_of(call)
+        by_key, column = call.by_key, resident.keys
         assert by_key is not None
         assert column is not None
         request.memory.charge(bytes_to_find(keys))
         few = are_few([keys]) and not resident.cold
-        found = await self.pool.run_unless(few, lambda: find_rows(by_key, keys, column, name), request)
+        wanted = [KeysToFind(by_key, keys, column, name_of(call))]
+        (found,) = await self.pool.run_unless(few, lambda: find_rows(wanted), request)
         if not resident.is_consistent:
             raise VersionChanged
         if isinstance(found, GatherError):

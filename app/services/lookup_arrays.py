@@ -68,7 +68,7 @@ def replaced_indices(call: LookupCall, plan: LookupPlan, rows: Found) -> list[Re
     found = []
     for feature, planned, by_key in zip(call.features, plan.features, rows, strict=True):
         if by_key is not None:
-            filled = ~by_key.known if by_key.missing and fills_rows(call, feature) else None
+            filled = by_key.lacks if by_key.missing and fills_rows(call, feature) else None
             found.append(Replacement(by_key.rows, 0, filled))
             continue
         if call.out_of_bounds == "error":

@@ -8,10 +8,10 @@ from dataclasses import replace
 from app.errors import GatherError
 from app.operators.lookup_plan import check_offsets
 from app.services.edit_bags import skipped_entries
-from app.services.find_rows import FoundRows, check_keys, find_rows, positions_of
+from app.services.find_rows import FoundRows, KeysToFind, check_keys, find_rows, positions_of
 from app.services.lookup_arrays import Found
 from app.store import Resident
-from app.tensors.lookup_call import LookupCall, found_name
+from app.tensors.lookup_call import Feature, LookupCall, found_name
 from app.tensors.tensor import Tensor
 
 
@@ -45,23 +45,24 @@ def found_outputs(call: LookupCall, found: Found) -> dict[str, Tensor]:
 
 def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRows | None] | GatherError:
     """Return the rows that the keys of each feature name, or the first error. Errors in offsets take precedence."""
-    found: list[FoundRows | None] = []
-    first: GatherError | None = None
-    for feature, resident in zip(call.features, residents, strict=True):
-        rows: FoundRows | GatherError | None = None
-        if feature.by_key is not None:
-            assert resident.keys is not None, "this was checked"
-            skipped = skipped_entries(feature, resident)
-            rows = find_rows(feature.by_key, feature.indices, resident.keys, feature.tensor, skipped)
-        if isinstance(rows, GatherError):
-            first = first or rows
-        else:
-            found.append(rows)
-    if first is None:
-        return found
+    wanted = [_keys_to_find(feature, resident) for feature, resident in zip(call.features, residents, strict=True)]
+    every = iter(find_rows([one for one in wanted if one is not None]))
+    found = [None if one is None else next(every) for one in wanted]
+    rows = [one for one in found if not isinstance(one, GatherError)]
+    if len(rows) == len(found):
+        return rows
     try:
         for feature in call.features:
             check_offsets(feature)
     except GatherError as error:
         return error
-    return first
+    return next(one for one in found if isinstance(one, GatherError))
+
+
+def _keys_to_find(feature: Feature, resident: Resident) -> KeysToFind | None:
+    """Return the keys of a feature, or None if it names rows by position."""
+    if feature.by_key is None:
+        return None
+    assert resident.keys is not None, "this was checked"
+    skipped = skipped_entries(feature, resident)
+    return KeysToFind(feature.by_key, feature.indices, resident.keys, feature.tensor, skipped)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from app.catalogue.records import NameRecord, Version
+from app.keys.key_column import KeyColumn
+from app.keys.probe import Search
 from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
@@ -27,10 +26,10 @@ class TableKeys(Protocol):
     def count(self) -> int:
         """The number of keys, equal to the number of rows."""
 
-    def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
-        """Write the row of each wanted key to `out`, or -1 if the key is missing. Both arrays have one dimension.
+    def search(self, wanted: KeyColumn | PackedStrings) -> Search:
+        """Return the search for wanted keys, for `app.keys.key_index.find`.
 
-        `wanted` must have the type of the keys. Releases the GIL, so several threads may each find a part.
+        `wanted` must have the type of the keys. Strings in frames have one dimension.
         """
 
 

@@ -6,7 +6,8 @@ any input.
 
 from __future__ import annotations
 
-from app.compilation.decorators import entry, inner
+from app.compilation.array_header import ArrayHeader, Objects, address, count_of, item_of, length
+from app.compilation.decorators import entry, inlined, inner
 from app.compilation.intrinsics import (
     Address,
     Bytes,
@@ -80,6 +81,19 @@ def first_longer(octets: Bytes, starts: Integers, most: int) -> int:
     return -1
 
 
+@inlined
+def _copy(place: Address, limit: Address, target: Address, after: Address, end: Address) -> None:
+    """Copy the bytes at `place` to [target, after). May read further, up to `limit`, and write further, up to `end`."""
+    while target < after and place + 8 <= limit and target + 8 <= end:
+        store_u64(target, load_u64(place))
+        place += 8
+        target += 8
+    while target < after:
+        store_u8(target, load_u8(place))
+        place += 1
+        target += 1
+
+
 @entry
 def copy_frames(octets: Bytes, starts: Integers, out: Bytes) -> int:
     """See `app.tensors.string_frames.copy_frames`."""
@@ -91,52 +105,56 @@ def copy_frames(octets: Bytes, starts: Integers, out: Bytes) -> int:
         length = frame_size(base, size, start)
         if length < 0 or length > end - target:
             return -1
-        place, after = base + start, target + length
-        while target < after and place + 8 <= limit:
-            store_u64(target, load_u64(place))
-            place += 8
-            target += 8
-        while target < after:
-            store_u8(target, load_u8(place))
-            place += 1
-            target += 1
-        target = after
+        _copy(base + start, limit, target, target + length, end + ROOM)
+        target += length
     return target - first
 
 
 @entry
-def make_frames(offsets: Integers, octets: Bytes, frames: Bytes, starts: Integers) -> tuple[int, int]:
+def make_frames(jobs: Objects, results: ArrayHeader) -> None:
     """See `app.tensors.string_frames.make_frames`."""
-    base, size = address_of(octets), octets.size
-    first = address_of(frames)
-    target, end = first, first + frames.size
+    for at in range(min(count_of(jobs), length(results))):
+        made, wrong = _make_frames(item_of(jobs, at))
+        store_u64(address(results) + 16 * at, made)
+        store_u64(address(results) + 16 * at + 8, wrong)
+
+
+@inner
+def _make_frames(job: Objects) -> tuple[int, int]:
+    offsets, octets, frames, starts = item_of(job, 0), item_of(job, 1), item_of(job, 2), item_of(job, 3)
+    base, size, cuts = address(octets), length(octets), address(offsets)
+    first = address(frames)
+    target, end = first, first + length(frames)
     wrong = int64(-1)
-    for number in range(offsets.size - 1):
-        start, stop = offsets[number], offsets[number + 1]
-        if start < 0 or start > stop or stop > size or stop - start > end - target - HEAD or number >= starts.size:
+    for number in range(length(offsets) - 1):
+        start, stop = load_u64(cuts + 8 * number), load_u64(cuts + 8 * number + 8)
+        if start < 0 or start > stop or stop > size or stop - start > end - target - HEAD or number >= length(starts):
             return number, wrong
         store_u32(target, stop - start)
-        starts[number] = target - first
+        store_u64(address(starts) + 8 * number, target - first)
         target += HEAD
-        after, place = target + stop - start, base + start
-        while target + 8 <= after:
-            store_u64(target, load_u64(place))
-            place += 8
-            target += 8
-        while target < after:
-            store_u8(target, load_u8(place))
-            place += 1
-            target += 1
+        _copy(base + start, base + size, target, target + stop - start, end)
+        target += stop - start
         if wrong < 0 and not is_utf8(base, start, stop, size):
             wrong = number
-    return max(offsets.size - 1, 0), wrong
+    return max(length(offsets) - 1, 0), wrong
 
 
 @entry
 def text_bounds(octets: Bytes, starts: Integers, bounds: Integers) -> None:
     """See `app.tensors.string_frames.text_bounds`."""
-    base, size = address_of(octets), octets.size
-    for number in range(min(starts.size, bounds.size // 2)):
-        length = frame_size(base, size, starts[number])
-        bounds[2 * number] = starts[number] + HEAD if length >= 0 else -1
-        bounds[2 * number + 1] = starts[number] + length if length >= 0 else -1
+    count = min(starts.size, bounds.size // 2)
+    frame_bounds(address_of(octets), octets.size, address_of(starts), count, address_of(bounds))
+
+
+@inner
+def frame_bounds(base: Address, size: int, starts: Address, count: int, bounds: Address) -> None:
+    """Write start and end of the text of each of `count` frames, -1 for one that is not within `size` bytes at `base`.
+
+    `starts` is the address of `count` int64, and `bounds` of twice as many.
+    """
+    for number in range(count):
+        start = load_u64(starts + 8 * number)
+        length = frame_size(base, size, start)
+        store_u64(bounds + 16 * number, start + HEAD if length >= 0 else -1)
+        store_u64(bounds + 16 * number + 8, start + length if length >= 0 else -1)

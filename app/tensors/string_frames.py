@@ -6,6 +6,7 @@ UTF-8. The functions here are plain Python; compiled functions replace them once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -84,15 +85,29 @@ def copy_frames(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArr
     return used
 
 
-@UntilCompiled
-def make_frames(
-    offsets: NDArray[np.int64], octets: NDArray[np.uint8], frames: NDArray[np.uint8], starts: NDArray[np.int64]
-) -> tuple[int, int]:
-    """Write the frames of the strings that `offsets` delimits in `octets` to `frames`, and their offsets to `starts`.
+class Framing(NamedTuple):
+    """Strings that `offsets` delimits in `octets`, and the memory for their frames and the frames' offsets."""
 
-    Returns (number of strings, number of the first string that is not UTF-8 or -1). Stops at the first string whose
-    offsets decrease or are outside `octets`, or for which `frames` or `starts` has no room.
+    offsets: NDArray[np.int64]
+    octets: NDArray[np.uint8]
+    frames: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+
+
+@UntilCompiled
+def make_frames(jobs: tuple[Framing, ...], results: NDArray[np.int64]) -> None:
+    """Write the frames of strings, and their offsets.
+
+    Writes to `results` (int64[jobs, 2]) the number of frames made, and the number of the first string that is not UTF-8
+    or -1. A job stops at the first string whose offsets decrease or are outside `octets`, or for which `frames` or
+    `starts` has no room.
     """
+    for job, result in zip(jobs, results, strict=True):
+        result[:] = _make_frames(job)
+
+
+def _make_frames(job: Framing) -> tuple[int, int]:
+    offsets, octets, frames, starts = job
     place, wrong = 0, -1
     bounds = offsets.tolist()
     for count, (start, stop) in enumerate(pairwise(bounds)):
@@ -128,14 +143,18 @@ class Framed(NamedTuple):
     wrong: int
 
 
-def frames_of(offsets: NDArray[np.int64], octets: NDArray[np.uint8]) -> Framed:
-    """Frame the strings that `offsets` (int64[n + 1], from 0 to the size of `octets`) delimits in `octets`.
+def frames_of(strings: Sequence[tuple[NDArray[np.int64], NDArray[np.uint8]]]) -> list[Framed]:
+    """Frame strings, in one call. Each item is offsets (int64[n + 1]) and the octets that they delimit from 0 on.
 
     `made` is less than n if the offsets decrease somewhere.
     """
-    starts = np.empty(len(offsets) - 1, np.int64)
-    frames = np.empty(octets.size + HEAD * len(starts), np.uint8)
-    return Framed(frames, starts, *make_frames.run(offsets, octets, frames, starts))
+    jobs = []
+    for offsets, octets in strings:
+        count = len(offsets) - 1
+        jobs.append(Framing(offsets, octets, np.empty(octets.size + HEAD * count, np.uint8), np.empty(count, np.int64)))
+    results = np.empty((len(jobs), 2), np.int64)
+    make_frames.run(tuple(jobs), results)
+    return [Framed(job.frames, job.starts, *result) for job, result in zip(jobs, results.tolist(), strict=True)]
 
 
 def frame_text(octets: NDArray[np.uint8], start: int) -> memoryview | None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from app import compile_request_functions
 from app.keys.index_layout import LINE, ROW_MASK, WORDS
 from app.keys.key_column import KeyColumn
-from app.keys.key_index import KeyIndex, build, hash_keys, new_seed
+from app.keys.key_index import KeyIndex, build, find, hash_keys, new_seed
 from benchmarks.common import ROOT
 
 _PANDAS = """
@@ -68,7 +68,7 @@ def compare(
     kind: str, index: KeyIndex, column: KeyColumn, probes: NDArray[np.int64], options: Any, folder: Path
 ) -> None:
     """Print what probes cost in each contender."""
-    wanted, out = KeyColumn.integers(probes), np.empty(len(probes), np.int64)
+    search_keys = index.search(column, KeyColumn.integers(probes))
     order = np.argsort(column.keys)
     in_order = column.keys[order]
     few = probes[: len(probes) // 10].tolist()
@@ -79,7 +79,7 @@ def compare(
         np.where(in_order[at] == probes, order[at], -1)
 
     contenders: dict[str, Callable[[], float]] = {
-        "gathernd": lambda: timed(lambda: index.find(column, wanted, out)) / len(probes),
+        "gathernd": lambda: timed(lambda: find([search_keys], [-1])) / len(probes),
         "NumPy searchsorted": lambda: timed(search) / len(probes),
         "dict": lambda: timed(lambda: [rows.get(key, -1) for key in few]) / len(few),
     }
@@ -133,11 +133,11 @@ def strings(options: Any, random: np.random.Generator) -> None:
     index, _ = build(column, new_seed())
     numbers = random.integers(0, len(keys), options.probes // 10)
     asked = [keys[number] for number in numbers.tolist()]
-    wanted, out = KeyColumn.of_strings(asked), np.empty(len(asked), np.int64)
+    search = index.search(column, KeyColumn.of_strings(asked))
     rows = dict(zip(keys, range(len(keys)), strict=True))
-    ours = min(timed(lambda: index.find(column, wanted, out)) for _ in range(options.rounds))
+    ours = min(timed(lambda: find([search], [-1])) for _ in range(options.rounds))
     theirs = min(timed(lambda: [rows[key] for key in asked]) for _ in range(options.rounds))
-    assert (out == numbers).all()
+    assert (search.rows == numbers).all()
     print(
         f"\nhits, {len(keys):,} strings\ngathernd {ours / len(asked) * 1e9:.1f} ns, dict {theirs / ours:.1f} x as much"
     )

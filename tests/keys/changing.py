@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.kernels import reference
+from app.keys.key_column import KeyColumn
+from app.keys.probe import Search
 from app.store import Resident, Store
 from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings
@@ -68,16 +70,18 @@ def rows_of(number: int, count: int) -> NDArray[np.float32]:
     return np.arange(count * WIDTH, dtype=np.float32).reshape(count, WIDTH) + 100 * number
 
 
-class _Keys:
+class _Keys(Column):
     """The keys of a state: what a search finds is what the table has by then, but never a row behind its own."""
 
     def __init__(self, table: Changing) -> None:
-        self.table, self.dtype, self.count = table, table.dtype, len(table.keys)
+        super().__init__(table.dtype, [*table.keys])
+        self.table = table
 
-    def find(self, wanted: NDArray[Any] | PackedStrings, out: NDArray[np.int64]) -> None:
-        Column(self.dtype, [*self.table.keys]).find(wanted, out)
-        out[out >= self.count] = -1
+    def search(self, wanted: KeyColumn | PackedStrings) -> Search:
+        self.keys = [*self.table.keys]
+        found = super().search(wanted)
         self.table.pass_time()
+        return found
 
 
 class ChangingTable(Resident):

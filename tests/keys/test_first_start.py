@@ -30,8 +30,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_few_keys_are_indexed_at_once() -> None:
     index, duplicates = build(COLUMN.rows(0, 100), new_seed())
     assert duplicates.total == 0
-    out = np.empty(100, np.int64)
-    assert index.find(COLUMN.rows(0, 100), COLUMN.rows(0, 100), out) == 0
+    assert index.find(COLUMN.rows(0, 100), COLUMN.rows(0, 100)).tolist() == list(range(100))
 
 
 @pytest.mark.parametrize("succeeds", [True, False])
@@ -50,9 +49,7 @@ def test_many_keys_wait_until_their_function_is_compiled_or_nobody_compiles(
     thread.join(60)
     index, duplicates = indexed[0]
     assert duplicates.total == 0
-    out = np.empty(len(COLUMN), np.int64)
-    index.find(COLUMN, COLUMN, out)
-    assert out.tolist() == list(range(len(COLUMN)))
+    assert index.find(COLUMN, COLUMN).tolist() == list(range(len(COLUMN)))
 
 
 def test_a_search_that_began_in_python_ends_in_compiled_code(fast: dict[str, Any]) -> None:
@@ -64,6 +61,8 @@ def test_a_search_that_began_in_python_ends_in_compiled_code(fast: dict[str, Any
     probe.hash_keys.plain(*COLUMN.arrays, np.frombuffer(seed, np.uint8), out, 0, 300)
     assert (out.view(np.uint64) == expected).all()
     wanted = KeyColumn.integers(np.array([-1, 0, 7, 8]))
-    found = np.empty(4, np.int64)
-    assert probe.find.plain(index.buffer, *COLUMN.arrays, 300, *wanted.arrays, found, 0, 4) == 2
-    assert found.tolist() == [-1, 0, 1, -1]
+    searches = [index.search(COLUMN.rows(0, 300), wanted) for _ in range(2)]
+    numbers = np.array([[0, 0, -1], [0, 0, 400]])
+    probe.find.plain(tuple(searches), numbers)
+    assert numbers[:, 2].tolist() == [2, 2]
+    assert [one.rows.tolist() for one in searches] == [[-1, 0, 1, -1], [400, 0, 1, 400]]

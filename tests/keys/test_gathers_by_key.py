@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from app.keys.probe import Search
 from app.store import LocalStore, Resident
 from tests.keyed import KEYS, LACKED, TABLE, Column, Tables, ask, by_key, refused, table, tensor
 from tests.store.conftest import folder, store
@@ -95,10 +95,11 @@ class Changing(Column):
         super().__init__("int64", [3, 4])
         self.words = words
 
-    def find(self, wanted: Any, out: NDArray[np.int64]) -> None:
-        super().find(wanted, out)
+    def search(self, wanted: Any) -> Search:
+        found = super().search(wanted)
         if self.words[0] == 0:
-            self.words[0], self.rows = 2, {3: 1, 5: 0}
+            self.words[0], self.keys = 2, [5, 3]
+        return found
 
 
 class ChangingTable(Resident):

@@ -22,10 +22,13 @@ from app.keys.key_index import (
     KeyIndex,
     aligned_buffer,
     build,
+    find,
     hash_keys,
     new_seed,
 )
 from app.keys.row_changes import fill_gaps, number_new_keys
+from app.tensors.dtypes import DTYPES
+from app.tensors.string_tensor import PackedStrings
 from tests.for_each import for_each
 
 pytestmark = pytest.mark.usefixtures("every_codec")
@@ -45,10 +48,7 @@ def column_of(kind: KeyType, keys: list[Any]) -> KeyColumn:
 
 
 def found(index: KeyIndex, column: KeyColumn, wanted: KeyColumn) -> list[int]:
-    out = np.full(len(wanted), -7, np.int64)
-    missing = index.find(column, wanted, out)
-    assert missing == (out < 0).sum()
-    rows: list[int] = out.tolist()
+    rows: list[int] = index.find(column, wanted).tolist()
     return rows
 
 
@@ -161,12 +161,43 @@ def test_a_string_that_has_its_own_bounds_changes_alone() -> None:
     assert found(index, column, KeyColumn.of_strings(["alpha", "beta", "gamma"])) == [-1, 0, 1]
 
 
-def test_a_range_of_the_wanted_keys_leaves_the_other_places_alone() -> None:
-    column = column_of("int64", list(range(100)))
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_one_call_searches_tables_of_all_types_and_says_what_is_missing(data: st.DataObject) -> None:
+    searches, instead, expected = [], [], []
+    for kind in data.draw(st.lists(st.sampled_from(KEY_TYPES), max_size=4)):
+        keys = data.draw(st.lists(KEYS[kind], unique=True, max_size=90))
+        asked = data.draw(st.lists(KEYS[kind] | (st.sampled_from(keys) if keys else st.nothing()), max_size=90))
+        column, row = column_of(kind, keys), data.draw(st.integers(-1, 2**62))
+        wanted: KeyColumn | PackedStrings = column_of(kind, asked)
+        if kind == "string" and data.draw(st.booleans()):
+            wanted = in_frames(asked)
+        index, _ = build(column, SEED)
+        searches.append(index.search(column, wanted))
+        instead.append(row)
+        expected.append([keys.index(key) if key in keys else row for key in asked])
+    missing = find(searches, instead)
+    assert [one.rows.tolist() for one in searches] == expected
+    assert [one.lacks.sum() for one in searches] == missing
+    for one, row in zip(searches, instead, strict=True):
+        assert (one.rows[one.lacks] == row).all()
+
+
+def in_frames(keys: list[bytes]) -> PackedStrings:
+    starts = np.cumsum([0, *(4 + len(key) for key in keys)])[:-1]
+    frames = b"".join(len(key).to_bytes(4, "little") + key for key in keys)
+    return PackedStrings(DTYPES["string"], (len(keys),), starts, octets=np.frombuffer(frames, np.uint8))
+
+
+def test_frames_that_are_cut_are_missing_and_read_nothing_outside() -> None:
+    column = KeyColumn.of_strings(["", "a", "b" * 30])
     index, _ = build(column, SEED)
-    out = np.full(100, -7, np.int64)
-    assert index.find(column, KeyColumn.integers(np.arange(50, 150)), out, 40, 60) == 10
-    assert out.tolist() == [-7] * 40 + list(range(90, 100)) + [-1] * 10 + [-7] * 40
+    frames = in_frames([b"a", b"b" * 30]).octets
+    starts = np.array([0, 5, -1, -(2**63), 2**63 - 1, len(frames) - 4, len(frames), 6])
+    wanted = PackedStrings(DTYPES["string"], (len(starts),), starts, octets=frames)
+    search = index.search(column, wanted)
+    assert find([search], [-1]) == [6]
+    assert search.rows.tolist() == [1, 2, *[-1] * 6]
 
 
 def test_int32_keys_are_found_among_int64_ones_and_no_other_type_is() -> None:
@@ -175,7 +206,7 @@ def test_int32_keys_are_found_among_int64_ones_and_no_other_type_is() -> None:
     assert found(index, column, KeyColumn.integers(np.array([-3, 5, 4], np.int32))) == [1, 0, -1]
     for other in (column_of("uint64", [5]), column_of("string", [b"5"])):
         with pytest.raises(ValueError, match="an index of int64 keys"):
-            index.find(column, other, np.empty(1, np.int64))
+            index.find(column, other)
 
 
 @for_each("kind", KEY_TYPES)

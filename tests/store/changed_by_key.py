@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.catalogue.conditions import ALWAYS, Conditions
+from app.keys.key_column import KeyColumn
+from app.keys.key_index import find
 from app.store import LocalStore, Resident
 from app.store.row_counts import RowCounts
 from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
@@ -81,11 +83,12 @@ def table_of(resident: Resident) -> Table:
     rows = resident.tensor.array.reshape(resident.tensor.shape).copy()
     column = keys.column  # type: ignore[attr-defined]
     found: list[Key] = [key.decode("utf-8", "replace") if isinstance(key, bytes) else key for key in column.tolist()]
-    wanted = packed([str(key) for key in found]) if keys.dtype == "string" else np.array(found, keys.dtype)
-    places = np.empty(len(found), np.int64)
-    keys.find(wanted, places)
+    texts = keys.dtype == "string"
+    wanted = packed([str(key) for key in found]) if texts else KeyColumn.integers(np.array(found, keys.dtype))
+    search = keys.search(wanted)
+    find([search], [-1])
     if resident.is_consistent:
-        assert places.tolist() == [*range(len(found))]
+        assert search.rows.tolist() == [*range(len(found))]
         assert keys.count == len(rows) == len(found)
     return Table((*found,), rows)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.keys.key_column import KeyColumn
+from app.keys.key_index import find
 from app.store import LocalStore, Metadata
 from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.keys_spec import KeysSpec
@@ -54,7 +55,8 @@ def rows_of(store: LocalStore, name: str, wanted: Keys) -> list[int]:
     resident = store.get(name)
     assert resident is not None
     assert resident.keys is not None
-    out = np.empty(len(wanted), np.int64)
-    resident.keys.find(wanted if isinstance(wanted, np.ndarray) else packed_strings(list(wanted)), out)
-    found: list[int] = out.tolist()
+    given = KeyColumn.integers(wanted) if isinstance(wanted, np.ndarray) else packed_strings(list(wanted))
+    search = resident.keys.search(given)
+    find([search], [-1])
+    found: list[int] = search.rows.tolist()
     return found

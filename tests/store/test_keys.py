@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
+from app.keys.key_index import find
 from app.store import LocalStore, Quota
 from app.store.files import disk_writes
 from app.store.files.remove_leftovers import file_names
@@ -85,12 +86,12 @@ def test_long_keys_are_looked_up_where_they_are(store: LocalStore) -> None:
     resident = store.get("x")
     assert resident is not None
     assert resident.keys is not None
-    wanted, found = packed(["b" * 9, *["c" * 100_000] * 5, "a"]), np.empty(7, np.int64)
+    search = resident.keys.search(packed(["b" * 9, *["c" * 100_000] * 5, "a"]))
     tracemalloc.start()
-    resident.keys.find(wanted, found)
+    find([search], [-1])
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found.tolist() == [1, *[-1] * 5, 0]
+    assert search.rows.tolist() == [1, *[-1] * 5, 0]
     assert most < 2_000_000
 
 

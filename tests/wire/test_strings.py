@@ -137,7 +137,7 @@ def sequences() -> Iterator[bytes]:
 def test_offsets_and_bytes_become_frames_and_frames_tell_where_texts_are(texts: list[str], data: st.DataObject) -> None:
     utf8 = [text.encode() for text in texts]
     offsets, octets = np.cumsum([0, *map(len, utf8)], dtype=np.int64), np.frombuffer(b"".join(utf8), np.uint8)
-    found = frames_of(offsets, octets)
+    found, _ = frames_of([(offsets, octets)] * 2)
     assert (found.frames.tobytes(), found.made, found.wrong) == (framed(texts), len(texts), -1)
     bounds = np.empty(2 * len(texts), np.int64)
     text_bounds.run(found.frames, found.starts, bounds)
@@ -145,15 +145,15 @@ def test_offsets_and_bytes_become_frames_and_frames_tell_where_texts_are(texts: 
     if texts:
         at = data.draw(st.integers(1, len(texts)))
         offsets[at] = data.draw(st.sampled_from([-1, octets.size + 1, 2**63 - 1, -(2**63)]))
-        assert frames_of(offsets, octets).made == at - 1
+        assert frames_of([(offsets, octets)])[0].made == at - 1
         text_bounds.run(found.frames[:-1], found.starts[-1:], bounds[:2])
         assert bounds[:2].tolist() == [-1, -1]
 
 
 def test_the_first_text_that_is_no_utf_8_is_told() -> None:
     raw = np.frombuffer(b"ab\xc3\xa9\xff\xc3", np.uint8)
-    assert frames_of(np.array([0, 2, 4, 5, 6]), raw).wrong == 2
-    assert frames_of(np.array([0, 2, 3, 6]), raw).wrong == 1
+    found = frames_of([(np.array([0, 2, 4, 5, 6]), raw), (np.array([0, 2, 3, 6]), raw), (np.array([0, 4]), raw)])
+    assert [one.wrong for one in found] == [2, 1, -1]
 
 
 def test_utf_8_is_what_python_takes_for_it() -> None:

@@ -20,12 +20,11 @@ from app.cluster.router.shard_resources import NeedingPlaces, ShardResources
 from app.cluster.router.sharded_tensors import ShardedResident, without_positions
 from app.errors import REPORTED_PLACES, Place
 from app.keys.index_layout import index_bytes
-from app.keys.key_column import KeyColumn
-from app.keys.key_index import KeyIndex, build, new_seed
+from app.keys.key_index import build, new_seed
 from app.memory.budget import Memory
-from app.services.find_rows import value_of
+from app.services.find_rows import FEW_KEYS, value_of
 from app.store import Resident
-from app.store.files.key_files import wanted_column
+from app.store.files.key_files import ResidentKeys
 from app.telemetry.served_request import ServedRequest
 from app.tensors.by_key import ByKey, NamedRow
 from app.tensors.dtypes import DTYPES
@@ -34,26 +33,6 @@ from app.tensors.tensor import Tensor, coordinates
 
 _KEY_BYTES: Final = 160
 """Upper bound of the bytes per key, in addition to the key's own bytes and the index."""
-
-
-class FetchedKeys:
-    """The keys of the fetched rows; see `app.store.TableKeys`.
-
-    `rows` has the row of each key in `column`, or -1 for a key that the table lacks.
-    """
-
-    def __init__(self, column: KeyColumn, index: KeyIndex, rows: NDArray[np.int64], count: int) -> None:
-        self._column = column
-        self._index = index
-        self._rows = rows
-        self.dtype = column.dtype
-        self.count = count
-
-    def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
-        """See `app.store.TableKeys`."""
-        self._index.find(self._column, wanted_column(wanted), out)
-        known = out >= 0
-        out[known] = self._rows[out[known]]
 
 
 class KeyedRead:
@@ -70,32 +49,32 @@ class KeyedRead:
         assert version.keys is not None
         self.resident = resident
         memory.charge(bytes_to_read(given))
-        self._column = column = column_of(given, version.keys.dtype)
-        self._index, _ = build(column, new_seed())
-        first = np.empty(len(column), np.int64)
-        self._index.find(column, column, first)
+        column = column_of(given, version.keys.dtype)
+        index, _ = build(column, new_seed())
+        first = index.find(column, column)
         distinct = np.flatnonzero(first == np.arange(len(column)))
         self.numbers = version.keys.range_numbers(column, version.first_hashes)
         """The range number of each key."""
         own = self.numbers[distinct]
-        self._ordered = distinct[np.argsort(own, kind="stable")]
-        self._found = np.zeros(len(distinct), np.bool_)
+        self._keys = column.take(distinct[np.argsort(own, kind="stable")])
+        self.count = len(distinct)
+        self._found = np.zeros(self.count, np.bool_)
         row_items = prod(version.shape[1:])
-        memory.charge(len(distinct) * row_items * dtype.item_size)
-        self._items: NDArray[Any] = resources.outputs.empty(len(distinct) * row_items, dtype.carrier)
+        memory.charge(self.count * row_items * dtype.item_size)
+        self._items: NDArray[Any] = resources.outputs.empty(self.count * row_items, dtype.carrier)
         output = Output(dtype, None, row_items, memory, resources.limits.output_bytes)
         counts = np.bincount(own, minlength=len(version.ranges))
-        keys, octets = column.take(self._ordered), self._items.view(np.uint8)
-        requests = key_requests(keys, counts.tolist(), output, octets, self._found, version.shape[1:])
+        octets = self._items.view(np.uint8)
+        requests = key_requests(self._keys, counts.tolist(), output, octets, self._found, version.shape[1:])
         self.reads = TableReads(resident, requests)
 
     def table(self, etag: str) -> Resident:
-        """Return the fetched rows as a table with keys."""
-        dtype, count = self.resident.tensor.dtype, len(self._ordered)
-        rows = np.full(len(self._column), -1, np.int64)
-        rows[self._ordered] = np.where(self._found, np.arange(count), -1)
-        tensor = Tensor(dtype, (count, *self.resident.tensor.shape[1:]), self._items.view(dtype.numpy))
-        keys = FetchedKeys(self._column, self._index, rows, count)
+        """Return the fetched rows as a table with the keys that were found. Takes a pass over the keys."""
+        dtype = self.resident.tensor.dtype
+        tensor = Tensor(dtype, (self.count, *self.resident.tensor.shape[1:]), self._items.view(dtype.numpy))
+        index, _ = build(self._keys, new_seed())
+        index.remove(self._keys, np.flatnonzero(~self._found))
+        keys = ResidentKeys(self._keys, index)
         return Resident(tensor, etag, data_version=self.resident.data_version, keys=keys)
 
     def needing(self, keys: Tensor, begin: int, lost: LostRange) -> NeedingPlaces:
@@ -119,7 +98,12 @@ async def fetch_tables(
     lost = await resources.fetcher.fetch(wanted, request) if any(one.requests for one in wanted) else []
     if lost:
         return lost
-    return {key: one.table(resources.fetcher.etag_of(one.resident, one.reads.read)) for key, one in reads.items()}
+    etags = {key: resources.fetcher.etag_of(one.resident, one.reads.read) for key, one in reads.items()}
+    return await resources.pool.run_unless(
+        sum(one.count for one in reads.values()) <= FEW_KEYS,
+        lambda: {key: one.table(etags[key]) for key, one in reads.items()},
+        request,
+    )
 
 
 def bytes_to_read(given: Iterable[Tensor]) -> int:

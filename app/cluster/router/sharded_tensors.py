@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.catalogue.aliases import AliasMove
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias, NameRecord
 from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap
 from app.errors import GatherError
-from app.keys.key_column import KeyType
+from app.keys.key_column import KeyColumn, KeyType
+from app.keys.probe import Search
 from app.store import Resident
 from app.store.catalogue.catalogue_cache import page_of
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
@@ -36,7 +36,7 @@ class _PlacedKeys:
         self.dtype = dtype
         self.count = count
 
-    def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
+    def search(self, wanted: KeyColumn | PackedStrings) -> Search:
         """Raise NotImplementedError."""
         raise NotImplementedError("the shards of a table look its keys up")
 

@@ -23,7 +23,7 @@ from app.formats.safetensors.header import (
     hint_for_type,
     read_header,
 )
-from app.formats.safetensors.string_keys import StringKeys, read_string_keys, with_string_keys
+from app.formats.safetensors.string_keys import StringKeys, StringKeysReader, with_string_keys
 from app.json_text.lossless_json import shown
 from app.memory.budget import UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
@@ -81,9 +81,11 @@ def read_request(
     ready: _Ready = validated.ready
     view, start = memoryview(body), ready.start
     given: dict[str, ReadArray] = {}
+    strings: StringKeysReader | None = None
     for name, entry in ready.entries:
         if isinstance(entry, StringKeys):
-            given[name] = read_string_keys, (entry, view[start:], memory)
+            strings = strings or StringKeysReader(ready.entries, view[start:], memory)
+            given[name] = strings.read, (entry,)
         else:
             given[name] = _read, (entry, view[start + entry.begin : start + entry.end], memory)
     call = make_call(row, validated, read_arrays(given), limits)

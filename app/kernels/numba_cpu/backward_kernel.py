@@ -23,10 +23,10 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from app.compilation.array_header import ArrayHeader, address, header, index_type
 from app.compilation.intrinsics import Address
 from app.kernels.backward_arrays import check_backward_arrays, sets_of
 from app.kernels.numba_cpu.add_gradients import add_slices, finish_rows
-from app.kernels.numba_cpu.array_header import ArrayHeader, address, header, index_type
 from app.kernels.numba_cpu.chunked_job import end_of_chunk, first_of_chunk, record_job_at, shared_team, stack_job
 from app.kernels.numba_cpu.chunked_job import run as run_job
 from app.kernels.numba_cpu.compile_kernel import CompiledKernel, compile_kernel

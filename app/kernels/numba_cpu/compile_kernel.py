@@ -14,11 +14,11 @@ import numba
 from numba import cfunc, njit, types
 
 from app import compilation, kernels
+from app.compilation.array_header import check_layout
 from app.compilation.decorators import folder_of
 from app.compilation.intrinsics import Address
 from app.compilation.numba_passes import RememberingCompiler
 from app.kernels import check_lookup
-from app.kernels.numba_cpu.array_header import check_layout
 from app.operators import backward_plan, scatter_plan
 from app.tensors import dtypes, operator_signature
 

@@ -13,10 +13,10 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from app.compilation.array_header import ArrayHeader, address, header, index_type_if_usable, length
 from app.compilation.decorators import inner
 from app.compilation.intrinsics import Address, prefetch, stack_words
 from app.kernels.check_arrays import check_elements_arrays, check_places
-from app.kernels.numba_cpu.array_header import ArrayHeader, address, header, index_type_if_usable, length
 from app.kernels.numba_cpu.chunked_job import end_of_chunk, first_of_chunk, record_job_at, shared_team, stack_job
 from app.kernels.numba_cpu.chunked_job import run as run_job
 from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel

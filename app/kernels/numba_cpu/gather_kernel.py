@@ -17,9 +17,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from app.compilation.intrinsics import Address
-from app.kernels.check_arrays import check_arrays, check_fill
-from app.kernels.numba_cpu.array_header import (
+from app.compilation.array_header import (
     ArrayHeader,
     address,
     checked_product,
@@ -27,6 +25,8 @@ from app.kernels.numba_cpu.array_header import (
     index_type_if_usable,
     length,
 )
+from app.compilation.intrinsics import Address
+from app.kernels.check_arrays import check_arrays, check_fill
 from app.kernels.numba_cpu.chunked_job import run as run_job
 from app.kernels.numba_cpu.chunked_job import shared_team, stack_job
 from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel

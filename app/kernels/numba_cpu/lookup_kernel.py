@@ -16,10 +16,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from app.compilation.decorators import inner
-from app.compilation.intrinsics import Address, intrinsic
-from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays, check_lookup_arrays
-from app.kernels.numba_cpu.array_header import (
+from app.compilation.array_header import (
     ArrayHeader,
     address,
     checked_product,
@@ -30,6 +27,9 @@ from app.kernels.numba_cpu.array_header import (
     is_writable,
     length,
 )
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import Address, intrinsic
+from app.kernels.check_lookup import BAD_OFFSETS, FeatureArrays, check_lookup_arrays
 from app.kernels.numba_cpu.chunked_job import Job, end_of_chunk, first_of_chunk, shared_team, stack_job
 from app.kernels.numba_cpu.chunked_job import run as run_job
 from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel

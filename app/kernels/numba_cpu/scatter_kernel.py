@@ -22,11 +22,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from app.compilation.decorators import inner
-from app.compilation.intrinsics import Address, int64, prefetch, stack_words, ult
-from app.kernels.check_arrays import check_scatter_arrays, check_scatter_plan
-from app.kernels.numba_cpu.apply_updates import OPERATIONS, apply_updates, flip_of, kind_of, kind_size
-from app.kernels.numba_cpu.array_header import (
+from app.compilation.array_header import (
     ArrayHeader,
     address,
     checked_product,
@@ -36,6 +32,10 @@ from app.kernels.numba_cpu.array_header import (
     is_array,
     length,
 )
+from app.compilation.decorators import inner
+from app.compilation.intrinsics import Address, int64, prefetch, stack_words, ult
+from app.kernels.check_arrays import check_scatter_arrays, check_scatter_plan
+from app.kernels.numba_cpu.apply_updates import OPERATIONS, apply_updates, flip_of, kind_of, kind_size
 from app.kernels.numba_cpu.chunked_job import end_of_chunk, first_of_chunk, record_job_at, shared_team, stack_job
 from app.kernels.numba_cpu.chunked_job import run as run_job
 from app.kernels.numba_cpu.compile_kernel import REFUSED, CompiledKernel, compile_kernel

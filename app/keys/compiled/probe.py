@@ -1,14 +1,15 @@
 """Read and change the buckets of a key index in compiled code; see `app.keys.probe`.
 
 A search waits for memory three times: for the bucket, for the key of the row in its entry, and for the bytes of a
-string. `find` therefore processes BLOCK keys together, step by step, and each step prefetches the memory for the next,
-so the waits of a block overlap.
+string. A search therefore processes BLOCK keys together, step by step, and each step prefetches the memory for the
+next, so the waits of a block overlap.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from app.compilation.array_header import ArrayHeader, Objects, address, count_of, item_of, length
 from app.compilation.decorators import entry, inlined, inner
 from app.compilation.intrinsics import (
     Address,
@@ -23,10 +24,13 @@ from app.compilation.intrinsics import (
     prefetch,
     signed,
     stack_words,
+    store_u8,
     store_u64,
 )
 from app.keys.compiled.key_bytes import equal_keys, hash_key, is_torn, string_size
 from app.keys.index_layout import LINE, MOST_PROBES, ROW_BITS, ROW_MASK, WORDS
+from app.keys.probe import FRAMES
+from app.tensors.compiled_string_frames import frame_bounds
 
 BLOCK: Final = 64
 """Keys searched together. Measured with `benchmarks.kernels keys`."""
@@ -39,6 +43,7 @@ _FARTHER: Final = -2
 _UNCLEAR: Final = -3
 """Results in place of a row: the key is missing, may be in a later bucket, or in another entry of this bucket."""
 _block_words: Final = stack_words(BLOCK)
+_block_bounds: Final = stack_words(2 * BLOCK)
 
 
 @inlined
@@ -159,55 +164,73 @@ def hash_keys(offsets: Bytes, step: int, keys: Bytes, seed: Bytes, out: Integers
 
 
 @entry
-def find(
-    index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int,
-    wanted_offsets: Bytes, wanted_step: int, wanted_keys: Bytes, out: Integers, start: int, stop: int,
-) -> int:  # fmt: skip
+def find(searches: Objects, numbers: ArrayHeader) -> None:
     """See `app.keys.probe.find`."""
-    low, high = load_u64(address_of(index) + 16), load_u64(address_of(index) + 24)
-    buckets, count = address_of(index) + LINE, index.size // LINE - 1
-    offsets_at, keys_at, size = address_of(offsets), address_of(keys), keys.size
-    wanted_offsets_at, wanted_at, wanted_size = address_of(wanted_offsets), address_of(wanted_keys), wanted_keys.size
+    for at in range(min(count_of(searches), length(numbers))):
+        place = address(numbers) + 24 * at
+        missing = _run(item_of(searches, at), load_u64(place), load_u64(place + 8), load_u64(place + 16))
+        store_u64(place + 16, missing)
+
+
+@inner
+def _run(search: Objects, step: int, wanted_step: int, instead: int) -> int:
+    """Run a search. Returns the number of missing keys."""
+    index, keys, wanted_keys = item_of(search, 0), item_of(search, 2), item_of(search, 4)
+    buckets, count = address(index) + LINE, length(index) // LINE - 1
+    low, high = load_u64(address(index) + 16), load_u64(address(index) + 24)
+    offsets_at, keys_at, size = address(item_of(search, 1)), address(keys), length(keys)
+    rows = size if step == 0 else length(item_of(search, 1)) - (step == 8)
     first_of_rows, row_bytes = (keys_at, 8) if step == 0 else (offsets_at, step)
-    hashes = _block_words()
+    wanted_offsets_at, wanted_at, wanted_size = address(item_of(search, 3)), address(wanted_keys), length(wanted_keys)
+    out, lacks, total = address(item_of(search, 5)), address(item_of(search, 6)), length(item_of(search, 5))
+    hashes, bounds = _block_words(), _block_bounds()
     missing = int64(0)
-    for first in range(start, stop, BLOCK):
-        last = min(first + BLOCK, stop)
-        for number in range(first, last):
-            hashed = hash_key(wanted_offsets_at, wanted_step, wanted_at, wanted_size, number, low, high)
-            store_u64(hashes + 8 * (number - first), hashed)
+    for first in range(0, total, BLOCK):
+        # The wanted keys of a block have the numbers from 0 on.
+        block = min(BLOCK, total - first)
+        own_offsets, own_step, own_keys = wanted_offsets_at + wanted_step * first, wanted_step, wanted_at
+        if wanted_step == 0:
+            own_keys += 8 * first
+        elif wanted_step == FRAMES:
+            frame_bounds(wanted_at, wanted_size, wanted_offsets_at + 8 * first, block, bounds)
+            own_offsets, own_step = bounds, int64(16)
+        place = out + 8 * first
+        for number in range(block):
+            hashed = hash_key(own_offsets, own_step, own_keys, wanted_size, number, low, high)
+            store_u64(hashes + 8 * number, hashed)
             prefetch(_bucket(buckets, mulhi_u64(hashed, count)))
-        for number in range(first, last):
-            hashed = load_u64(hashes + 8 * (number - first))
+        for number in range(block):
+            hashed = load_u64(hashes + 8 * number)
             row = _first_alike(buckets, count, mulhi_u64(hashed, count), hashed, rows)
-            out[number] = row
+            store_u64(place + 8 * number, row)
             if row >= 0:
                 prefetch(first_of_rows + row_bytes * row)
-        for number in range(first, last):
-            if out[number] == _FARTHER:
-                hashed = load_u64(hashes + 8 * (number - first))
+        for number in range(block):
+            if load_u64(place + 8 * number) == _FARTHER:
+                hashed = load_u64(hashes + 8 * number)
                 row = _first_alike(buckets, count, _next(mulhi_u64(hashed, count), count), hashed, rows)
-                out[number] = row
+                store_u64(place + 8 * number, row)
                 if row >= 0:
                     prefetch(first_of_rows + row_bytes * row)
         if step != 0:
-            for number in range(first, last):
-                if out[number] >= 0 and string_size(offsets_at, step, size, out[number]) > 0:
-                    prefetch(keys_at + load_u64(offsets_at + step * out[number]))
-        for number in range(first, last):
-            row = out[number]
+            for number in range(block):
+                row = load_u64(place + 8 * number)
+                if row >= 0 and string_size(offsets_at, step, size, row) > 0:
+                    prefetch(keys_at + load_u64(offsets_at + step * row))
+        for number in range(block):
+            row = load_u64(place + 8 * number)
             if row < _MISSING or (
                 row >= 0
                 and not equal_keys(
-                    offsets_at, step, keys_at, size, row, wanted_offsets_at, wanted_step, wanted_at, wanted_size, number
+                    offsets_at, step, keys_at, size, row, own_offsets, own_step, own_keys, wanted_size, number
                 )
             ):
-                hashed = load_u64(hashes + 8 * (number - first))
                 row = _search(
-                    buckets, count, hashed, offsets_at, step, keys_at, size, rows,
-                    wanted_offsets_at, wanted_step, wanted_at, wanted_size, number,
+                    buckets, count, load_u64(hashes + 8 * number), offsets_at, step, keys_at, size, rows,
+                    own_offsets, own_step, own_keys, wanted_size, number,
                 )  # fmt: skip
-                out[number] = row
+            store_u64(place + 8 * number, instead if row < 0 else row)
+            store_u8(lacks + first + number, row < 0)
             missing += row < 0
     return missing
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from app.keys.index_layout import index_bytes
 from app.keys.key_column import KeyColumn, KeyType
 from app.keys.key_index import Duplicates, IndexDamaged, KeyIndex, new_seed
+from app.keys.probe import Search
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
 from app.store.files.key_layout import KeyLayout
@@ -63,14 +64,13 @@ class ResidentKeys:
         """See `store_interface.TableKeys`."""
         return self.column.count
 
-    def find(self, wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings, out: NDArray[np.int64]) -> None:
+    def search(self, wanted: KeyColumn | PackedStrings) -> Search:
         """See `store_interface.TableKeys`."""
-        self.index.find(self.column, wanted_column(wanted), out)
+        return self.index.search(self.column, wanted)
 
     def first_lost(self, start: int, stop: int) -> int:
         """Return the first of rows `start` to `stop` that the index does not find by its key, or -1."""
-        rows = np.empty(stop - start, np.int64)
-        self.index.find(self.column, self.column.rows(start, stop), rows)
+        rows = self.index.find(self.column, self.column.rows(start, stop))
         lost = rows != np.arange(start, stop)
         return start + int(lost.argmax()) if lost.any() else -1
 

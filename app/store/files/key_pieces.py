@@ -56,7 +56,7 @@ def framed_pieces(read: ReadKeys, first: int, last: int) -> Iterator[NDArray[np.
     Raises BadFile for strings that lie outside the heap.
     """
     for part in string_parts(read, first, last):
-        framed = frames_of(part.offsets, part.keys)
+        (framed,) = frames_of([(part.offsets, part.keys)])
         if framed.made < len(part):
             raise BadFile("its key file has keys that do not lie within it")
         yield framed.frames

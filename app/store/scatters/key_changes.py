@@ -97,8 +97,7 @@ def _plan_upsert(
 ) -> PlannedChange:
     assert change.updates is not None
     before, present = rows_after(writable, unapplied), writable.words[HeaderWord.ROWS]
-    rows = np.empty(len(wanted), np.int64)
-    writable.keys.index.find(writable.keys.column(present), wanted, rows)
+    rows = writable.keys.index.find(writable.keys.column(present), wanted)
     _find_unapplied(wanted, rows, present, unapplied)
     places = number_new_keys(wanted, rows, before)
     size, keys = before + len(places), wanted.take(places)
@@ -118,8 +117,7 @@ def _find_unapplied(wanted: KeyColumn, rows: NDArray[np.int64], present: int, un
     appended = _joined(parts)
     index, _ = build(appended, new_seed())
     missing = np.flatnonzero(rows < 0)
-    found = np.empty(len(missing), np.int64)
-    index.find(appended, wanted.take(missing), found)
+    found = index.find(appended, wanted.take(missing))
     rows[missing] = np.where(found < 0, -1, present + found)
 
 
@@ -136,8 +134,7 @@ def _joined(parts: Sequence[KeyColumn]) -> KeyColumn:
 def _plan_removal(writable: WritableTensor, wanted: KeyColumn) -> PlannedChange:
     count = writable.words[HeaderWord.ROWS]
     column = writable.keys.column(count)
-    rows = np.empty(len(wanted), np.int64)
-    writable.keys.index.find(column, wanted, rows)
+    rows = writable.keys.index.find(column, wanted)
     removed = np.unique(rows[rows >= 0])
     missing = len(number_new_keys(wanted, rows, count))
     sources, targets = fill_gaps(count, removed)

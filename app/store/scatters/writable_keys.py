@@ -63,9 +63,8 @@ class WritableKeys:
         size = record.entry.size
         assert size is not None
         old, rows = self.column(before), record.key_rows.astype(np.int64)
-        sources = np.empty(len(rows), np.int64)
-        if len(rows):  # a record without keys does not give their type
-            self.index.find(old, record.keys, sources)
+        # A record without keys does not give their type.
+        sources = self.index.find(old, record.keys) if len(rows) else np.empty(0, np.int64)
         moves = sources >= 0
         # Remove the keys of rows beyond the new end and of rows that get a different key, but keep the keys that only
         # move.

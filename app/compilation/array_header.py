@@ -1,8 +1,10 @@
-"""Access to NumPy arrays from compiled kernels: by the address of the array object, whose header the kernels read.
+"""Access to NumPy arrays from compiled code: by the address of the array object, whose header the code reads.
 
 Numba's own arrays copy that header on each call, count references, fix the item type, and look up the argument types.
-That takes a microsecond, ten times as long as a small gather. Kernels must therefore do the type checks themselves.
-Call `is_array` first, because other objects have a different header.
+That takes a microsecond, ten times as long as a small gather. Compiled code or its caller must therefore check the
+types. Call `is_array` first for an object that may be anything else, because it would have a different header.
+
+A tuple passes any number of arrays: `item_of` returns them. The caller keeps it until the call returns.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from app.compilation.intrinsics import Address, Builder, intrinsic
 
 ArrayHeader: TypeAlias = object
 """An object passed from Python as it is. It is an array only if `is_array` says so."""
+Objects: TypeAlias = tuple[Any, ...]
+"""A tuple passed from Python as it is. It may be a named one."""
 
 _extending: Any = numba.extending
 _INT64: Final = ir.IntType(64)
@@ -56,6 +60,9 @@ _SHAPE: Final = _DATA + 16
 _STRIDES: Final = _DATA + 24
 _DTYPE: Final = _DATA + 40
 _FLAGS: Final = _DATA + 48
+# Offsets in PyTupleObject.
+_COUNT: Final = object.__basicsize__
+_ITEMS: Final = tuple.__basicsize__
 # Offsets in NumPy's PyArray_Descr.
 _KIND: Final = object.__basicsize__ + 8
 _ORDER: Final = _KIND + 2
@@ -66,9 +73,10 @@ _WRITABLE: Final = 0x400
 
 
 def check_layout() -> None:
-    """Check that arrays have the memory layout that compiled code expects. Raises RuntimeError if not."""
+    """Check that arrays and tuples have the memory layout that compiled code expects. Raises RuntimeError if not."""
     array = np.zeros((3, 5), ">c8")
     array.flags.writeable = False
+    both = (None, array)
 
     def read(kind: Any, *path: int) -> Any:
         place = id(array)
@@ -89,10 +97,13 @@ def check_layout() -> None:
         (8, whole, (_DTYPE, _ITEM_SIZE)),
     )
     flags = _CONTIGUOUS | _ALIGNED
-    if not all(read(kind, *path) == value for value, kind, path in expected) or (
-        read(half, _FLAGS) & (flags | _WRITABLE) != flags
+    whole_tuple = [whole.from_address(id(both) + place).value for place in (_COUNT, _ITEMS + 8)]
+    if (
+        whole_tuple != [2, id(array)]
+        or not all(read(kind, *path) == value for value, kind, path in expected)
+        or (read(half, _FLAGS) & (flags | _WRITABLE) != flags)
     ):
-        raise RuntimeError("this build of NumPy or Python lays arrays out in a way that the kernel does not know")
+        raise RuntimeError("this build of NumPy or Python lays arrays or tuples out in an unknown way")
 
 
 def _reader(offset: int, bits: int, *path: int) -> Callable[[ArrayHeader], int]:
@@ -115,6 +126,19 @@ address: Final[Callable[[ArrayHeader], Address]] = _reader(_DATA, 64)
 """Return the address of the first item."""
 length: Final = _reader(_SHAPE, 64, 0)
 """Return the number of items along the first axis. The array must have an axis."""
+count_of: Final[Callable[[Objects], int]] = _reader(_COUNT, 64)
+"""Return the number of items of a tuple."""
+item_of: Final[Callable[[Objects, int], Any]] = intrinsic(
+    header,
+    (header, types.int64),
+    lambda builder, items, number: builder.load(
+        builder.inttoptr(
+            builder.add(builder.add(items, _INT64(_ITEMS)), builder.mul(number, _INT64(8))), _INT64.as_pointer()
+        ),
+        typ=_INT64,
+    ),
+)
+"""Return item `number` of a tuple."""
 _type = _reader(_TYPE, 64)
 _axes = _reader(_AXES, 32)
 _flags = _reader(_FLAGS, 32)
