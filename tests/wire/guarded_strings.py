@@ -20,6 +20,8 @@ from app import compile_request_functions
 from app.json_text.compiled.read_elements import read_elements
 from app.json_text.compiled.write_strings import write_strings
 from app.json_text.constants import KINDS, strings_room
+from app.keys.key_column import KeyColumn
+from app.keys.key_index import build, find, new_seed
 from app.tensors.compiled_string_frames import (
     copy_frames,
     first_longer,
@@ -27,7 +29,9 @@ from app.tensors.compiled_string_frames import (
     read_frames,
     text_bounds,
 )
-from app.tensors.string_frames import ROOM, Framing, make_frames
+from app.tensors.dtypes import DTYPES
+from app.tensors.string_frames import ROOM, Framing, frame_text, make_frames
+from app.tensors.string_tensor import PackedStrings
 from tests.kernels.guarded import Bytes, room_for
 from tests.strings import framed
 
@@ -124,6 +128,21 @@ def check_hostile(rng: random.Random) -> None:
         write_strings(octets, anywhere, output(room))
 
 
+def check_search(rng: random.Random) -> None:
+    """A search for keys in frames finds those of whole frames, and reads nothing beyond the memory."""
+    texts = [*dict.fromkeys(some_texts(rng))]
+    column = KeyColumn.of_strings(texts)
+    index, _ = build(column, new_seed())
+    raw = framed(texts)
+    octets = at_end(raw[: rng.randrange(len(raw) + 1)])
+    anywhere = rng.choices((-(2**63), -4, -1, *range(len(raw) + 2), 2**63 - 1), k=rng.choice((0, 3, 70)))
+    search = index.search(column, PackedStrings(DTYPES["string"], (len(anywhere),), read_only(anywhere), octets=octets))
+    find([search], [-1])
+    rows: dict[bytes | None, int] = {text.encode(): row for row, text in enumerate(texts)}
+    wanted = [frame_text(octets, start) for start in anywhere]
+    assert search.rows.tolist() == [rows.get(None if text is None else bytes(text), -1) for text in wanted]
+
+
 def check_json(rng: random.Random) -> None:
     """Strings of a JSON list are read within the room that is asked for them; the list may be cut short or wrong."""
     texts = some_texts(rng)
@@ -150,6 +169,7 @@ def main(cases: int, seed: int, cache: str) -> None:
         sys.stdout.write(f"{number}\n")
         check_right(rng)
         check_hostile(rng)
+        check_search(rng)
         check_json(rng)
 
 
