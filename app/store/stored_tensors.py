@@ -6,7 +6,7 @@ A lookup of an unchanged tensor costs two comparisons with shared memory and one
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -193,15 +193,37 @@ class StoredTensors(TensorStore):
     def etag_to_replace(self, name: str) -> str | None:
         own = self._index.record_of(name)
         check_new_version(own)
-        return None if own.current is None else self._describe(own.current).etag
+        found = None if own.current is None else self._describe_current(own.current)
+        return None if found is None else found.etag
 
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         rows, following = self._index.page(limit, after)
-        return [self._describe(row) for row in rows], following
+        return [found for row in rows if (found := self._describe_current(row)) is not None], following
 
     def older_versions(self, tensor: Metadata) -> list[Metadata]:
         """Return the other versions of a tensor that are kept, oldest first."""
-        return [self._describe(row) for row in self._index.versions(tensor.name) if row.number != tensor.version]
+        others = [row for row in self._index.versions(tensor.name) if row.number != tensor.version]
+        described = (self._describe_while(row, partial(self._index.find, row.reference)) for row in others)
+        return [found for found in described if found is not None]
+
+    def _describe_current(self, row: Row) -> Metadata | None:
+        """Return the metadata of the current version of a tensor, which was `row`; None if the tensor is gone."""
+        return self._describe_while(row, lambda: self._index.record_of(row.name).current)
+
+    def _describe_while(self, row: Row, now: Callable[[], Row | None]) -> Metadata | None:
+        """Return the metadata of a version, damaged or not; None if `now` says that it is gone.
+
+        If it has been replaced concurrently, or its table has grown into new files, describe the row of `now`.
+        """
+        found: Row | None = row
+        while found is not None:
+            known, metadata = found, self._describe(found)
+            if not metadata.damaged:
+                return metadata
+            found = now()
+            if found is known:
+                return metadata
+        return None
 
     def _describe(self, row: Row) -> Metadata:
         """Return the metadata of a version, damaged or not. Raises OSError if descriptors or memory run out."""

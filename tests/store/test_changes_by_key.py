@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,14 @@ import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota
+from app.store import LocalStore, Quota, stored_tensors
 from app.store.files import disk_writes
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
 from app.store.row_counts import RowCounts
 from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, PendingScatter
+from app.store.tensor_metadata import read_first_page
 from app.tensors.operator_signature import Reduction
 from tests.store.changed_by_key import (
     REDUCTIONS,
@@ -307,3 +309,39 @@ def test_a_reader_beside_changes_sees_one_state(store: LocalStore, other: LocalS
         for one in working:
             one.result()
     assert same(found_by_key(store, "x"), found_by_key(other, "x"))
+
+
+def before_the_next_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Let `change` come once between the look into the catalogue and the read of a file."""
+
+    def read(path: Path) -> Any:
+        monkeypatch.setattr(stored_tensors, "read_first_page", read_first_page)
+        change()
+        return read_first_page(path)
+
+    monkeypatch.setattr(stored_tensors, "read_first_page", read)
+
+
+def test_a_table_that_grows_or_goes_while_it_is_described_is_not_damaged(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def growing(reference: str, count: int) -> None:
+        updates = np.ones((count, WIDTH), np.float32)
+        before_the_next_read(monkeypatch, lambda: upsert(store, reference, np.arange(count), updates))
+
+    keys, rows = np.array([0]), np.zeros((1, WIDTH), np.float32)
+    put_keyed(store, "x", keys, rows)
+    growing("x", 100)
+    ((listed,), _) = store.page(10, None)
+    assert (listed.damaged, listed.shape) == (False, (100, WIDTH))
+    growing("x", 1000)
+    etag = store.etag_to_replace("x")
+    assert etag == store.metadata("x").etag
+    newest = put_keyed(store, "x", keys, rows, keep=2)
+    growing("x@1", 5000)
+    (older,) = store.older_versions(newest)
+    assert (older.damaged, older.shape) == (False, (5000, WIDTH))
+    before_the_next_read(monkeypatch, lambda: store.delete("x@1"))
+    assert store.older_versions(newest) == []
+    before_the_next_read(monkeypatch, lambda: store.delete("x"))
+    assert store.page(10, None) == ([], None)

@@ -204,10 +204,11 @@ class ReplicatedContents:
             with self._locks.primary(row.content):
                 found = self._index.find(tensor)
                 if found is not None and found.content == row.content:
-                    if mode_of(self._logs.tensor_folder / found.file) is None:
+                    if mode_of(self._logs.tensor_folder / found.file) is not None:
+                        yield
+                        return
+                    if self._index.find(tensor) is found:  # unless the table has grown into new files meanwhile
                         raise damaged(tensor, "its file is missing")
-                    yield
-                    return
 
     def adopt(
         self, upload: Upload, copied: CopiedContent, judge: Callable[[CopyState | None], bool] = lambda _: True
