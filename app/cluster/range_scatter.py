@@ -20,8 +20,8 @@ from app.cluster.shard.pull_order import Count, read_order
 from app.cluster.shard_map import DTypeByName
 from app.errors import GatherError, invalid_field
 from app.keys.key_column import KeyColumn, KeyType
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.files.key_pieces import framed_pieces
-from app.store.row_counts import RowCounts
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Reduction

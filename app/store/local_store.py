@@ -40,29 +40,32 @@ from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias
 from app.errors import GatherError, invalid_field
 from app.store import import_records
-from app.store.aliases import Aliases
 from app.store.catalogue import store_format
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_database import FILE, Catalogue
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import download_snapshots
-from app.store.files.file_system_check import check_folder, check_processor
-from app.store.files.folder_layout import check_layout
+from app.store.files.file_system_check import check_folder, check_layout, check_processor
 from app.store.files.key_files import repair_index
 from app.store.files.keyed_upload import CAPACITY_POINTER, KeyedUpload
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
-from app.store.maintenance.verify import verify
-from app.store.processes.directory_lock import ProcessGroup, StateWord
-from app.store.processes.session import session_of
+from app.store.maintenance.check_content import verify
+from app.store.processes.directory_lock import ProcessGroup, StateWord, session_of
 from app.store.publish_and_remove_versions import VersionChanges
 from app.store.quota import Quota, QuotaCheck
 from app.store.scatters.content_changes import ContentChanges
-from app.store.scatters.group_commit import ScatterQueues, Take
 from app.store.scatters.log_replay import ReplayedLogs
-from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
+from app.store.scatters.pending_scatter import (
+    KeyedChange,
+    PendingScatter,
+    ScatterChange,
+    Scattered,
+    ScatterQueues,
+    Take,
+)
 from app.store.scatters.replicated_contents import ReplicatedContents
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_execution import ScatterExecutor
@@ -121,7 +124,6 @@ class LocalStore(StoredTensors):
         self._quota_check: QuotaCheck
         self._orphans: OrphanedFiles
         self.imports: ImportRecords
-        self._alias_changes: Aliases
         self._version_changes: VersionChanges
         self._content_changes: ContentChanges
 
@@ -176,7 +178,6 @@ class LocalStore(StoredTensors):
         self.imports = ImportRecords(
             self._import_folder, group.locks, self._catalogue, self._index.change, self._find_made
         )
-        self._alias_changes = Aliases(group, self._index, self._replayed_logs, self._keys, self._quota_check)
         self._version_changes = VersionChanges(
             group,
             self._index,
@@ -245,10 +246,10 @@ class LocalStore(StoredTensors):
         return self._index.alias_page(limit, after)
 
     def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
-        return self._alias_changes.put(moves)
+        return self._version_changes.put_aliases(moves)
 
     def delete_alias(self, alias: str, conditions: Conditions = ALWAYS) -> None:
-        self._alias_changes.delete(alias, conditions)
+        self._version_changes.delete_alias(alias, conditions)
 
     # Changes
 

@@ -1,5 +1,7 @@
 """Publish and remove versions of tensors: start an upload, commit it as the next version, remove one or all versions.
 
+Aliases of versions change here too, by the rules of `app.catalogue.aliases`.
+
 Commits and removals hold the tensor's lock. One catalogue transaction enters a version and removes the versions that it
 supersedes. Their files are removed afterwards, or by `remove_leftovers` if the process dies before that.
 """
@@ -9,16 +11,18 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from app.catalogue import versions
+from app.catalogue import aliases, versions
+from app.catalogue.aliases import AliasMove, new_etag
 from app.catalogue.conditions import Conditions
+from app.catalogue.records import Alias
 from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
-from app.store.catalogue.catalogue_rows import AnsweredKey, Row, StoredKeys
+from app.store.catalogue.catalogue_rows import AnsweredKey, Row, RowCounts, StoredKeys
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
 from app.store.files.tensor_file import DAMAGED, BadFile, Description, HeaderWord
@@ -26,7 +30,6 @@ from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.quota import QuotaCheck
-from app.store.row_counts import RowCounts
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.store_errors import storage_errors
 from app.store.tensor_metadata import read_first_page
@@ -64,7 +67,7 @@ class CopiedContent:
 
 @dataclass
 class VersionChanges:
-    """Publishes and removes versions of tensors. All methods do blocking disk I/O."""
+    """Publishes and removes versions of tensors, and changes aliases. All methods do blocking disk I/O."""
 
     _group: ProcessGroup
     _index: CatalogueCache
@@ -251,6 +254,48 @@ class VersionChanges:
             self._index.catch_up()
             for each in rows:
                 self._remove_files(each)
+
+    def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
+        """Create or move aliases, durably and visible to all readers at once. Returns each alias and whether it is new.
+
+        May raise everything `aliases.moved` raises, and insufficient_storage.
+        """
+        etags = [new_etag() for _ in moves]
+        with storage_errors(), self._locked_aliases([move.alias for move in moves]) as keys:
+            with self._index.change() as transaction:
+                made = aliases.moved(moves, self._index.record_of, time.time_ns(), etags)
+                for alias, _ in made:
+                    if alias.etag in etags:
+                        transaction.put_alias(alias)
+                self._quota.check_aliases(sum(is_new for _, is_new in made))
+                self._keys.store(transaction, keys)
+            self._index.catch_up()
+        return made
+
+    def delete_alias(self, alias: str, conditions: Conditions) -> None:
+        """Remove an alias, durably. May raise everything `aliases.removed_alias` raises, and insufficient_storage."""
+        with storage_errors(), self._locked_aliases([alias]) as keys:
+            with self._index.change() as transaction:
+                aliases.removed_alias(self._index.record_of(alias), conditions)
+                transaction.remove_alias(alias)
+                self._keys.store(transaction, keys)
+            self._index.catch_up()
+
+    @contextmanager
+    def _locked_aliases(self, names: Sequence[str]) -> Iterator[Sequence[AnsweredKey]]:
+        """Hold the locks of the tensors that these aliases name, so that no alias changes and no scatter uses one.
+
+        Yields the Idempotency-Keys with these aliases as scope that are only in the redo logs of those tensors.
+        """
+        while True:
+            old = {alias: self._index.alias(alias) for alias in names}
+            with self._group.locks.tensors(name if one is None else one.name for name, one in old.items()):
+                if any(self._index.alias(alias) != one for alias, one in old.items()):
+                    continue
+                rows = {self._index.find(one.reference) for one in old.values() if one is not None}
+                keys = [key for row in rows if row is not None for key in self._logs.keys_of(row)]
+                yield [key for key in keys if key.scope in old]
+                return
 
 
 def row_of(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from app.cluster.range_scatter import NO_ROWS, RangeScatter, RangeScattered, ScatterOrder, keys_of
 from app.errors import GatherError
 from app.keys.key_column import KeyColumn
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.files.key_files import wanted_column
-from app.store.row_counts import RowCounts
 from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings
 

@@ -15,7 +15,7 @@ from app.catalogue.conditions import ALWAYS, Conditions
 from app.keys.key_column import KeyColumn
 from app.keys.key_index import find
 from app.store import LocalStore, Resident
-from app.store.row_counts import RowCounts
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Reduction

@@ -58,7 +58,7 @@ from app.imports.source import Checksum, SourceFailed
 from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
 from app.store import Conditions, LocalStore, Resident, import_records
-from app.store.row_counts import RowCounts
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.scatters.pending_scatter import PendingScatter
 from app.tensors.operator_signature import Reduction
 from app.tensors.shape_limits import Limits

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from app import compile_request_functions
 from app.errors import GatherError
 from app.store import LocalStore
-from app.store.row_counts import RowCounts
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.scatters.log_frames import decode, frames_in
 from app.store.scatters.replicated_contents import Batch
 from tests.store.changed_by_key import Key, Model, Table, as_keys, remove, some_key, table_of, upsert

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.store import LocalStore, Quota, stored_tensors
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.files import disk_writes
 from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
-from app.store.row_counts import RowCounts
 from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, PendingScatter
 from app.store.tensor_metadata import read_first_page
 from app.tensors.operator_signature import Reduction

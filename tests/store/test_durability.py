@@ -127,7 +127,7 @@ def test_keys_age_by_a_clock_that_no_change_of_the_time_of_day_moves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot, since = ["a boot"], [5 * DAY_NS]
-    monkeypatch.setattr(idempotency, "_boot", lambda: (boot[0], since[0]))
+    monkeypatch.setattr(idempotency, "boot_id", lambda: boot[0])
     monkeypatch.setattr(idempotency, "_since_boot", lambda: since[0])
     day = [1_800_000_000_000_000_000]
     monkeypatch.setattr(time, "time_ns", lambda: day[0])

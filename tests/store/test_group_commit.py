@@ -7,8 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from app.store.scatters.group_commit import MAX_BATCH, MAX_BATCH_BYTES, ScatterQueues, Take
-from app.store.scatters.pending_scatter import PendingScatter, ScatterChange, Scattered
+from app.store.scatters.pending_scatter import (
+    MAX_BATCH,
+    MAX_BATCH_BYTES,
+    PendingScatter,
+    ScatterChange,
+    Scattered,
+    ScatterQueues,
+    Take,
+)
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor import Tensor
 from tests.strings import packed

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.store import LocalStore, last_versions
+from app.store import LocalStore
+from app.store.catalogue import catalogue_transaction
 from app.store.catalogue.catalogue_database import FILE, Catalogue
 from app.store.catalogue.catalogue_rows import CatalogueContents, Row
 from tests.store.helpers import put
@@ -25,7 +26,7 @@ def remembered(folder: Path) -> dict[str, int]:
 def test_names_of_removed_tensors_are_forgotten_oldest_first_and_their_numbers_are_not(
     store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_versions, "REMEMBERED", 3)
+    monkeypatch.setattr(catalogue_transaction, "REMEMBERED", 3)
     put(store, "kept", np.arange(2))
     for number in range(8):
         for _ in range(8 - number):
@@ -52,7 +53,7 @@ def test_one_removal_forgets_as_many_names_as_are_too_many(tmp_path: Path, monke
     ]
     catalogue.create(CatalogueContents(rows))
     for bound, removed in ((100, rows[:8]), (2, rows[8:])):
-        monkeypatch.setattr(last_versions, "REMEMBERED", bound)
+        monkeypatch.setattr(catalogue_transaction, "REMEMBERED", bound)
         with catalogue.transaction() as transaction:
             for row in removed:
                 transaction.remove(row)

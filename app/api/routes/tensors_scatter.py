@@ -27,8 +27,8 @@ from app.operators.scatternd import plan_scatter
 from app.server.readiness import Readiness
 from app.services.find_rows import check_keys
 from app.store import Conditions, LocalStore
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.idempotency import read_key
-from app.store.row_counts import RowCounts
 from app.store.scatters.key_changes import bytes_moved
 from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, PendingScatter, ScatterChange, Scattered
 from app.telemetry.served_request import ServedRequest

@@ -24,7 +24,7 @@ from app.formats.body_formats import SAFETENSORS_FILE
 from app.formats.safetensors.upload import keys_head
 from app.keys.index_layout import index_bytes
 from app.keys.key_column import KeyColumn
-from app.store.files.key_layout import KeyLayout
+from app.store.files.key_files import KeyLayout
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.keys_spec import KeysSpec

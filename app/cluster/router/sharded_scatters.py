@@ -28,9 +28,9 @@ from app.cluster.router.sharded_tensors import ShardedResident, without_position
 from app.cluster.shard_map import ShardedVersion
 from app.errors import GatherError
 from app.services.find_rows import check_keys
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.files.tensor_file import sequence_in
 from app.store.idempotency import DRAWN
-from app.store.row_counts import RowCounts
 from app.store.store_errors import not_found
 from app.telemetry.served_request import ServedRequest
 from app.tensors.scatter_call import KeyedCall, ScatterCall

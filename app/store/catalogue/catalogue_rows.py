@@ -5,12 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from app.catalogue.records import Alias
-from app.store.row_counts import RowCounts
+
+
+class RowCounts(NamedTuple):
+    """The number of rows after a change, and how many distinct keys were inserted, removed, or missing."""
+
+    rows: int
+    inserted: int = 0
+    removed: int = 0
+    missing: int = 0
+
 
 KEYS: Final = ".keys"
 INDEX: Final = ".index"

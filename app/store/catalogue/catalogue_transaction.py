@@ -1,4 +1,9 @@
-"""Changes to the catalogue: the rows that a transaction enters, removes and commits."""
+"""Changes to the catalogue: the rows that a transaction enters, removes and commits.
+
+No version number is ever reused: the table `last_versions` has the highest number that each name ever had. Of names
+without a tensor it has only the REMEMBERED most recently removed ones. The highest number among the others is kept as a
+floor: an unknown name starts above it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,50 @@ from typing import Any, Final
 import orjson
 
 from app.catalogue.records import Alias
-from app.store import last_versions
-from app.store.catalogue.catalogue_rows import AnsweredKey, LastVersion, Row
+from app.catalogue.versions import next_number
+from app.store.catalogue.catalogue_rows import AnsweredKey, LastVersion, Row, RowCounts
 from app.store.files import disk_writes
-from app.store.row_counts import RowCounts
+
+REMEMBERED: Final = 100_000
+"""Maximum number of names without a tensor whose last numbers are kept."""
+
+
+def next_version(connection: sqlite3.Connection, name: str) -> int:
+    """Return the number of the next version of a name: one more than it ever had."""
+    found = connection.execute("SELECT version FROM last_versions WHERE name = ?", (name,)).fetchone()
+    return next_number(None if found is None else int(found[0]), _floor(connection))
+
+
+def note_entered(connection: sqlite3.Connection, name: str, version: int) -> None:
+    """Record that a version of a name has been entered."""
+    connection.execute(
+        "INSERT INTO last_versions VALUES (?, ?, NULL) "
+        "ON CONFLICT (name) DO UPDATE SET version = max(version, excluded.version), removed = NULL",
+        (name, version),
+    )
+
+
+def note_removed(connection: sqlite3.Connection, name: str, change: int) -> None:
+    """Record that change number `change` has removed a version of a name.
+
+    Forgets the oldest names without a tensor if there are too many.
+    """
+    left = connection.execute("SELECT 1 FROM tensors WHERE name = ? LIMIT 1", (name,)).fetchone()
+    if left is not None:
+        return
+    connection.execute("UPDATE last_versions SET removed = ? WHERE name = ? AND removed IS NULL", (change, name))
+    removed = "FROM last_versions WHERE removed IS NOT NULL"
+    surplus = connection.execute(f"SELECT count(*) {removed}").fetchone()[0] - REMEMBERED
+    if surplus > 0:
+        oldest = connection.execute(f"SELECT name, version {removed} ORDER BY removed LIMIT ?", (surplus,)).fetchall()
+        floor = max([_floor(connection), *(version for _, version in oldest)])
+        connection.execute("UPDATE facts SET value = ? WHERE name = 'version_floor'", (floor,))
+        connection.executemany("DELETE FROM last_versions WHERE name = ?", [(name,) for name, _ in oldest])
+
+
+def _floor(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT value FROM facts WHERE name = 'version_floor'").fetchone()[0])
+
 
 _KEPT_CHANGES: Final = 1024
 """Number of changes kept for other processes to catch up; a process further behind reads all rows."""
@@ -33,7 +78,7 @@ class Transaction:
 
     def next_version(self, name: str) -> int:
         """Return the number of the next version of a name: one more than it ever had."""
-        return last_versions.next_version(self._connection, name)
+        return next_version(self._connection, name)
 
     def put(self, row: Row) -> None:
         """Enter a version of a tensor, replacing any row with the same name and number."""
@@ -46,13 +91,13 @@ class Transaction:
                 *keys,
             ),
         )  # fmt: skip
-        last_versions.note_entered(self._connection, row.name, row.number)
+        note_entered(self._connection, row.name, row.number)
         self._changed.append((row.name, row.number))
 
     def remove(self, row: Row) -> None:
         """Remove a version of a tensor. Its number is never reused."""
         self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.number))
-        last_versions.note_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
+        note_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
         self._changed.append((row.name, row.number))
 
     def put_alias(self, alias: Alias) -> None:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError
 from app.keys.key_column import KeyColumn
 from app.store.files import disk_writes
-from app.store.files.key_layout import KeyLayout
+from app.store.files.key_files import KeyLayout
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.regular_file import NotRegular, open_regular, read_at
 from app.store.files.tensor_file import PAGE, Description, HeaderWord, decode_page, is_settled

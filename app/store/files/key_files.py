@@ -1,6 +1,6 @@
 """The keys of a table on disk: two files next to the file of its rows.
 
-    tensors/FILE.keys    a tensor file (see `tensor_file`) with the keys: see `key_layout`
+    tensors/FILE.keys    a tensor file (see `tensor_file`) with the keys: see `KeyLayout`
     tensors/FILE.index   the index from key to row (see `app.keys.index_layout`). It is derived from the keys, so it
                          has no checksums; a start rebuilds one that is missing or truncated.
 
@@ -13,6 +13,7 @@ import logging
 import mmap
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final
@@ -26,11 +27,59 @@ from app.keys.key_index import Duplicates, IndexDamaged, KeyIndex, new_seed
 from app.keys.probe import Search
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes
-from app.store.files.key_layout import KeyLayout
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import PAGE, BadFile, Description, HeaderWord, decode_page, page_word
+from app.tensors.dtypes import DTYPES, DType
 from app.tensors.string_frames import text_bounds
 from app.tensors.string_tensor import PackedStrings
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLayout:
+    """The layout of a table's key file after its first page: the type of its keys, and its capacity.
+
+    int64 and uint64   the keys, 8 bytes each
+    string             the start and end of each key in the heap, two int64 each; then the heap, the UTF-8 of all keys
+
+    A file has room for `capacity` keys and, in `heap`, for this many bytes of strings. The keys of existing rows come
+    first. New keys are appended to the heap, so bytes in use never change; the space of removed keys is reclaimed when
+    the file is rewritten.
+    """
+
+    dtype: KeyType
+    capacity: int
+    heap: int = 0
+
+    @property
+    def width(self) -> int:
+        """The size in bytes of an integer, or of the bounds of a string."""
+        return 16 if self.dtype == "string" else 8
+
+    @property
+    def heap_at(self) -> int:
+        """The offset of the heap, counted after the first page."""
+        return self.width * self.capacity
+
+    @property
+    def size(self) -> int:
+        """The total size in bytes."""
+        return self.heap_at + self.heap
+
+    @property
+    def stored(self) -> tuple[DType, tuple[int, ...]]:
+        """The type and shape in the file's description."""
+        if self.dtype == "string":
+            return DTYPES["uint8"], (self.size,)
+        return DTYPES[self.dtype], (self.capacity,)
+
+    def column(self, mapping: object, count: int) -> KeyColumn:
+        """Return the keys of the first `count` rows, as views into a mapping of the file."""
+        octets = np.frombuffer(mapping, np.uint8)[PAGE : PAGE + self.size]  # type: ignore[call-overload]
+        if self.dtype != "string":
+            kind = np.int64 if self.dtype == "int64" else np.uint64
+            return KeyColumn.integers(octets[: 8 * count].view(kind))
+        return KeyColumn.strings(octets[: 16 * count].view(np.int64).reshape(-1, 2), octets[self.heap_at :])
+
 
 logger = logging.getLogger("gathernd")
 ROWS_AT_ONCE: Final = 1 << 20

@@ -17,8 +17,7 @@ from app.keys.key_index import Duplicates
 from app.near_name import shorten
 from app.store.catalogue.catalogue_rows import INDEX, KEYS, StoredKeys
 from app.store.files import disk_writes
-from app.store.files.key_files import ROWS_AT_ONCE, make_index
-from app.store.files.key_layout import KeyLayout
+from app.store.files.key_files import ROWS_AT_ONCE, KeyLayout, make_index
 from app.store.files.key_pieces import framed_pieces
 from app.store.files.tensor_file import PAGE, Description, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shape
@@ -172,7 +171,7 @@ class KeyedUpload(Upload):
 
 
 class _KeyFile(Upload):
-    """The key file of the upload with this id. Converts the offsets of strings to pairs of bounds: see `key_layout`."""
+    """The key file of the upload with this id. Converts the offsets of strings to pairs of bounds: see `KeyLayout`."""
 
     def __init__(self, folder: Path, table: UploadSpec, layout: KeyLayout, limits: Limits, id_: str) -> None:
         assert table.keys is not None

@@ -26,13 +26,12 @@ from typing import Final
 from app.errors import GatherError
 from app.store.catalogue.catalogue_rows import KEYS, CatalogueContents, Row
 from app.store.files import disk_writes
-from app.store.files.content_copy import CopySource, copy_content
 from app.store.files.regular_file import is_regular, open_regular
 from app.store.files.remove_leftovers import file_names
 from app.store.files.tensor_file import BadFile, is_settled
 from app.store.maintenance import backup_manifest
 from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest, file_of, files_of
-from app.store.maintenance.backup_sources import present_sources, removed_sources
+from app.store.maintenance.backup_sources import CopySource, copy_content, present_sources, removed_sources
 from app.store.maintenance.unclaimed_store import UnclaimedStore
 from app.store.store_errors import unsettled
 

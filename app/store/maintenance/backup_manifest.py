@@ -1,7 +1,7 @@
 """The folder of a backup: its files, and the manifest that makes it valid.
 
     gathernd-backup     marks the folder as a backup; a command that works on it holds a lock (flock) on this file
-    contents/           one file for each content at one sequence, as written by `content_copy`, named
+    contents/           one file for each content at one sequence, as written by `copy_content`, named
                         `ID-SEQUENCE` or `ID-FILE-SEQUENCE`; if the content has keys, also a key file with the
                         same name and the suffix `.keys`
     manifest.json       one line with the format and the SHA-256 of the rest; then the `Manifest` as JSON

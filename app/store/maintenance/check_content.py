@@ -1,18 +1,26 @@
-"""Find damage in the files of one content and in its log."""
+"""Find damage in the files of one content and in its log: for `check_store`, and in the background of a service.
+
+A start checks only sizes and headers; `verify` then compares all contents with their checksums.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 from typing import Final
 
+from app.errors import GatherError
+from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_database import Catalogue
 from app.store.catalogue.catalogue_rows import Row
-from app.store.files.key_files import describe_keys
+from app.store.files.key_files import ROWS_AT_ONCE, MappedKeys, describe_keys
 from app.store.files.regular_file import NotRegular, open_regular
 from app.store.files.tensor_file import (
     DAMAGED,
@@ -25,11 +33,24 @@ from app.store.files.tensor_file import (
     page_version,
     page_word,
 )
-from app.store.maintenance.check_keys import lost_rows
+from app.store.processes.directory_lock import ProcessGroup, StateWord
 from app.store.processes.store_locks import StoreLocks
-from app.store.scatters.dirty_blocks import dirty_blocks, dirty_key_blocks
-from app.store.scatters.log_frames import BrokenLog, Entry
+from app.store.scatters.log_frames import BrokenLog, Entry, dirty_blocks, dirty_key_blocks
+from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.scatter_log import all_records, full_path
+
+
+def lost_rows(folder: Path, row: Row, count: int) -> Iterator[int]:
+    """Look up the keys of the first `count` rows in the index, step by step.
+
+    Yields for each step the first row that the index does not find, or -1. `folder` is the folder of tensors. Raises
+    BadFile and OSError.
+    """
+    mapped = MappedKeys(folder, row)
+    keys = mapped.of(min(count, mapped.layout.capacity))
+    for start in range(0, keys.count, ROWS_AT_ONCE):
+        yield keys.first_lost(start, min(start + ROWS_AT_ONCE, keys.count))
+
 
 _FILE_NAME: Final = re.compile(r"[^/\0]+")
 _BLOCKS_PER_PAUSE: Final = 16
@@ -200,3 +221,39 @@ def _description(fd: int, row: Row) -> Description:
             f"{description.dtype} {list(description.shape)} of {description.size}, or another hash"
         )
     return description
+
+
+logger = logging.getLogger("gathernd")
+
+
+def verify(
+    folder: Path,
+    group: ProcessGroup,
+    catalogue: Catalogue,
+    index: CatalogueCache,
+    logs: ReplayedLogs,
+    stop: Event,
+    pause_ratio: float,
+) -> None:
+    """Verify all contents once, in the first process of the group that tries; see `LocalStore.verify`."""
+
+    def mark_damaged(row: Row, why: str) -> None:
+        with group.locks.tensor(row.name):
+            if index.find(row.reference) == row:
+                with suppress(GatherError), logs.open(row) as writable:
+                    logger.error("the content of %s is damaged: %s", row.reference, why)
+                    writable.mark_damaged()
+
+    with group.locks.try_verification() as free:
+        if not free or group.state[StateWord.VERIFIED]:
+            return
+        for row in sorted(index.rows(), key=lambda row: (row.name, row.number)):
+            with suppress(OSError):
+                try:
+                    check_content(folder, group.locks, catalogue, row, lambda seconds: stop.wait(seconds * pause_ratio))
+                except BadFile as problem:
+                    if not isinstance(problem, UnreadableFile):
+                        mark_damaged(row, str(problem))
+            if stop.is_set():
+                return
+        group.state[StateWord.VERIFIED] = 1

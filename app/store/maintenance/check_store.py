@@ -16,8 +16,7 @@ from typing import Final, Literal
 from app.store import import_records
 from app.store.catalogue.catalogue_database import FILE
 from app.store.catalogue.store_format import check_format
-from app.store.files.file_system_check import check_folder
-from app.store.files.folder_layout import CONTENT_FOLDERS, KNOWN, misplaced
+from app.store.files.file_system_check import CONTENT_FOLDERS, KNOWN, check_folder, misplaced
 from app.store.files.regular_file import is_regular, kind_of, mode_of
 from app.store.files.remove_leftovers import UploadFolder, file_names
 from app.store.files.tensor_file import BadFile

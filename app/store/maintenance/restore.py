@@ -25,9 +25,7 @@ from app.store.catalogue.catalogue_database import FILE, Catalogue
 from app.store.catalogue.catalogue_rows import KEYS, Row
 from app.store.catalogue.store_format import ALLOWED_WITHOUT_FORMAT, FORMAT, RESTORING
 from app.store.files import disk_writes
-from app.store.files.content_copy import CopySource, SealedFile, copy_content
-from app.store.files.file_system_check import check_folder
-from app.store.files.folder_layout import CONTENT_FOLDERS, check_layout
+from app.store.files.file_system_check import CONTENT_FOLDERS, check_folder, check_layout
 from app.store.files.key_files import build_index
 from app.store.files.regular_file import NotRegular
 from app.store.files.remove_leftovers import file_names
@@ -35,6 +33,7 @@ from app.store.files.tensor_file import BadFile
 from app.store.files.whole_file import write_whole_file
 from app.store.maintenance import backup_manifest
 from app.store.maintenance.backup_manifest import CONTENTS, BackupRefused, Manifest
+from app.store.maintenance.backup_sources import CopySource, SealedFile, copy_content
 from app.store.processes.directory_lock import ProcessGroup, StoreRefused
 
 _ALLOWED: Final = (*ALLOWED_WITHOUT_FORMAT, f"{RESTORING}.new")

@@ -14,10 +14,8 @@ from pathlib import Path
 from app.store.catalogue.catalogue_database import FILE, Catalogue
 from app.store.catalogue.store_format import check_format
 from app.store.files import download_snapshots
-from app.store.files.file_system_check import check_processor
-from app.store.files.folder_layout import check_layout
-from app.store.processes.directory_lock import StoreRefused
-from app.store.processes.session import session_in
+from app.store.files.file_system_check import check_layout, check_processor
+from app.store.processes.directory_lock import StoreRefused, session_in
 from app.store.processes.store_locks import StoreLocks
 from app.store.scatters.log_replay import ReplayedLogs
 

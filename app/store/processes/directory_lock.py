@@ -5,6 +5,9 @@ writes a random token into it. Its workers receive the token and compare it. All
 `members`, so that workers that outlive their parent still keep another group out. The system releases both locks when
 the processes end, however they end.
 
+A session is one process group during one boot of the machine. Within a session no write to shared memory is lost,
+however processes end. Between two sessions the power may have failed, or the disk may have been replaced.
+
 `state` is a page of shared memory (see `StateWord`), backed by a file. The file is written in full when the folder is
 created, so that a full disk cannot interfere later.
 """
@@ -12,6 +15,7 @@ created, so that a full disk cannot interfere later.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import mmap
 import os
@@ -23,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from app.store.files import disk_writes
+from app.store.files.regular_file import read_regular
 from app.store.processes.store_locks import StoreLocks, try_lock
 
 _TOKEN_BYTES: Final = 32
@@ -127,3 +132,24 @@ class ProcessGroup:
             with suppress(OSError):
                 os.close(fd)
         self._descriptors.clear()
+
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Return the id of the machine's current boot, empty if the system has none."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def session_of(token: str) -> int:
+    """Return the session of the process group with this token; never 0."""
+    return int.from_bytes(hashlib.sha256(f"{boot_id()} {token}".encode()).digest()[:8], "little") | 1
+
+
+def session_in(folder: Path) -> int:
+    """Return the session of the last process group that owned the store in `folder`. Raises OSError."""
+    return session_of(read_regular(folder / "lock").decode("latin-1"))

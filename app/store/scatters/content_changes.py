@@ -1,33 +1,39 @@
-"""Execute the queued changes of one tensor as a batch: scatters, upserts and removals."""
+"""Execute the queued changes of one tensor as a batch: scatters, upserts and removals.
+
+A scatter of strings writes a new content file. Only the new strings and one piece of the others are in memory.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from app.errors import GatherError
 from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import INDEX, KEYS, AnsweredKey, Row
-from app.store.files.tensor_file import KEY_WORDS, HeaderWord
+from app.store.files.tensor_file import KEY_WORDS, PAGE, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
 from app.store.publish_and_remove_versions import VersionChanges, row_of
-from app.store.scatters.group_commit import MAX_BATCH, Take
 from app.store.scatters.key_changes import TableFull
 from app.store.scatters.log_replay import ReplayedLogs
-from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
+from app.store.scatters.pending_scatter import MAX_BATCH, KeyedChange, PendingScatter, ScatterChange, Scattered, Take
 from app.store.scatters.replicated_contents import ReplicatedContents
 from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.scatter_execution import ScatterExecutor
-from app.store.scatters.scatter_strings import replaced_strings
 from app.store.scatters.table_growth import TableGrowth
 from app.store.scatters.writable_tensor import WritableTensor
 from app.store.store_errors import storage_errors
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
+from app.tensors.string_frames import HEAD
+from app.tensors.string_tensor import PackedStrings
 
 
 @dataclass
@@ -112,3 +118,42 @@ class ContentChanges:
                 self._versions.install(transaction, upload, new, [row], answers)
             self._versions.finish(upload, [row], row.content)
         return Scattered(etag, row.number)
+
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+def replaced_strings(writable: WritableTensor, change: ScatterChange) -> Iterator[bytearray]:
+    """Yield the framed strings of a tensor after a scatter without reduction; the last update of a row wins."""
+    piece = bytearray()
+    for part in _parts(writable, change):
+        piece += part
+        if len(piece) >= _CHUNK_BYTES:
+            yield piece
+            piece = bytearray()
+    yield piece
+
+
+def _parts(writable: WritableTensor, change: ScatterChange) -> Iterator[bytes]:
+    assert isinstance(change.updates, PackedStrings)
+    description = writable.description
+    starts = (
+        np.frombuffer(writable.mapping, np.uint64, description.item_count, description.offsets_at)
+        if description.item_count
+        else np.empty(0)
+    )
+    place = 0
+    unique, last = np.unique(change.rows[::-1], return_index=True)
+    for row, reverse in zip(unique.tolist(), last.tolist(), strict=True):
+        update = (len(change.rows) - 1 - reverse) * change.width
+        for column in range(change.width):
+            begin = int(starts[row * change.width + column])
+            yield from _pieces(writable, place, begin)
+            yield bytes(change.updates.frame(update + column))
+            place = begin + HEAD + int.from_bytes(writable.mapping[PAGE + begin : PAGE + begin + HEAD], "little")
+    yield from _pieces(writable, place, description.size)
+
+
+def _pieces(writable: WritableTensor, begin: int, end: int) -> Iterator[bytes]:
+    for place in range(begin, end, _CHUNK_BYTES):
+        yield writable.mapping[PAGE + place : PAGE + min(place + _CHUNK_BYTES, end)]

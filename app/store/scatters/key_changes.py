@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from app.keys.key_column import KeyColumn
 from app.keys.key_index import build, new_seed
 from app.keys.row_changes import fill_gaps, number_new_keys
+from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.files.key_files import wanted_column
 from app.store.files.mapped_tensor import MappedContent
 from app.store.files.tensor_file import HeaderWord
-from app.store.row_counts import RowCounts
 from app.store.scatters.log_frames import NO_KEYS, NO_ROWS, Record, key_bytes, string_bytes
 from app.store.scatters.pending_scatter import KeyedChange
 from app.store.scatters.scatter_reductions import new_rows

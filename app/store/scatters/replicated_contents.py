@@ -18,7 +18,7 @@ A scatter to replicated content goes through `ReplicatedContents.replication`, w
 `Replication`); without it such scatters are refused. The tensor's lock is released while a batch is in flight to other
 machines. Otherwise two machines that replicate to each other could deadlock, since several tensors share one lock.
 
-After a power loss a copy may be unsettled (see `session_replay`); it must not be read until `is_settled`. After any
+After a power loss a copy may be unsettled (see `log_replay`); it must not be read until `is_settled`. After any
 start it may be an outdated copy, from a disk that was restored to an earlier state, until it has caught up with its
 primary (`is_confirmed`).
 
@@ -184,7 +184,7 @@ class ReplicatedContents:
 
     @cached_property
     def session(self) -> int:
-        """The current session, see `processes.session`. The store must be open."""
+        """The current session, see `app.store.processes.directory_lock`. The store must be open."""
         return self._logs.session()
 
     def is_confirmed(self, words: Sequence[int]) -> bool:

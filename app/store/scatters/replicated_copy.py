@@ -166,10 +166,10 @@ class ReplicatedCopy:
         records = tail_records(writable.log, sequence)
         if records:
             writable.save_snapshots(records)
-        for record in records:  # apply one by one: see `session_replay.make_sure`
+        for record in records:  # apply one by one: see `log_replay.make_sure`
             if self.row.keys is None or is_settled(writable.words):
                 writable.apply([record], snapshots_saved=True)
-            else:  # keys and index may be of any state, a later one too: see `session_replay`
+            else:  # keys and index may be of any state, a later one too: see `log_replay`
                 writable.repair(lambda record=record: [record])  # type: ignore[misc]
         writable.log.settle(writable.applied)
         return writable.applied

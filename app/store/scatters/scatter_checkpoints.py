@@ -27,10 +27,9 @@ from app.store.files.tensor_file import BadFile, HeaderWord
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.scatters.log_frames import BrokenLog, Record
-from app.store.scatters.log_replay import ReplayedLogs
+from app.store.scatters.log_replay import ReplayedLogs, make_sure
 from app.store.scatters.log_tail import leave_tail
 from app.store.scatters.scatter_log import ScatterLog, all_records, full_path, full_records, remove_full
-from app.store.scatters.session_replay import make_sure
 from app.store.scatters.writable_tensor import WritableTensor
 
 logger = logging.getLogger("gathernd")
@@ -201,7 +200,7 @@ class Checkpoints:
     def recover(self, row: Row) -> None:
         """At start-up, apply everything in the log of a version's content, then remove the log.
 
-        The log of replicated content is kept: see `session_replay`. Raises tensor_damaged and OSError.
+        The log of replicated content is kept: see `log_replay`. Raises tensor_damaged and OSError.
         """
         with self._logs.open_without_replay(row) as writable:
             log = writable.log

@@ -28,10 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.store.catalogue.catalogue_rows import AnsweredKey
+from app.store.catalogue.catalogue_rows import AnsweredKey, RowCounts
 from app.store.files import disk_writes
 from app.store.files.regular_file import mode_of, open_regular, read_at
-from app.store.row_counts import RowCounts
 from app.store.scatters.log_frames import BrokenLog, Entry, Record, decode, encode, frame_at, frames_in, holds_record
 
 _LOG_MAGIC: Final = b"redolog1"

@@ -24,13 +24,11 @@ from numpy.typing import NDArray
 
 from app.store.catalogue.catalogue_rows import Row
 from app.store.files import disk_writes, download_snapshots
-from app.store.files.key_files import key_type
-from app.store.files.key_layout import KeyLayout
+from app.store.files.key_files import KeyLayout, key_type
 from app.store.files.regular_file import open_regular
 from app.store.files.tensor_file import DAMAGED, PAGE, BadFile, Description, HeaderWord, decode_page
 from app.store.processes import memory_barrier
-from app.store.scatters.dirty_blocks import dirty_blocks, dirty_table_blocks
-from app.store.scatters.log_frames import Record, changed_key_parts, changed_parts
+from app.store.scatters.log_frames import Record, changed_key_parts, changed_parts, dirty_blocks, dirty_table_blocks
 from app.store.scatters.scatter_log import ScatterLog, all_records
 from app.store.scatters.writable_keys import WritableKeys
 from app.store.store_errors import damaged
