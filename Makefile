@@ -147,7 +147,7 @@ sync-client: $(VENV)/.stamp-dev ## Write the blocking Python client from the asy
 	$(PY) -m deploy.sync_client
 
 # The compiler comes with KServe's SDK, which brings grpcio-tools.
-grpc-messages: $(CLIENTS)/.stamp-kserve ## Write app/formats/grpc/messages/descriptor.py from the .proto files beside it
+grpc-messages: $(CLIENTS)/.stamp-kserve ## Write app/formats/grpc/messages/messages.pb from the .proto files beside it
 	$(CLIENTS)/kserve/bin/python -m deploy.grpc_messages
 
 # The generators of clients, for tests/clients, in an environment of their own; those in TypeScript where there is npm.

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from app.grpc_api.call_limits import FIRST_WINDOW
 from app.grpc_api.calls import Calls
-from app.grpc_api.calls_under_way import CallsUnderWay, divided
+from app.grpc_api.calls_under_way import FIRST_WINDOW, CallsUnderWay, divided
 from app.grpc_api.health_and_model_calls import call_handlers
 from app.grpc_api.infer import RpcInference
 from app.grpc_api.listener import GrpcListener

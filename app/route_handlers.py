@@ -12,13 +12,12 @@ from app.api.asgi_request import Handler, RequestContext
 from app.api.disk_threads import DiskThreads
 from app.api.exchange import BodyLimits, Exchange
 from app.api.inference import Inference
-from app.api.routes import error_pages, pages, v2_server
+from app.api.routes import error_pages, pages, v2_models
 from app.api.routes.aliases import AliasesRoute
 from app.api.routes.health import answer_with, write_metrics
 from app.api.routes.imports import ImportsRoute
 from app.api.routes.tensors import TensorsRoute, as_stored, with_name
 from app.api.routes.tensors_content import Downloads
-from app.api.routes.tensors_content_in_ranges import ShardedDownloads
 from app.api.routes.tensors_rows import RowsRoute
 from app.api.routes.tensors_scatter import ScatterRoute, ScatterTarget, StoreScatters
 from app.api.routes.v2_infer import InferRoute
@@ -26,6 +25,7 @@ from app.api.routes.v2_models import ModelRoutes
 from app.cluster.router.ask_primary import PrimaryAsks
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
+from app.cluster.router.sharded_downloads import ShardedDownloads
 from app.cluster.router.sharded_scatters import ShardedScatters
 from app.cluster.router.sharded_tensors import ShardedTensors, immutable
 from app.imports.import_jobs import ImportJobs
@@ -112,7 +112,7 @@ def handlers_of(
             "scatterTensor": "A scatter", "upsertRows": "An upsert", "removeRows": "A removal of rows",
             "importTensor": _IMPORT,
         })  # fmt: skip
-    sharded = ShardedDownloads(tables, service, service.read_scalar, changing)
+    sharded = ShardedDownloads(tables, service)
     return handlers | {"tensorContent": with_name(sharded.content), "getKeys": with_name(sharded.keys)}
 
 
@@ -139,21 +139,21 @@ def _of_health_and_pages(readiness: Readiness, metrics: Metrics) -> dict[str, Ha
 def _of_inference_protocol(inference: Inference, readiness: Readiness, settings: Settings) -> dict[str, Handler]:
     models = ModelRoutes(inference.models, readiness)
     infer = InferRoute(inference, _body_limits(settings))
-    trace_settings = answer_with(v2_server.TRACE_SETTINGS)
+    trace_settings = answer_with(v2_models.TRACE_SETTINGS)
     handlers: dict[str, Handler] = {
-        "serverMetadata": answer_with(v2_server.METADATA),
+        "serverMetadata": answer_with(v2_models.METADATA),
         "serverLive": answer_with({"live": True}),
         "serverReady": answer_with({"ready": True}, readiness),
         "statistics": models.statistics_of_all,
         "repositoryIndex": models.index,
         "repositoryLoad": models.load,
         "repositoryUnload": models.load,
-        "getLogSettings": answer_with(v2_server.log_settings(settings.log_level)),
-        "updateLogSettings": v2_server.refuse_settings,
+        "getLogSettings": answer_with(v2_models.log_settings(settings.log_level)),
+        "updateLogSettings": v2_models.refuse_settings,
         "getTraceSettings": trace_settings,
-        "updateTraceSettings": v2_server.refuse_settings,
+        "updateTraceSettings": v2_models.refuse_settings,
         "getModelTraceSettings": models.after_finding(trace_settings),
-        "updateModelTraceSettings": models.after_finding(v2_server.refuse_settings),
+        "updateModelTraceSettings": models.after_finding(v2_models.refuse_settings),
     }
     for model in ("model", "modelVersion"):
         handlers |= {
@@ -165,7 +165,7 @@ def _of_inference_protocol(inference: Inference, readiness: Readiness, settings:
         }
     for operation in ("Status", "RegionStatus", "Register", "RegionUnregister", "Unregister"):
         for kind in ("system", "cuda"):
-            handlers[f"{kind}SharedMemory{operation}"] = v2_server.refuse_shared_memory
+            handlers[f"{kind}SharedMemory{operation}"] = v2_models.refuse_shared_memory
     return handlers
 
 

@@ -15,11 +15,8 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from app.api.asgi_request import Field, Handler, Receive, RequestContext, RouteMatch, Scope, Send
-from app.api.caller_deadline import TIMEOUT, seconds_of, with_deadline
 from app.api.cors import CrossOrigin, is_preflight
-from app.api.least_sequence import FIELD as SEQUENCE
-from app.api.least_sequence import AfterWaiting
-from app.api.meant_shard import check_meant
+from app.api.own_header_fields import SEQUENCE, TIMEOUT, AfterWaiting, check_meant, seconds_of, with_deadline
 from app.api.route_rows.operation import CONTROL, GATHER
 from app.api.route_table import TABLE, RouteTable
 from app.api.wrong_path_hints import hint_for_method, hint_for_path

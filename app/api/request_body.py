@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from app.api.asgi_request import RequestContext
-from app.api.caller_deadline import TIMEOUT
 from app.api.content_codings import inflater
 from app.api.error_responses import JSON
+from app.api.own_header_fields import TIMEOUT
 from app.dispatch.admission_control import SMALL_BODY_BYTES
 from app.dispatch.request_thread_pool import ClientGone, RequestThreadPool
 from app.errors import GatherError

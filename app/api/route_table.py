@@ -19,8 +19,7 @@ from app.api.route_rows.inference_protocol import INFERENCE_PROTOCOL
 from app.api.route_rows.operation import CONTROL, Route
 from app.api.route_rows.operators import OPERATOR_ROUTES
 from app.api.route_rows.shard_segments import SHARD_ROUTES
-from app.api.route_rows.tensors import TENSOR_ROUTES
-from app.api.route_rows.tensors_rows import ROW_ROUTES
+from app.api.route_rows.tensors import ROW_ROUTES, TENSOR_ROUTES
 from app.near_name import near_name
 from app.security.authorizer import Access
 

@@ -3,6 +3,8 @@
 The same rows read requests and write answers of every family. Whole tensors have their own table. The inference
 protocol is not included, because its routes have a single format that does not depend on Content-Type and Accept
 (`app.formats.oip.read_body`).
+
+An upload as application/octet-stream is raw items, with dtype and shape in the query.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from app.errors import GatherError
-from app.formats import npy, octet_stream
+from app.errors import GatherError, invalid_field
+from app.formats import npy
 from app.formats.json import read_request as json_request
 from app.formats.json import write_answer as json_answer
 from app.formats.npy import Start
@@ -22,11 +24,39 @@ from app.formats.safetensors import upload
 from app.formats.safetensors import write_answer as safetensors_answer
 from app.formats.safetensors.header import UNSOUND_HINT, write_header
 from app.memory.budget import UNCOUNTED, Memory
+from app.requests.schemas.member_types import SIZES
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DTYPES, DType
 from app.tensors.gather_call import Answer, Encoding
+from app.tensors.near_dtype import hint_for_dtype
 from app.tensors.operator_signature import Signature
 from app.tensors.shape_limits import Limits
+
+
+def _read_raw_start(fields: dict[str, str]) -> Start:
+    """Read dtype and shape of raw items from the query. Raises invalid_field and unsupported_dtype."""
+    for name in ("dtype", "shape"):
+        if name not in fields:
+            raise invalid_field(
+                f"/query/{name}",
+                f"application/octet-stream needs {name}= in the query, as in ?dtype=float32&shape=200000,64",
+                f"Add '{name}' to the query, as in ?dtype=float32&shape=2,3, or upload npy, or safetensors as "
+                "'Content-Type: application/x-safetensors', which contain it.",
+            )
+    if fields["dtype"] not in DTYPES:
+        raise GatherError(
+            "unsupported_dtype",
+            f"{fields['dtype'][:80]!a} is not an element type",
+            pointer="/query/dtype",
+            hint=hint_for_dtype(fields["dtype"]),
+        )
+    try:
+        shape = SIZES.parse(fields["shape"])
+    except ValueError:
+        detail = "shape must be integers of 0 or more with commas between them"
+        raise invalid_field("/query/shape", detail, "Write the sizes with commas, as in shape=2,3.") from None
+    return Start(DTYPES[fields["dtype"]], shape, 0, shape_pointer="/query/shape")
+
 
 _ALL: Final = frozenset(DTYPES)
 _OF_SAFETENSORS: Final = frozenset(name for name, row in DTYPES.items() if row.safetensors is not None)
@@ -149,7 +179,7 @@ RAW: Final = TensorCodec(
     _ALL,
     in_query=True,
     is_meant=lambda head: False,
-    read_start=lambda head, fields, memory: octet_stream.read_start(fields),
+    read_start=lambda head, fields, memory: _read_raw_start(fields),
     write_head=lambda dtype, shape, size: b"",
 )
 TENSORS: Final[Mapping[str, TensorCodec]] = {row.media_type: row for row in (NPY, SAFETENSORS_FILE, RAW)}

@@ -20,8 +20,7 @@ from app.dispatch.admission_control import SMALL_BODY_BYTES, Admission
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import CATALOGUE, GatherError
 from app.formats.grpc.infer_answer import error_head, write_stream_error
-from app.grpc_api.call_limits import MOST_PUBLIC_BYTES, MOST_SECONDS
-from app.grpc_api.calls_under_way import CallsUnderWay
+from app.grpc_api.calls_under_way import MOST_PUBLIC_BYTES, MOST_SECONDS, CallsUnderWay
 from app.grpc_api.error_trailers import PROBLEM, problem_bytes, status_message
 from app.grpc_api.health_and_model_calls import LONG, CallHandler, read_message, serving_status, write_message
 from app.grpc_api.infer import RpcInference

@@ -12,15 +12,14 @@ from google.protobuf import json_format
 
 from app.api.routes.v2_models import (
     ENTRY_BYTES,
+    METADATA,
     STATISTICS_BYTES,
     charging,
     repository_index,
     statistics_of,
     statistics_of_all,
 )
-from app.api.routes.v2_server import METADATA
-from app.api.schemas.v2_model_description import model_config, model_metadata
-from app.api.v2_model_lookup import Models
+from app.api.v2_model_lookup import Models, model_config, model_metadata
 from app.errors import GatherError
 from app.formats.grpc.message_fields import malformed
 from app.formats.grpc.messages.classes import POOL, message_class

@@ -27,8 +27,7 @@ from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
 from app.operators.gathernd import plan_gathernd
 from app.operators.lookup_plan import LookupPlan, plan_lookup
-from app.operators.scatter_elements import plan_scatter_elements
-from app.operators.scatternd import plan_scatternd
+from app.operators.scatters import plan_scatter_elements, plan_scatternd
 from app.tensors.backward_call import BackwardCall
 from app.tensors.gather_call import Call
 from app.tensors.lookup_call import LOOKUP_SIGNATURE, LookupCall

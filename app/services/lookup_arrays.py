@@ -1,4 +1,7 @@
-"""Build the arrays that a lookup's kernel reads: indices within bounds, offsets in the indices' type, and fill rows."""
+"""Build the arrays that a lookup's kernel reads: indices within bounds, offsets in the indices' type, and fill rows.
+
+A lookup with features by key becomes one by position first.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import GatherError
 from app.kernels.check_lookup import FeatureArrays, rows_read
 from app.kernels.float_conversion import converted
 from app.kernels.replace_out_of_bounds import Replacement, replace_out_of_bounds
 from app.operators.gather_plan import GatherPlan
-from app.operators.lookup_plan import FeaturePlan, LookupPlan
+from app.operators.lookup_plan import FeaturePlan, LookupPlan, check_offsets
 from app.services.edit_bags import edit_bags, skipped_entries
-from app.services.find_rows import FoundRows
+from app.services.find_rows import FoundRows, KeysToFind, check_keys, find_rows, positions_of
 from app.store import Resident
 from app.tensors.dtypes import DTYPES, DType
-from app.tensors.lookup_call import Feature, LookupCall
+from app.tensors.lookup_call import Feature, LookupCall, found_name
 from app.tensors.tensor import Tensor
 
 Found = Sequence[FoundRows | None]
@@ -160,3 +164,56 @@ def converted_bytes(call: LookupCall, plan: LookupPlan) -> int:
     # The rows and their float32 copy; their row numbers, and the weights as float32.
     wide = sum(3 * feature.indices * feature.row_bytes + 12 * feature.indices for feature in features)
     return plan.written_bytes + wide + (plan.output_bytes if call.concat else 0)
+
+
+def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
+    """Return the equivalent lookup by position, whose rows are not known yet. Raises no_keys and unsupported_dtype."""
+    features = list(call.features)
+    for number, (feature, resident) in enumerate(zip(call.features, residents, strict=True)):
+        if feature.by_key is not None:
+            check_keys(feature.indices, resident, feature.tensor, f"{feature.pointer}/tensor")
+            features[number] = replace(feature, indices=positions_of(feature.indices))
+    return replace(call, features=features)
+
+
+def with_rows(call: LookupCall, found: Found) -> LookupCall:
+    """Return the lookup with the rows that were found as its positions."""
+    features = [
+        one if rows is None else replace(one, indices=positions_of(one.indices, rows.rows))
+        for one, rows in zip(call.features, found, strict=True)
+    ]
+    return replace(call, features=features)
+
+
+def found_outputs(call: LookupCall, found: Found) -> dict[str, Tensor]:
+    """Return the outputs that tell which keys the tables have, for the features that request them."""
+    return {
+        found_name(number): rows.found(feature.indices.shape)
+        for number, (feature, rows) in enumerate(zip(call.features, found, strict=True))
+        if rows is not None and feature.by_key is not None and feature.by_key.found
+    }
+
+
+def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRows | None] | GatherError:
+    """Return the rows that the keys of each feature name, or the first error. Errors in offsets take precedence."""
+    wanted = [_keys_to_find(feature, resident) for feature, resident in zip(call.features, residents, strict=True)]
+    every = iter(find_rows([one for one in wanted if one is not None]))
+    found = [None if one is None else next(every) for one in wanted]
+    rows = [one for one in found if not isinstance(one, GatherError)]
+    if len(rows) == len(found):
+        return rows
+    try:
+        for feature in call.features:
+            check_offsets(feature)
+    except GatherError as error:
+        return error
+    return next(one for one in found if isinstance(one, GatherError))
+
+
+def _keys_to_find(feature: Feature, resident: Resident) -> KeysToFind | None:
+    """Return the keys of a feature, or None if it names rows by position."""
+    if feature.by_key is None:
+        return None
+    assert resident.keys is not None, "this was checked"
+    skipped = skipped_entries(feature, resident)
+    return KeysToFind(feature.by_key, feature.indices, resident.keys, feature.tensor, skipped)

@@ -29,17 +29,20 @@ from app.services.lookup_arrays import (
     Found,
     LookupRun,
     Marks,
+    by_position,
     converted_bytes,
     fills_rows,
     fitted_bytes,
     fitted_offsets,
+    found_outputs,
     replaced_indices,
+    rows_found,
     rows_to_fill_with,
     widened,
     with_edited_bags,
+    with_rows,
 )
 from app.services.lookup_outputs import output_names, outputs_of, string_outputs
-from app.services.lookups_by_key import by_position, found_outputs, rows_found, with_rows
 from app.services.runner import Explanation, Runner
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest

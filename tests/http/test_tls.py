@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from app.server.certificate_expiry import expiry
-from app.server.tls import Tls, TlsFiles
+from app.server.tls import Tls, TlsFiles, expiry
 from tests.http.conftest import Start
 from tests.http.held import until
 from tests.http.raw import TINY

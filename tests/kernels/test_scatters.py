@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from app.kernels import Kernel, numba_cpu
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
-from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
-from app.operators.scatternd import plan_scatternd
+from app.operators.scatters import plan_scatter_elements, plan_scatternd
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
 from app.tensors.operator_signature import REDUCTIONS, Reduction

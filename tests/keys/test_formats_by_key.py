@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from app.api.exchange import headers_of
-from app.api.schemas.v2_model_description import model_config, model_metadata
-from app.api.v2_model_lookup import Models
+from app.api.v2_model_lookup import Models, model_config, model_metadata
 from app.errors import GatherError
 from app.formats.body_formats import SAFETENSORS, formats_of
 from app.formats.grpc.infer_answer import write_grpc_answer

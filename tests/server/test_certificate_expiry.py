@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.server.certificate_expiry import expiry
+from app.server.tls import expiry
 from tests.needs import skip_without
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from app.errors import GatherError
 from app.operators.dialects import SCATTER_ELEMENTS, SCATTERND
-from app.operators.scatter_elements import plan_scatter_elements
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
-from app.operators.scatternd import plan_scatternd
+from app.operators.scatters import plan_scatter_elements, plan_scatternd
 from app.operators.shape_rules import check_limits
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call

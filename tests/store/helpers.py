@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from app.catalogue.aliases import AliasMove
 from app.catalogue.records import Alias
 from app.errors import GatherError
-from app.operators.scatternd import plan_scatter
+from app.operators.scatters import plan_scatter
 from app.store import Conditions, LocalStore, Metadata, Quota
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.scatters.pending_scatter import ContentReplaced, PendingScatter, ScatterChange, Scattered

@@ -8,7 +8,7 @@ from app.api.route_rows.operation import TENSORS, Operation, Route, header, in_p
 from app.api.route_rows.tensors import IF_CHANGED, LOCATION, UNCHANGED, limit
 from app.api.schemas.tensor_messages import AliasBody, AliasList
 from app.errors import Code
-from app.requests.schemas.alias_request import MOST_ALIASES, AliasesRequest, AliasRequest
+from app.requests.schemas.management_requests import MOST_ALIASES, AliasesRequest, AliasRequest
 from app.security.authorizer import Access
 from app.tensors.tensor_name import PATTERN
 

@@ -7,7 +7,7 @@ from typing import Final
 from app.api.route_rows.operation import TENSORS, Operation, Route, header, in_path, parameter
 from app.api.route_rows.tensors import IF_MATCH, IF_NONE_MATCH, MEMORY, NEW_NAME, REPLICAS, keep, limit
 from app.api.schemas.tensor_messages import ImportBody, ImportList
-from app.requests.schemas.import_request import ImportRequest
+from app.requests.schemas.management_requests import ImportRequest
 from app.security.authorizer import Access
 
 _ID: Final = in_path("id", "Id of the import.")

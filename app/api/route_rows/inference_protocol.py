@@ -1,4 +1,4 @@
-"""The routes of the Open Inference Protocol v2; `app.api.routes.v2_server`, `v2_models` and others answer them."""
+"""The routes of the Open Inference Protocol v2; `app.api.routes.v2_models`, `v2_models` and others answer them."""
 
 from __future__ import annotations
 

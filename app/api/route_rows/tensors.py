@@ -1,4 +1,6 @@
-"""The routes of resident tensors; `app.api.routes.tensors`, `tensors_content` and `tensors_scatter` answer them."""
+"""The routes of resident tensors; `app.api.routes.tensors`, `tensors_content`, `tensors_scatter` and
+`tensors_rows` answer them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.api.route_rows.operation import (
+    GATHER,
     TENSORS,
     Answers,
     Described,
@@ -16,12 +19,13 @@ from app.api.route_rows.operation import (
     in_path,
     parameter,
 )
+from app.api.schemas.answers import GatherAnswer
 from app.api.schemas.tensor_messages import RemoveAnswer, ResidentTensor, ScatterAnswer, TensorList, UpsertAnswer
 from app.errors import Code
 from app.formats import body_formats
 from app.requests.schemas.common_fields import RESIDENT
+from app.requests.schemas.management_requests import MOST_REPLICAS, ReplicasRequest
 from app.requests.schemas.query_fields import query_parameters
-from app.requests.schemas.replicas_request import MOST_REPLICAS, ReplicasRequest
 from app.requests.schemas.scatter_request import RemoveRequest, ScatterRequest, UpsertRequest
 from app.security.authorizer import Access
 from app.tensors.dtypes import DTYPES
@@ -341,6 +345,34 @@ TENSOR_ROUTES: Final = (
             answer=ResidentTensor,
             answers={200: {"description": "The metadata of the current version", "headers": _ETAG}},
             description="In a cluster only. The answer comes at once; the cluster then adds or removes copies.",
+        ),
+    }),
+)  # fmt: skip
+
+
+_KEY: Final = {
+    "name": "key",
+    "in": "query",
+    "required": True,
+    "description": "A key of the table, as text; repeat it for more rows.",
+    "schema": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    "style": "form",
+    "explode": True,
+}
+ROW_ROUTES: Final = (
+    Route("/tensors/{name}/rows", GATHER, Access.GATHER, {
+        "GET": Operation(
+            "tensorRows",
+            "Rows of a table by key",
+            (
+                "tensor_not_found", "tensor_damaged", "no_keys", "value_not_representable", "output_too_large",
+                "limit_exceeded", "deadline_exceeded", "shard_unavailable",
+            ),
+            (in_path("name", f"{RESIDENT}.", REFERENCE_PATTERN), _KEY),
+            answer=GatherAnswer,
+            description="The answer of `POST /gather` to these keys with `missing` fill and `found`. A key that the "
+            "table lacks gives a row of zeros, false or empty strings; `found` tells which keys the table has.",
+            tag="gather",
         ),
     }),
 )  # fmt: skip

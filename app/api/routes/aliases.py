@@ -15,7 +15,7 @@ from app.api.request_body import check_json_type, read_json
 from app.api.routes.tensors import read_page, time_text
 from app.catalogue.aliases import AliasMove
 from app.catalogue.records import Alias
-from app.requests.schemas.alias_request import MOST_BYTES, alias_moves, alias_target
+from app.requests.schemas.management_requests import MOST_BYTES, alias_moves, alias_target
 from app.store.tensor_store_interface import TensorStore
 from app.telemetry.tensor_change_log import Change
 from app.tensors.tensor_name import check_name, check_new_name

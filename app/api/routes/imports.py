@@ -14,7 +14,7 @@ from app.api.routes.tensors import described, read_flag, read_keep, read_note, r
 from app.errors import GatherError
 from app.imports.import_jobs import ImportJobs
 from app.imports.import_steps import ImportSpec
-from app.requests.schemas.import_request import import_request
+from app.requests.schemas.management_requests import import_request
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportRecord
 from app.store.tensor_store_interface import TensorStore

@@ -24,7 +24,7 @@ from app.errors import GatherError, invalid_field
 from app.formats.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.formats.npy import Start
 from app.near_name import instead_of, near_name, shorten
-from app.requests.schemas.replicas_request import MOST_REPLICAS, asked_replicas
+from app.requests.schemas.management_requests import MOST_REPLICAS, asked_replicas
 from app.store import Conditions, Metadata
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shape
 from app.store.store_errors import storage_errors

@@ -22,8 +22,7 @@ from app.errors import GatherError
 from app.formats.body_formats import FORMATS, Codec
 from app.formats.fields_in_query import refuse_query
 from app.memory.budget import UNCOUNTED, Memory
-from app.operators.changes_by_key import row_items
-from app.operators.scatternd import plan_scatter
+from app.operators.scatters import plan_scatter, row_items
 from app.server.readiness import Readiness
 from app.services.find_rows import check_keys
 from app.store import Conditions, LocalStore

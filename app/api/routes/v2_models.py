@@ -1,6 +1,7 @@
-"""The models of the inference protocol over HTTP: metadata, configuration, statistics, and the repository's index.
+"""The inference protocol over HTTP except infer: metadata, configuration, statistics, settings, the repository's index.
 
-Loading and unloading a model change nothing.
+Loading and unloading a model change nothing. Log and trace settings can be read. A request to change them, or for
+shared memory, gets 501 with the reason.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from app import __version__
 from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
 from app.api.request_body import read_body
 from app.api.schemas.v2_messages import IndexEntry
-from app.api.schemas.v2_model_description import model_config, model_metadata
-from app.api.v2_model_lookup import Models, counted_as
+from app.api.v2_model_lookup import Models, counted_as, model_config, model_metadata
 from app.errors import GatherError, invalid_field
 from app.memory.budget import Memory
 from app.server.readiness import Readiness
@@ -191,3 +192,46 @@ async def _wants_ready(context: RequestContext) -> bool:
     if not isinstance(ready, bool):
         raise invalid_field("/ready", "ready must be true or false", "Write true or false at /ready.")
     return ready
+
+
+METADATA: Final[dict[str, Any]] = {
+    "name": "gathernd",
+    "version": __version__,
+    "extensions": [
+        "binary_tensor_data",
+        "model_configuration",
+        "model_repository",
+        "model_repository(unload_dependents)",
+        "parameters",
+        "statistics",
+    ],
+}
+TRACE_SETTINGS: Final = {
+    "trace_level": ["OFF"],
+    "trace_rate": "0",
+    "trace_count": "0",
+    "log_frequency": "0",
+    "trace_file": "",
+}
+
+
+def log_settings(log_level: str) -> dict[str, Any]:
+    """Return the settings of a log with this level, under Triton's names."""
+    return {
+        "log_file": "",
+        "log_info": log_level in ("debug", "info"),
+        "log_warning": log_level != "error",
+        "log_error": True,
+        "log_verbose_level": int(log_level == "debug"),
+        "log_format": "default",
+    }
+
+
+async def refuse_settings(context: RequestContext) -> None:
+    """`POST /v2/logging` and `POST /v2/trace/setting`."""
+    raise GatherError("not_implemented", "log and trace settings can only be set by the operator at start-up")
+
+
+async def refuse_shared_memory(context: RequestContext) -> None:
+    """`/v2/systemsharedmemory/...` and `/v2/cudasharedmemory/...`."""
+    raise GatherError("not_implemented", "shared memory is not supported; send the tensors in the request")

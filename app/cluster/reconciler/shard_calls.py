@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
-from app.api.meant_shard import NODE
+from app.api.own_header_fields import NODE
 from app.cluster.catalogue.records import Catalogue
 from app.cluster.reconciler.cluster_view import HeldSegment
 from app.cluster.reconciler.plan import Drop, Pull

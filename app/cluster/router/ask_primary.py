@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Final
 from urllib.parse import quote
 
-from app.api.meant_shard import FIELD
+from app.api.own_header_fields import NODE_FIELD
 from app.cluster.range_scatter import RangeScatter, RangeScattered
 from app.cluster.router.fetch_rows import RowFetcher
 from app.cluster.router.row_sinks import BadAnswer, WholeBody
@@ -100,8 +100,8 @@ class PrimaryAsks:
         primary, fetcher = one.primary, self._fetcher
         assert primary is not None
         head = b"%b /shard/ranges/%b%b HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b%b\r\n" % (
-            method, quote(one.tensor).encode(), path, primary.address.encode(), FIELD, primary.node.encode(), fields,
-            fetcher.fields, fetcher.handed_on(request),
+            method, quote(one.tensor).encode(), path, primary.address.encode(), NODE_FIELD, primary.node.encode(),
+            fields, fetcher.fields, fetcher.handed_on(request),
         )  # fmt: skip
         patience = min(max(request.deadline - perf_counter(), 0.1), LATE_S + sum(map(len, body)) / SLOWEST)
         answered: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()

@@ -13,10 +13,9 @@ from math import ceil, inf
 from time import perf_counter
 from typing import Final
 
-from app.api.meant_shard import FIELD
+from app.api.own_header_fields import NODE_FIELD, SEQUENCE
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
 from app.cluster.router.range_requests import ExtentRequest, RangeRequest
-from app.cluster.router.sequences import FIELD as SEQUENCE
 from app.cluster.router.sequences import NOTHING_READ, Sequences, exactly, reading
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.sharded_tensors import ShardedResident
@@ -229,7 +228,7 @@ class _Fetch:
         elif replica.etag is not None:
             check = exactly(replica.etag)
         if replica.node:
-            fields += b"%b: %b\r\n" % (FIELD, replica.node.encode())
+            fields += b"%b: %b\r\n" % (NODE_FIELD, replica.node.encode())
         pieces = request.pieces(one.tensor, replica.address, fields)
         shard, patience = fetcher.shards.get(replica.address), max(own, 0.0) + spare
         ask = Ask(shard, pieces, request.sink, check, patience, self._answered, self._begun)

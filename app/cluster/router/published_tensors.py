@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
-from app.api.routes.tensors_content_in_ranges import ContentSnapshot
 from app.catalogue.aliases import AliasMove, moved, new_etag
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias
@@ -36,7 +35,7 @@ from app.cluster.router.sharded_upload import (
     StreamedUpload,
 )
 from app.cluster.router.table_etags import Measured, TableEtags
-from app.cluster.router.table_snapshot import TableSnapshots
+from app.cluster.router.table_snapshot import ContentSnapshot, TableSnapshots
 from app.cluster.router.version_writer import BytesBefore, VersionWriter
 from app.cluster.shard_map import ShardedVersion, ShardMap, bounds_of
 from app.errors import GatherError

@@ -15,8 +15,7 @@ from app.cluster.range_scatter import NO_ROWS, RangeScatter, ScatterOrder, keys_
 from app.cluster.router.key_columns import column_of
 from app.cluster.shard_map import RowRange, ShardedVersion
 from app.keys.key_column import KeyColumn
-from app.operators.changes_by_key import row_items
-from app.operators.scatternd import plan_scatter
+from app.operators.scatters import plan_scatter, row_items
 from app.tensors.dtypes import DType
 from app.tensors.operator_signature import Reduction
 from app.tensors.scatter_call import KeyedCall, ScatterCall

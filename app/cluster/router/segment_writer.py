@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from app.api.meant_shard import NODE
+from app.api.own_header_fields import NODE
 from app.api.route_table import path_of
 from app.cluster.shard.pull_order import PullOrder
 from app.cluster.shard_map import digest_of

@@ -15,8 +15,6 @@ from app.cluster.router.row_sinks import BadAnswer
 from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap, content_of
 from app.store.files.tensor_file import sequence_in
 
-FIELD: Final = b"x-gathernd-sequence"
-"""The header field with the lowest sequence that a read of a range accepts."""
 NOTHING_READ: Final[Mapping[str, int]] = {}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -18,12 +18,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from app.api.meant_shard import FIELD
+from app.api.own_header_fields import NODE_FIELD, SEQUENCE
 from app.api.routes.tensors import keys_of
-from app.api.routes.tensors_content_in_ranges import ContentSnapshot
 from app.cluster.router.fetch_rows import LostRange, RowFetcher
 from app.cluster.router.row_sinks import BadAnswer
-from app.cluster.router.sequences import FIELD as SEQUENCE
 from app.cluster.router.sequences import sequence_of
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.shard_resources import NeedingPlaces, unavailable
@@ -53,6 +51,22 @@ _SILENT_S: Final = 30.0
 _ROUNDS: Final = 3
 _PAUSE_S: Final = 0.2
 _PROBLEMS: Final = (OSError, ValueError, EOFError, BadAnswer, asyncio.LimitOverrunError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentSnapshot:
+    """A read of the content with the ETag `etag`, unaffected by later changes.
+
+    `size` is the number of bytes in `pieces`, and `rows` the number of rows, or of keys, in them. `keys`, if set,
+    describes the keys that precede the rows. Call `close` exactly once.
+    """
+
+    etag: str
+    size: int
+    rows: int
+    pieces: AsyncIterator[bytes]
+    close: Callable[[], None]
+    keys: KeysSpec | None = None
 
 
 class _Target(NamedTuple):
@@ -221,7 +235,7 @@ class TableSnapshots:
                 b"GET /tensors/%b/%b HTTP/1.1\r\nhost: %b\r\naccept: %b\r\n"
                 b"%b: %b\r\n%b: %d\r\nconnection: close\r\n%b%b\r\n"
             ) % (
-                quote(one.tensor).encode(), target.path, replica.address.encode(), target.accept, FIELD,
+                quote(one.tensor).encode(), target.path, replica.address.encode(), target.accept, NODE_FIELD,
                 replica.node.encode(), SEQUENCE, least, self._fetcher.fields, self._fetcher.handed_on(request),
             )  # fmt: skip
             writer.write(head)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
-from app.api.meant_shard import NODE
+from app.api.own_header_fields import NODE
 from app.cluster.catalogue.records import Catalogue
 from app.cluster.shard.pull_segment import shard_connection
 from app.tensors.buffer_type import Buffer

@@ -15,7 +15,7 @@ from ssl import SSLContext
 from threading import Event
 from typing import Final, TypeAlias, TypeVar
 
-from app.api.meant_shard import NODE
+from app.api.own_header_fields import NODE
 from app.api.route_table import path_of
 from app.api.upload_receiver import UploadReceiver
 from app.catalogue.conditions import ALWAYS, Conditions

@@ -16,6 +16,8 @@ from pydantic.types import FailFast, Strict
 from app.json_text.lossless_json import Number, integer
 from app.requests.schemas.common_fields import (
     FILL_VALUE_DESCRIPTION,
+    KEY_MEMBERS,
+    MISSING_ROW_DESCRIPTION,
     RESIDENT,
     AnyDevice,
     Combined,
@@ -24,7 +26,6 @@ from app.requests.schemas.common_fields import (
 )
 from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
 from app.requests.schemas.gather_request import parameter_field
-from app.requests.schemas.key_fields import KEY_MEMBERS, MISSING_ROW_DESCRIPTION
 from app.requests.schemas.member_types import (
     ABSENT,
     BOOLEAN,

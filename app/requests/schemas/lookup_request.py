@@ -9,9 +9,16 @@ from pydantic import Field, create_model
 from pydantic.types import FailFast
 
 from app.errors import GatherError, invalid_field
-from app.requests.schemas.common_fields import RESIDENT, AnyJson, Rounded
+from app.requests.schemas.common_fields import (
+    KEYS_DESCRIPTION,
+    RESIDENT,
+    AnyJson,
+    AsksForFound,
+    MissingMode,
+    Rounded,
+    RowForMissing,
+)
 from app.requests.schemas.gather_request import Tensor
-from app.requests.schemas.key_fields import KEYS_DESCRIPTION, AsksForFound, MissingMode, RowForMissing
 from app.requests.schemas.member_types import ABSENT, FEATURES, JsonBool, RequestModel, TensorName
 from app.tensors.by_key import KEY_FIELDS
 from app.tensors.gather_call import Encoding, OutOfBounds

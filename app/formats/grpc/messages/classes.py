@@ -1,4 +1,4 @@
-"""The classes of the messages, created from the descriptor.
+"""The classes of the messages, created from `messages.pb`, the descriptors that `make grpc-messages` writes.
 
 They are in a separate descriptor pool, because other packages in the process, such as Triton's client, may define
 messages with the same names, and protobuf's default pool rejects a second definition of a name.
@@ -6,17 +6,15 @@ messages with the same names, and protobuf's default pool rejects a second defin
 
 from __future__ import annotations
 
-from base64 import b64decode
+from importlib.resources import files
 from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from app.formats.grpc.messages.descriptor import DESCRIPTOR
-
 POOL: Final = DescriptorPool()
-for _file in FileDescriptorSet.FromString(b64decode(DESCRIPTOR)).file:
+for _file in FileDescriptorSet.FromString((files("app.formats.grpc.messages") / "messages.pb").read_bytes()).file:
     POOL.AddSerializedFile(_file.SerializeToString())
 
 

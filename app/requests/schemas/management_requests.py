@@ -1,4 +1,4 @@
-"""The bodies of `PUT /aliases/{alias}` and `PUT /aliases`."""
+"""The bodies of the routes that manage tensors: aliases, imports and the number of replicas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, SkipValidation
 from app.errors import invalid_field
 from app.json_text import lossless_json
 from app.requests.schemas.invalid_fields import validated
-from app.requests.schemas.member_types import ABSENT, Detail, JsonString, RequestModel
+from app.requests.schemas.member_types import ABSENT, Detail, JsonInteger, JsonString, RequestModel
 
 MOST_ALIASES: Final = 100
 """Most aliases in one request. They move in one transaction, for which etcd allows 128 puts."""
@@ -79,3 +79,55 @@ def alias_moves(document: Any) -> Iterator[AskedMove]:
         else:
             detail = "an alias is given the version that it is to name, as in 'items@7', or an object with that"
             raise invalid_field(pointer, detail, f'Write at {pointer} a version, such as "items@7".')
+
+
+MOST_REPLICAS: Final = 100
+"""Most shards that may hold a copy of each row range."""
+_NUMBER: Final = Detail(f"replicas must be an integer from 1 to {MOST_REPLICAS}")
+
+
+class ReplicasRequest(RequestModel):
+    """The number of shards that hold a copy of each row range of a table."""
+
+    replicas: Annotated[JsonInteger, Field(ge=1, le=MOST_REPLICAS), _NUMBER] = Field(
+        description="Number of shards that hold a copy of each row range, for all versions."
+    )
+
+
+def asked_replicas(document: Any) -> int:
+    """Return the number of replicas in a JSON body. Raises invalid_field."""
+    return validated(ReplicasRequest, document).replicas
+
+
+_URL: Final = Detail("url must be a text, such as 'https://host/folder/table.npy'")
+_NOTE: Final = Detail("note must be a text, what is said of the version wherever it is described")
+_TENSOR: Final = Detail("tensor must be a text, the name of one of the tensors of a safetensors file")
+_KEYS: Final = Detail("keys must be a text, the name of the tensor that holds the keys of the rows")
+
+
+class ImportRequest(RequestModel):
+    """The source of an import."""
+
+    url: Annotated[JsonString, _URL] = Field(
+        description="URL (https, http, s3, file) of an npy or safetensors file, below a prefix in GATHERND_IMPORT_FROM."
+    )
+    tensor: Annotated[JsonString, _TENSOR] = Field(
+        ABSENT, description="Name of the tensor to import, if a safetensors file has several."
+    )
+    keys: Annotated[JsonString, _KEYS] = Field(
+        ABSENT,
+        description="Name of the tensor with the keys of the rows, in a safetensors file. For string keys, NAME stands "
+        "for NAME.offsets and NAME.bytes. The keys must come before the rows in the file.",
+    )
+    note: Annotated[JsonString, _NOTE] = Field(
+        ABSENT, description="A note about the new version, like `note` in the query of an upload."
+    )
+
+
+def import_request(document: Any) -> ImportRequest:
+    """Validate the body of an import. Raises invalid_field."""
+    found = validated(ImportRequest, document)
+    for member, text in (("tensor", found.tensor), ("keys", found.keys)):
+        if any("\ud800" <= sign <= "\udfff" for sign in text or ""):
+            raise invalid_field(f"/{member}", f"{member} has a lone surrogate, which no name in a file can have")
+    return found

@@ -6,11 +6,9 @@ changes, from snapshots.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from time import perf_counter
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 import numpy as np
 
@@ -18,17 +16,18 @@ from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import is_unchanged
 from app.api.download import BY_ACCEPT, Download, codec_for_keys, codec_for_rows, no_keys
 from app.api.routes.tensors_content import row_range
+from app.cluster.router.published_tensors import PublishedTensors
+from app.cluster.router.router import Router
+from app.cluster.router.sharded_tensors import ShardedTensors
+from app.cluster.router.table_snapshot import ContentSnapshot
 from app.errors import GatherError
 from app.formats.body_formats import SAFETENSORS_FILE, TensorCodec
 from app.formats.safetensors.upload import keys_head
 from app.memory.budget import MemoryReservation
-from app.services.service import Service
 from app.store import Metadata
-from app.store.tensor_store_interface import TensorStore
 from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Call
-from app.tensors.keys_spec import KeysSpec
 from app.tensors.little_endian_items import packed_bytes
 from app.tensors.tensor import Tensor
 
@@ -37,66 +36,14 @@ _CHUNK: Final = 1 << 22
 _INT64: Final = DTYPES["int64"]
 
 
-ScalarReader: TypeAlias = Callable[[str, ServedRequest], Awaitable[Tensor]]
-"""Reads a tensor of rank 0 by its reference."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContentSnapshot:
-    """A read of the content with the ETag `etag`, unaffected by later changes.
-
-    `size` is the number of bytes in `pieces`, and `rows` the number of rows, or of keys, in them. `keys`, if set,
-    describes the keys that precede the rows. Call `close` exactly once.
-    """
-
-    etag: str
-    size: int
-    rows: int
-    pieces: AsyncIterator[bytes]
-    close: Callable[[], None]
-    keys: KeysSpec | None = None
-
-
-class ChangingTables(Protocol):
-    """Tables that accept scatters or have keys."""
-
-    async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-        """Return metadata with current ETags and numbers of rows.
-
-        Without a request, returns the last known values if the current ones cannot be read soon.
-        """
-
-    async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Return a snapshot of rows `first` to `last` - 1 of a version.
-
-        Returns None if the version has no keys and no scatter has changed it. For a table with keys, returns all rows
-        regardless of `first` and `last`. Raises shard_unavailable and overloaded.
-        """
-
-    async def keyed_snapshot(self, found: Metadata, request: ServedRequest, *, with_rows: bool) -> ContentSnapshot:
-        """Return a snapshot of all keys of a version in upload form, followed by the rows if `with_rows`.
-
-        Raises shard_unavailable and overloaded.
-        """
-
-    async def keys_snapshot(self, found: Metadata, request: ServedRequest) -> ContentSnapshot:
-        """Return a snapshot of all keys of a version: integers, or strings in BYTES framing.
-
-        Raises shard_unavailable and overloaded.
-        """
-
-
 class ShardedDownloads:
-    """Answers with contents and keys of tensors of `store`, read by gathers of `service`, or `scalar` for rank 0."""
+    """Answers with contents and keys of the tensors of `store`, read by gathers of `service`."""
 
-    def __init__(
-        self, store: TensorStore, service: Service, scalar: ScalarReader, changing: ChangingTables | None
-    ) -> None:
-        """`changing` is required if tables can accept scatters or have keys."""
+    def __init__(self, store: ShardedTensors, service: Router) -> None:
         self.store = store
-        self.changing = changing
+        self.changing = store if isinstance(store, PublishedTensors) else None
+        """The store, if its tables can accept scatters or have keys."""
         self.service = service
-        self.scalar = scalar
 
     async def content(self, context: RequestContext, name: str) -> None:
         """`GET /tensors/{name}/content`. Raises GatherError for every refusal."""
@@ -208,7 +155,7 @@ class ShardedDownloads:
                     # The bytes already sent are from other content, so the answer must not look complete.
                     raise GatherError("shard_unavailable", "a scatter changed the table while it was read")
             else:
-                rows = await self.scalar(reference, own)
+                rows = await self.service.read_scalar(reference, own)
             return packed_bytes(rows, memory), memory
         except BaseException:
             memory.release()

@@ -1,8 +1,14 @@
-"""ScatterND, the inverse of GatherND: the rules on its shapes, and the slices that it writes.
+"""Scatters: the rules on their shapes, their plans, and the slices that they write.
 
-With r = rank(data) and k = indices.shape[-1], updates.shape = indices.shape[:-1] + data.shape[k:]. The specification
-does not define the order of updates; this implementation uses row-major order. If two updates name the same slice, the
-later one wins, and reductions apply both in that order.
+ScatterND, the inverse of GatherND: with r = rank(data) and k = indices.shape[-1], updates.shape = indices.shape[:-1] +
+data.shape[k:]. The specification does not define the order of updates; this implementation uses row-major order. If two
+updates name the same slice, the later one wins, and reductions apply both in that order.
+
+ScatterElements, the inverse of GatherElements: with r = rank(data) = rank(indices) and an axis a of data, updates.shape
+= indices.shape and output.shape = data.shape. The update at (..., i, ...) goes to the same position of the output,
+except that the value of indices replaces the coordinate on axis a.
+
+Upserts and removals by key change whole rows of a table.
 """
 
 from __future__ import annotations
@@ -15,11 +21,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import GatherError
+from app.errors import GatherError, Place
 from app.operators.dialects import SCATTERND, Dialect
+from app.operators.gather_elements import check_axis_and_shapes, places_in_data
 from app.operators.gathernd import check_depth
 from app.operators.index_out_of_bounds import index_error
-from app.operators.scatter_plan import ScatterNDPlan
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.operators.shape_rules import (
     check_rank,
     check_updates_type,
@@ -27,7 +34,7 @@ from app.operators.shape_rules import (
 )
 from app.tensors.dtypes import DType
 from app.tensors.gather_call import Call
-from app.tensors.scatter_call import ScatterCall
+from app.tensors.scatter_call import KeyedCall, ScatterCall
 from app.tensors.tensor import Tensor
 
 _INTO_RESIDENT: Final = SCATTERND["onnx-18"]
@@ -106,3 +113,42 @@ def _rows(shape: Sequence[int], indices: Tensor, depth: int) -> NDArray[np.int64
         rows *= size
         rows += np.where(column < 0, column + size, column)
     return rows
+
+
+def plan_scatter_elements(
+    dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
+) -> tuple[ScatterElementsPlan, tuple[int, ...], int]:
+    """Check updates' type, ranks, axis and shapes. Returns the plan, the output shape, and the axis from the front.
+
+    Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch or
+    updates_shape_mismatch, in this order.
+    """
+    updates = further["updates"]
+    check_updates_type(dialect, data.dtype, updates, call)
+    axis = check_axis_and_shapes(dialect, call, data)
+    check_wanted_shape(dialect, "updates", updates, call.indices.shape)
+    places = places_in_data(data.shape, call.indices.shape, axis)
+    plan = ScatterElementsPlan(*places, data.dtype.carrier.itemsize, dialect.wrap, data.dtype.name, call.reduction)
+    return plan, data.shape, axis
+
+
+def row_items(dtype: DType, shape: Sequence[int], call: KeyedCall) -> int:
+    """Check `call` against a table of this type and shape. Returns the number of items per row.
+
+    Keys must have one dimension, and updates one row per key. The type of the keys is not checked. Raises
+    unsupported_dtype, rank_mismatch and updates_shape_mismatch.
+    """
+    keys, updates, dialect = call.keys, call.updates, SCATTERND["onnx-18"]
+    if updates is not None:
+        check_updates_type(dialect, dtype, updates, call, "the table")
+    rank = len(keys.shape)
+    if rank != 1:
+        raise GatherError(
+            "rank_mismatch",
+            f"keys has rank {rank} and needs rank 1",
+            places=[Place(keys.shape_pointer, value=rank, allowed=(1, 1))],
+            hint=f"Give the keys one dimension at {keys.shape_pointer}.",
+        )
+    if updates is not None:
+        check_wanted_shape(dialect, "updates", updates, (*keys.shape, *shape[1:]))
+    return prod(shape[1:])

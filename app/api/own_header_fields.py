@@ -1,0 +1,73 @@
+"""The header fields of requests that are this service's own: the caller's deadline, and two that shards read.
+
+X-Gathernd-Timeout is the caller's own deadline, after which a waiting gather is refused. The service's deadline is the
+setting GATHERND_DEADLINE; the shorter of the two applies.
+
+X-Gathernd-Node names the shard that a request is meant for. A shard's address may previously have belonged to another
+shard, and callers may still use it for that one, so a shard refuses every request that names another.
+
+X-Gathernd-Sequence is the oldest content of a range that a reader accepts. A range that accepts scatters has a sequence
+number, the last part of its ETag. A router requests at least the sequence number that its client has seen.
+
+Services that are not shards ignore the last two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from app.api.asgi_request import Handler, RequestContext
+from app.errors import GatherError
+
+TIMEOUT: Final = b"x-gathernd-timeout"
+"""The field of a caller's own deadline, in seconds from the arrival of the header."""
+_SECONDS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
+NODE: Final = "X-Gathernd-Node"
+NODE_FIELD: Final = NODE.lower().encode()
+"""The field's name in lower case, as it is read and as a router writes it."""
+SEQUENCE: Final = b"x-gathernd-sequence"
+AfterWaiting: TypeAlias = Callable[[Handler, bytes], Handler]
+"""Wraps a handler so that it waits until the content has reached the sequence number in the field."""
+
+
+def with_deadline(handler: Handler, seconds: float) -> Handler:
+    """Wrap `handler` so that a request's deadline is at most `seconds` after its arrival."""
+
+    async def limited(context: RequestContext) -> None:
+        context.wait_at_most(seconds)
+        await handler(context)
+
+    return limited
+
+
+def _seconds_like(field: bytes) -> str:
+    """Return the number at the start of an invalid field, for a hint; in seconds if it has the unit s or ms."""
+    match = re.match(rb"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms)?", field)
+    if match is None:
+        return "0.25"
+    return f"{float(match[1]) / 1000:g}" if match[2] else match[1].decode()
+
+
+def seconds_of(field: bytes) -> float:
+    """Parse the seconds in a field X-Gathernd-Timeout. Raises invalid_field."""
+    if not _SECONDS.fullmatch(field):
+        raise GatherError(
+            "invalid_field",
+            "X-Gathernd-Timeout must be a number of seconds, as in 0.25",
+            pointer="/x-gathernd-timeout",
+            hint=f"Send 'X-Gathernd-Timeout: {_seconds_like(field)}', a number of seconds.",
+        )
+    return float(field)
+
+
+def check_meant(headers: Mapping[bytes, bytes], node: str) -> None:
+    """Raise precondition_failed if a request with these fields is meant for a shard other than `node`."""
+    meant = headers.get(NODE_FIELD, node.encode())
+    if meant != node.encode():
+        raise GatherError(
+            "precondition_failed",
+            f"this is the shard {node!r}, and {meant.decode(errors='replace')!r} is meant",
+            hint="Read the catalogue again: it says where each shard answers now.",
+        )
