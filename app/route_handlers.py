@@ -12,9 +12,9 @@ from app.api.asgi_request import Handler, RequestContext
 from app.api.disk_threads import DiskThreads
 from app.api.exchange import BodyLimits, Exchange
 from app.api.inference import Inference
-from app.api.routes import error_pages, pages, v2_models
+from app.api.routes import health_and_pages, v2_models
 from app.api.routes.aliases import AliasesRoute
-from app.api.routes.health import answer_with, write_metrics
+from app.api.routes.health_and_pages import answer_with, write_metrics
 from app.api.routes.imports import ImportsRoute
 from app.api.routes.tensors import TensorsRoute, as_stored, with_name
 from app.api.routes.tensors_content import Downloads
@@ -125,14 +125,14 @@ def _of_health_and_pages(readiness: Readiness, metrics: Metrics) -> dict[str, Ha
         "livez": answer_with({"status": "live"}),
         "readyz": answer_with({"status": "ready"}, readiness),
         "metrics": write_metrics(metrics),
-        "openapi": pages.send_openapi,
-        "frontPage": pages.send_front_page,
-        "pageAsset": pages.send_asset,
-        "favicon": pages.send_favicon,
-        "docs": pages.send_docs,
-        "docsAsset": pages.send_docs_asset,
-        "errors": error_pages.send_catalogue,
-        "errorPage": error_pages.send_error_page,
+        "openapi": health_and_pages.send_openapi,
+        "frontPage": health_and_pages.send_front_page,
+        "pageAsset": health_and_pages.send_asset,
+        "favicon": health_and_pages.send_favicon,
+        "docs": health_and_pages.send_docs,
+        "docsAsset": health_and_pages.send_docs_asset,
+        "errors": health_and_pages.send_catalogue,
+        "errorPage": health_and_pages.send_error_page,
     }
 
 

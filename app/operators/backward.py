@@ -13,9 +13,8 @@ import numpy as np
 from app.errors import GatherError, Place, Rule, invalid_field
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan, FloatType
 from app.operators.dialects import Dialect
-from app.operators.gather import plan_gather
 from app.operators.gather_plan import GatherPlan
-from app.operators.gathernd import plan_gathernd
+from app.operators.gathers import plan_gather, plan_gathernd
 from app.operators.shape_rules import check_index_dtype, check_shape_limits
 from app.operators.specification_clauses import BACKWARD
 from app.tensors.backward_call import BackwardCall

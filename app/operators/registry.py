@@ -21,11 +21,10 @@ from app.operators.dialects import (
     SCATTERND,
     Dialect,
 )
-from app.operators.gather import plan_gather
 from app.operators.gather_block_quantized import plan_gather_block_quantized
 from app.operators.gather_elements import plan_gather_elements
 from app.operators.gather_plan import Plan
-from app.operators.gathernd import plan_gathernd
+from app.operators.gathers import plan_gather, plan_gathernd
 from app.operators.lookup_plan import LookupPlan, plan_lookup
 from app.operators.scatters import plan_scatter_elements, plan_scatternd
 from app.tensors.backward_call import BackwardCall

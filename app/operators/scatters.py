@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from app.errors import GatherError, Place
 from app.operators.dialects import SCATTERND, Dialect
 from app.operators.gather_elements import check_axis_and_shapes, places_in_data
-from app.operators.gathernd import check_depth
+from app.operators.gathers import check_depth
 from app.operators.index_out_of_bounds import index_error
 from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.operators.shape_rules import (

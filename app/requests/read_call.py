@@ -19,7 +19,7 @@ from app.requests.envelope_cache import Validated
 from app.requests.fill_value import given_fill_value
 from app.requests.read_key_fields import check_gather, check_no_bounds, check_one_given, given_by_key, rows_of_bags
 from app.requests.request import Origin, ReadArray, Request
-from app.requests.schemas.dialect_fields import apply_dialect, further_batch_dims
+from app.requests.schemas.common_fields import apply_dialect, further_batch_dims
 from app.requests.schemas.gather_request import NamedTensor, parameter_values
 from app.requests.schemas.gather_request import Tensor as Described
 from app.requests.schemas.invalid_fields import InvalidFields
@@ -32,8 +32,7 @@ from app.requests.schemas.lookup_request import (
     check_last_offset,
 )
 from app.requests.schemas.member_types import ABSENT, RequestModel
-from app.requests.schemas.operator_request import check_one_shape, operator_request
-from app.requests.schemas.scatter_request import TABLE_REQUESTS, check_reduction
+from app.requests.schemas.operator_request import TABLE_REQUESTS, check_one_shape, check_reduction, operator_request
 from app.tensors.backward_call import BackwardCall
 from app.tensors.by_key import KEYS, ByKey
 from app.tensors.gather_call import Call, Encoding

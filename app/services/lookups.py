@@ -35,14 +35,16 @@ from app.services.lookup_arrays import (
     fitted_bytes,
     fitted_offsets,
     found_outputs,
+    output_names,
+    outputs_of,
     replaced_indices,
     rows_found,
     rows_to_fill_with,
+    string_outputs,
     widened,
     with_edited_bags,
     with_rows,
 )
-from app.services.lookup_outputs import output_names, outputs_of, string_outputs
 from app.services.runner import Explanation, Runner
 from app.store import Resident
 from app.telemetry.served_request import ServedRequest

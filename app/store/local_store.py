@@ -54,8 +54,7 @@ from app.store.idempotency import IdempotencyKeys
 from app.store.import_records import ImportRecords
 from app.store.maintenance.check_content import verify
 from app.store.processes.directory_lock import ProcessGroup, StateWord, session_of
-from app.store.publish_and_remove_versions import VersionChanges
-from app.store.quota import Quota, QuotaCheck
+from app.store.publish_and_remove_versions import Quota, QuotaCheck, VersionChanges
 from app.store.scatters.content_changes import ContentChanges
 from app.store.scatters.log_replay import ReplayedLogs
 from app.store.scatters.pending_scatter import (

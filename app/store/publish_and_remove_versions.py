@@ -1,6 +1,7 @@
 """Publish and remove versions of tensors: start an upload, commit it as the next version, remove one or all versions.
 
-Aliases of versions change here too, by the rules of `app.catalogue.aliases`.
+Aliases of versions change here too, by the rules of `app.catalogue.aliases`. The quota limits how many tensors,
+aliases, bytes and Idempotency-Keys a store may hold.
 
 Commits and removals hold the tensor's lock. One catalogue transaction enters a version and removes the versions that it
 supersedes. Their files are removed afterwards, or by `remove_leftovers` if the process dies before that.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,15 +26,58 @@ from app.store.catalogue.catalogue_cache import CatalogueCache
 from app.store.catalogue.catalogue_rows import AnsweredKey, Row, RowCounts, StoredKeys
 from app.store.catalogue.catalogue_transaction import Transaction
 from app.store.files import disk_writes
+from app.store.files.remove_leftovers import UploadFolder
 from app.store.files.tensor_file import DAMAGED, BadFile, Description, HeaderWord
 from app.store.files.write_uploaded_tensor import Upload
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
-from app.store.quota import QuotaCheck
 from app.store.scatters.log_replay import ReplayedLogs
-from app.store.store_errors import storage_errors
+from app.store.store_errors import over_quota, storage_errors
 from app.store.tensor_metadata import read_first_page
 from app.tensors.tensor_name import split_reference
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The limits of a store: `total` bytes of all tensor files (None: the size of the disk), tensors, and keys.
+
+    `total` includes all versions. `tensors` limits the number of tensor names, and also the number of aliases. `keys`
+    limits the Idempotency-Keys of the last 24 hours, which `idempotency` counts.
+    """
+
+    total: int | None = None
+    tensors: int = 10_000
+    keys: int = 10_000_000
+
+
+@dataclass
+class QuotaCheck:
+    """Compares tensors and uploads in progress with the quota."""
+
+    _quota: Quota
+    _index: CatalogueCache
+    _uploads: UploadFolder
+
+    def check_count(self, old: Row | None) -> None:
+        """Raise insufficient_storage if a tensor that replaces `old` (None: a new one) is one too many."""
+        if len(self._index) + (old is None) > self._quota.tensors:
+            raise over_quota("tensors", self._quota.tensors)
+
+    def check_aliases(self, more: int) -> None:
+        """Raise insufficient_storage if `more` additional aliases exceed the quota."""
+        if more and len(self._index.alias_names()) + more > self._quota.tensors:
+            raise over_quota("aliases", self._quota.tensors)
+
+    def check_bytes(self, removed: Iterable[Row], size: int, upload: str = "") -> None:
+        """Raise insufficient_storage if replacing the versions `removed` by `size` bytes exceeds the quota.
+
+        All uploads in progress count, except the one with the id `upload`.
+        """
+        if self._quota.total is None:
+            return
+        kept = self._index.total - sum(row.total_size for row in removed)
+        if kept + self._uploads.size(without=upload) + size > self._quota.total:
+            raise over_quota("bytes", self._quota.total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import pytest
 
-from app.api.routes.pages import WEB
+from app.api.routes.health_and_pages import WEB
 from app.errors import CODES
 from tests.for_each import for_each
 

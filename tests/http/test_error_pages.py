@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from app.api.error_responses import EXAMPLE_REQUEST_ID, example_answer, problem
-from app.api.routes.error_pages import ADDRESS, error_page
+from app.api.routes.health_and_pages import ADDRESS, error_page
 from app.dispatch.admission_control import Admission
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import CATALOGUE, CODES, Code, GatherError

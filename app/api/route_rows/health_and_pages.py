@@ -1,4 +1,4 @@
-"""The routes of health checks, metrics and pages; `app.api.routes.health`, `pages` and `error_pages` answer them."""
+"""The routes of health checks, metrics and pages; `app.api.routes.health_and_pages` answers them."""
 
 from __future__ import annotations
 

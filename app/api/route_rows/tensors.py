@@ -25,8 +25,8 @@ from app.errors import Code
 from app.formats import body_formats
 from app.requests.schemas.common_fields import RESIDENT
 from app.requests.schemas.management_requests import MOST_REPLICAS, ReplicasRequest
+from app.requests.schemas.operator_request import RemoveRequest, ScatterRequest, UpsertRequest
 from app.requests.schemas.query_fields import query_parameters
-from app.requests.schemas.scatter_request import RemoveRequest, ScatterRequest, UpsertRequest
 from app.security.authorizer import Access
 from app.tensors.dtypes import DTYPES
 from app.tensors.tensor_name import PATTERN, REFERENCE_PATTERN, RESERVED

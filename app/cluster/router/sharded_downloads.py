@@ -14,8 +14,7 @@ import numpy as np
 
 from app.api.asgi_request import RequestContext
 from app.api.conditional_requests import is_unchanged
-from app.api.download import BY_ACCEPT, Download, codec_for_keys, codec_for_rows, no_keys
-from app.api.routes.tensors_content import row_range
+from app.api.routes.tensors_content import BY_ACCEPT, Download, codec_for_keys, codec_for_rows, no_keys, row_range
 from app.cluster.router.published_tensors import PublishedTensors
 from app.cluster.router.router import Router
 from app.cluster.router.sharded_tensors import ShardedTensors

@@ -23,8 +23,9 @@ from app.requests.schemas.common_fields import (
     Combined,
     Mode,
     dialect_field,
+    dialect_fields,
+    parameter_note,
 )
-from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
 from app.requests.schemas.gather_request import parameter_field
 from app.requests.schemas.member_types import (
     ABSENT,

@@ -1,4 +1,7 @@
-"""Build the request model of an operator or gradient from its kind and its signature."""
+"""Models of requests to an operator or for a gradient, and of changes of a resident tensor.
+
+The model of an operator or gradient is built from its kind and its signature.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,15 @@ from typing import Annotated, Any, Final
 from pydantic import Field, create_model
 
 from app.errors import invalid_field
-from app.requests.schemas.common_fields import KEY_MEMBERS, KEYS_DESCRIPTION, dialect_field
-from app.requests.schemas.dialect_fields import dialect_fields, parameter_note
+from app.requests.schemas.common_fields import (
+    KEY_MEMBERS,
+    KEYS_DESCRIPTION,
+    Combined,
+    OutputEncoding,
+    dialect_field,
+    dialect_fields,
+    parameter_note,
+)
 from app.requests.schemas.gather_request import GatherRequest, GivenData, Tensor, parameter_field
 from app.requests.schemas.member_types import (
     ABSENT,
@@ -20,10 +30,67 @@ from app.requests.schemas.member_types import (
     Shape,
     TensorName,
 )
-from app.requests.schemas.scatter_request import ScatterCallRequest
 from app.tensors.by_key import KEYS
 from app.tensors.gather_call import Device, Encoding
-from app.tensors.operator_signature import Signature
+from app.tensors.operator_signature import Reduction, Signature
+from app.tensors.scatter_call import REMOVE, TABLE_SCATTER, UPSERT
+
+_KEYS: Final = "Shape [n]. Has the type of the table's keys (int64, uint64 or string); int32 is accepted for int64."
+
+
+class ScatterRequest(RequestModel):
+    """A ScatterND (ONNX 18) into a resident tensor."""
+
+    indices: Tensor = Field(description="int64. Each tuple in the last dimension names an element or slice.")
+    updates: Tensor = Field(description="Has the tensor's type and shape indices.shape[:-1] + tensor.shape[k:].")
+    reduction: Combined = "none"
+
+
+class UpsertRequest(RequestModel):
+    """Rows to change or add in a table with keys: rows of known keys change, rows of new keys are appended."""
+
+    keys: Tensor = Field(description=f"{_KEYS} A new key gets a new row, which starts from zeros.")
+    updates: Tensor = Field(description="One row per key. Has the table's type and shape [n] + table.shape[1:].")
+    reduction: Combined = "none"
+
+
+class RemoveRequest(RequestModel):
+    """Keys of the rows to remove from a table."""
+
+    keys: Tensor = Field(description=f"{_KEYS} The last rows move into the gaps.")
+
+
+TABLE_REQUESTS: Final[dict[str, type[RequestModel]]] = {
+    TABLE_SCATTER.operator: ScatterRequest,
+    UPSERT.operator: UpsertRequest,
+    REMOVE.operator: RemoveRequest,
+}
+"""Request models of changes to a resident tensor, by the names of their signatures."""
+
+
+class ScatterCallRequest(RequestModel):
+    """The members of a scatter whose output is a new tensor. Its signature defines `dialect`."""
+
+    data: GivenData
+    indices: Tensor
+    updates: Tensor
+    reduction: Combined = "none"
+    dialect: str
+    device: Device = Field("auto", description="Device to run on. Scatters run on the CPU.")
+    output_encoding: OutputEncoding = "values"
+
+
+def check_reduction(signature: Signature, dialect: str, reduction: Reduction, pointer: str) -> None:
+    """Raise invalid_field unless the dialect has the reduction."""
+    known = signature.reductions[dialect]
+    if reduction not in known:
+        having = next(name for name, others in signature.reductions.items() if reduction in others)
+        raise invalid_field(
+            pointer,
+            f"{dialect} has no reduction {reduction!r}; it has {', '.join(known)}",
+            f"Use a dialect such as '{having}', which has {reduction!r}.",
+        )
+
 
 _DATA_SHAPE: Final = "Shape of the gather's data. Send exactly one of `data_shape` and `tensor`."
 _TENSOR: Final = "Name of a resident tensor with the shape of the gather's data and the type of grad_output."
