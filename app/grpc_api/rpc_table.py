@@ -10,21 +10,12 @@ from app.formats.grpc.messages.classes import HEALTH, INFERENCE
 from app.security.authorizer import Access
 
 SERVICE: Final[str] = INFERENCE.full_name
-_OPERATION_OF: Final = {
-    "ServerLive": "serverLive",
-    "ServerReady": "serverReady",
-    "ModelReady": "modelReady",
-    "ServerMetadata": "serverMetadata",
-    "ModelMetadata": "modelMetadata",
-    "ModelInfer": "modelInfer",
+_OTHER_NAMES: Final = {
     "ModelStreamInfer": "modelInfer",
-    "ModelConfig": "modelConfig",
-    "ModelStatistics": "modelStatistics",
-    "RepositoryIndex": "repositoryIndex",
     "RepositoryModelLoad": "repositoryLoad",
     "RepositoryModelUnload": "repositoryUnload",
 }
-"""The REST operation that corresponds to each call of the inference protocol."""
+"""The REST operations that have another name than the corresponding call of the inference protocol."""
 NOT_OFFERED: Final = (
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
     "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister", "TraceSetting", "LogSettings",
@@ -54,14 +45,19 @@ class Rpc(NamedTuple):
     @property
     def is_infer(self) -> bool:
         """True for infer calls."""
-        return _OPERATION_OF.get(self.method) == "modelInfer"
+        return self.method in ("ModelInfer", "ModelStreamInfer")
+
+
+def _operation_of(method: str) -> str:
+    """Return the REST operation that corresponds to a call of the inference protocol."""
+    return _OTHER_NAMES.get(method) or method[0].lower() + method[1:]
 
 
 RPCS: Final[Mapping[str, Rpc]] = {
     f"/{service.full_name}/{method.name}": Rpc(
         method.name,
         f"{_MARK}/{service.full_name}/{method.name}",
-        OPERATIONS[_OPERATION_OF[method.name]][1].access if service is INFERENCE else Access.PUBLIC,
+        OPERATIONS[_operation_of(method.name)][1].access if service is INFERENCE else Access.PUBLIC,
         method.input_type.full_name,
         method.output_type.full_name,
     )

@@ -71,7 +71,6 @@ class Prepared:
 
     @property
     def explanation(self) -> Explanation:
-        """See `AnyPrepared`."""
         outputs = {OUTPUT: (self.planned.output_dtype, self.planned.shape)}
         named = {"indices": self.call.indices} if self.keys is None else {KEYS: self.keys}
         if self.keys is not None and self.call.by_key is not None and self.call.by_key.found:

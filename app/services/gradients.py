@@ -47,7 +47,6 @@ class PreparedGradient(NamedTuple):
 
     @property
     def size(self) -> int:
-        """See `AnyPrepared`."""
         plan = self.planned.plan
         return plan.output_bytes + plan.scratch_bytes
 

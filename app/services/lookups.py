@@ -96,12 +96,10 @@ class PreparedLookup(NamedTuple):
 
     @property
     def size(self) -> int:
-        """See `AnyPrepared`."""
         return self.plan.output_bytes
 
     @property
     def explanation(self) -> Explanation:
-        """See `AnyPrepared`."""
         outputs = dict(zip(output_names(self.call), self.plan.outputs, strict=True))
         tables = [resident.tensor for resident in self.residents]
         return Explanation(self.call, tables, outputs, self.plan, self.decision, self.residents)

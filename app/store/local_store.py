@@ -38,7 +38,7 @@ from typing import Final
 from app.catalogue.aliases import AliasMove
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias
-from app.errors import GatherError, invalid_field
+from app.errors import GatherError
 from app.store import import_records
 from app.store.catalogue import store_format
 from app.store.catalogue.catalogue_cache import CatalogueCache
@@ -47,7 +47,7 @@ from app.store.catalogue.catalogue_rows import Row
 from app.store.files import download_snapshots
 from app.store.files.file_system_check import check_folder, check_layout, check_processor
 from app.store.files.key_files import repair_index
-from app.store.files.keyed_upload import CAPACITY_POINTER, KeyedUpload
+from app.store.files.keyed_upload import KeyedUpload
 from app.store.files.remove_leftovers import OrphanedFiles, UploadFolder, file_names, remove_or_warn
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.idempotency import IdempotencyKeys
@@ -254,10 +254,6 @@ class LocalStore(StoredTensors):
 
     def upload(self, spec: UploadSpec) -> Upload:
         check_new_name(spec.name)
-        if spec.keys is None and spec.capacity is not None:
-            raise invalid_field(
-                CAPACITY_POINTER, "a table without keys has room for its own rows alone", "Leave capacity out."
-            )
         of = Upload if spec.keys is None else KeyedUpload
         upload = of(self._upload_folder, spec, self.limits)
         self._version_changes.begin(upload)

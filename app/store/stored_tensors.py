@@ -177,16 +177,14 @@ class StoredTensors(TensorStore):
             if row is None:
                 raise not_found(reference, self, tell_names=True)
             try:
-                description, page = read_first_page(self._tensor_folder / row.file)
-                check_key_file(self._tensor_folder, row)
+                metadata = self._read_metadata(row)
             except (BadFile, OSError) as problem:
                 if self._index.find(reference) is not row:
                     continue  # replaced concurrently
                 if isinstance(problem, OSError):
                     raise unreadable(reference, problem) from None
                 raise damaged(reference, str(problem)) from None
-            metadata = metadata_of(row, self.version_numbers(row.name), page)
-            if metadata.damaged or description.id != row.content:
+            if metadata.damaged:
                 raise damaged(reference, "its checksums or its log do not match")
             return metadata
 
@@ -225,20 +223,22 @@ class StoredTensors(TensorStore):
                 return metadata
         return None
 
+    def _read_metadata(self, row: Row) -> Metadata:
+        """Return the metadata of a version, damaged or not. Raises BadFile and OSError if its files cannot be read."""
+        versions = self.version_numbers(row.name)
+        description, page = read_first_page(self._tensor_folder / row.file)
+        check_key_file(self._tensor_folder, row)
+        return metadata_of(row, versions, page) if description.id == row.content else damaged_metadata(row, versions)
+
     def _describe(self, row: Row) -> Metadata:
         """Return the metadata of a version, damaged or not. Raises OSError if descriptors or memory run out."""
-        versions = self.version_numbers(row.name)
         try:
-            description, page = read_first_page(self._tensor_folder / row.file)
-            check_key_file(self._tensor_folder, row)
-            return (
-                metadata_of(row, versions, page) if description.id == row.content else damaged_metadata(row, versions)
-            )
+            return self._read_metadata(row)
         except (BadFile, OSError) as problem:
             # A shortage of descriptors or memory says nothing about this file; other errors mean that it is damaged.
             if isinstance(problem, OSError) and problem.errno in _SHORTAGE_ERRNOS:
                 raise
-            return damaged_metadata(row, versions)
+            return damaged_metadata(row, self.version_numbers(row.name))
 
     def usage(self) -> tuple[int, int]:
         self._index.catch_up()

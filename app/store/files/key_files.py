@@ -105,16 +105,13 @@ class ResidentKeys:
 
     @property
     def dtype(self) -> KeyType:
-        """See `store_interface.TableKeys`."""
         return self.column.dtype
 
     @property
     def count(self) -> int:
-        """See `store_interface.TableKeys`."""
         return self.column.count
 
     def search(self, wanted: KeyColumn | PackedStrings) -> Search:
-        """See `store_interface.TableKeys`."""
         return self.index.search(self.column, wanted)
 
     def first_lost(self, start: int, stop: int) -> int:

@@ -29,7 +29,6 @@ from app.tensors.string_frames import read_frames
 
 KEYS_POINTER: Final = "/keys"
 OFFSETS_POINTER: Final = "/keys.offsets"
-BYTES_POINTER: Final = "/keys.bytes"
 CAPACITY_POINTER: Final = "/query/capacity"
 _NO_STARTS: Final = np.empty(0, np.int64)
 _KEY_BYTES: Final = 16
@@ -79,11 +78,9 @@ class KeyedUpload(Upload):
 
     @property
     def reserved(self) -> int:
-        """See `Upload`."""
         return super().reserved + self._keys.reserved + self._index_size
 
     def open(self, on_growth: Callable[[], None] | None = None) -> None:
-        """See `Upload`."""
         super().open(on_growth)
         self._keys.open()
         self._index_fd = disk_writes.create(self._index_path)
@@ -133,7 +130,6 @@ class KeyedUpload(Upload):
         self._keys.take_identity(content, keys_sha256)
 
     def describe(self) -> Description:
-        """See `Upload`."""
         keys = self._keys.describe()
         self.keys = StoredKeys(self._spec.dtype, keys.sha256, keys.file_size + self._index_size, self._spec.count)
         return super().describe()
@@ -141,7 +137,6 @@ class KeyedUpload(Upload):
     def seal(
         self, description: Description, sequence: int, modified: int, words: Mapping[HeaderWord, int] | None = None
     ) -> None:
-        """See `Upload`."""
         self._keys.seal(self._keys.describe(), 0, modified)
         of_keys = {
             HeaderWord.ROWS: self._spec.count,
@@ -151,12 +146,10 @@ class KeyedUpload(Upload):
         super().seal(description, sequence, modified, {**of_keys, **(words or {})})
 
     def places(self, file: str) -> list[tuple[Path, str]]:
-        """See `Upload`."""
         of_keys = [(self._index_path, file + INDEX), *self._keys.places(file + KEYS)]
         return [*of_keys, *super().places(file)]
 
     def close(self) -> None:
-        """See `Upload`."""
         self._keys.close()
         if self._index_fd >= 0:
             os.close(self._index_fd)
@@ -164,7 +157,6 @@ class KeyedUpload(Upload):
         super().close()
 
     def abandon(self) -> None:
-        """See `Upload`."""
         self._keys.abandon()
         disk_writes.unlink(self._index_path)
         super().abandon()
@@ -193,7 +185,6 @@ class _KeyFile(Upload):
         self._last = 0
 
     def write_out(self, piece: Buffer) -> None:
-        """See `Upload`."""
         with memoryview(piece) as view:
             of_offsets = min(self._left, len(view))
             if of_offsets:

@@ -180,11 +180,9 @@ class _MappedResident(Resident):
         self._content = content
 
     def refreshed(self) -> Resident:
-        """See `Resident`."""
         return self._content.resident()
 
     def exclude_writers(self) -> AbstractContextManager[object]:
-        """See `Resident`."""
         return self._content.exclude_writers()
 
 

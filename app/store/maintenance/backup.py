@@ -104,7 +104,6 @@ class _Backup:
         self._copied = self._copied_bytes = 0
 
     def run(self, *, skip_damaged: bool) -> BackupResult:
-        """See `back_up`."""
         self._remove_strays(self._before)
         try:
             moment, made = self._copy_all()

@@ -94,7 +94,6 @@ class _Restore:
         self._tensors = folder / "tensors"
 
     def run(self) -> RestoreResult:
-        """See `restore`."""
         write_whole_file(self._folder / RESTORING, orjson.dumps({"format": FORMAT}))
         for name in CONTENT_FOLDERS:
             (self._folder / name).mkdir(exist_ok=True)
