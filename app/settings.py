@@ -421,9 +421,7 @@ class Settings(BaseSettings):
     def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for origin in value:
             if not _ORIGIN.fullmatch(origin):
-                raise ValueError(
-                    f"{origin!r} is no origin: it has the form https://app.example or http://app.example:81"
-                )
+                raise ValueError(f"{origin!r} is not an origin: write https://app.example or http://app.example:81")
         return value
 
 

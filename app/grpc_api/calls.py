@@ -96,7 +96,7 @@ class Calls(grpc.GenericRpcHandler):
         if offered == f"/{SERVICE}" and method in NOT_OFFERED:
             error = GatherError("not_implemented", f"{method} is not offered here")
         else:
-            error = GatherError("not_found", f"there is no call {path[:200]!a}", hint="Use a call of the protocol.")
+            error = GatherError("not_found", f"unknown call {path[:200]!a}", hint="Use a call of the protocol.")
 
         async def refuse(_: object, context: Context) -> bytes:
             request = self._request(UNKNOWN, context)

@@ -105,7 +105,7 @@ def read_message(rpc: Rpc, message: bytes) -> Any:
     try:
         return _classes(rpc)[0].FromString(message)
     except Exception:  # noqa: BLE001  (protobuf's implementations differ in what they raise)
-        raise malformed(f"the message is no {rpc.input}") from None
+        raise malformed(f"the message is not a valid {rpc.input}") from None
 
 
 def _as_it_is(content: dict[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def _none(name: str) -> None:
 
 def _no_json(name: str) -> None:
     """Refuse NaN and the infinities, which are not JSON."""
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def text_of(value: Any) -> str:

@@ -36,7 +36,7 @@ def read_small_file(path: Path, largest: int = LARGEST_FILE) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     with os.fdopen(fd, "rb") as file:
         content = file.read(largest + 1)
     if len(content) > largest:

@@ -377,7 +377,7 @@ class Http1Connection(Connection):
         check_transfer_coding(headers, version)
         if parser.should_upgrade():
             if parser.get_method() == b"CONNECT":
-                raise GatherError("malformed_request", "this is no proxy: CONNECT is not taken")
+                raise GatherError("malformed_request", "this service is not a proxy and does not accept CONNECT")
             return  # `_feed` feeds the header again without the offer
         self.in_header = False
         self.length = length

@@ -126,7 +126,7 @@ class Tls:
                 try:
                     found[path] = read_small_file(path)
                 except FileNotFoundError:
-                    raise BadTls(f"there is no file {path.name}") from None
+                    raise BadTls(f"the file {path.name} does not exist") from None
                 except OSError as error:
                     raise BadTls(f"{path.name} cannot be read: {_reason(error)}") from None
         return found

@@ -146,7 +146,7 @@ class UnixSocket:
         except OSError as error:
             raise self._refusal(error.strerror or "the path cannot be looked at") from None
         if not stat.S_ISSOCK(found.st_mode):
-            raise self._refusal("a file that is no socket is there")
+            raise self._refusal("the path exists and is not a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(_CONNECT_S)
             try:
@@ -180,4 +180,4 @@ def _number(name: str, kind: str) -> int:
     try:
         return pwd.getpwnam(name).pw_uid if kind == "user" else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise CannotListen(f"there is no {kind} {name!r}; GATHERND_UDS_OWNER names one") from None
+        raise CannotListen(f"the {kind} {name!r} of GATHERND_UDS_OWNER does not exist") from None

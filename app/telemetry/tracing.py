@@ -156,7 +156,7 @@ def is_wanted(endpoint: str | None) -> bool:
         import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
         raise NoTracing(
-            f"traces need the extra `otel`, of which {error.name} is missing: in a checkout, "
+            f"traces need the extra `otel` ({error.name} is missing): in a checkout, "
             "pip install ./clients/python '.[otel]'"
         ) from None
     return True

@@ -339,7 +339,7 @@ def test_a_key_with_a_password_and_one_file_for_both(start: Start, tmp_path: Pat
 @pytest.mark.parametrize(
     ("fault", "workers", "message"),
     [
-        pytest.param("missing", "2", "there is no file", marks=pytest.mark.slow),
+        pytest.param("missing", "2", "does not exist", marks=pytest.mark.slow),
         pytest.param("garbage", "1", "cannot be used", marks=pytest.mark.slow),
         ("strange key", "1", "key values mismatch"),
         pytest.param("locked", "1", "cannot be used", marks=pytest.mark.slow),

@@ -91,7 +91,7 @@ def test_what_is_no_file_is_refused_without_waiting_for_it_and_leaves_no_descrip
     (tmp_path / "link").symlink_to("pipe")
     before = len(list(Path("/proc/self/fd").iterdir()))
     for place in (tmp_path / "pipe", tmp_path / "folder", tmp_path / "link", Path("/dev/zero")):
-        with pytest.raises(BadKeysFile, match="it is no regular file"):
+        with pytest.raises(BadKeysFile, match="it is not a regular file"):
             KeyAuthorizer(place)
         with pytest.raises(BadKeysFile):
             api_keys.add(place, "alice", ["gather"])

@@ -115,7 +115,7 @@ def test_what_is_no_socket_is_refused_and_stays(tmp_path: Path, make: Callable[[
     path = tmp_path / "a.sock"
     make(path)
     before = path.lstat()
-    with pytest.raises(CannotListen, match="a file that is no socket is there"):
+    with pytest.raises(CannotListen, match="the path exists and is not a socket"):
         UnixSocket(path, PRIVATE, "GATHERND_UDS")
     assert path.lstat().st_ino == before.st_ino
 

@@ -215,7 +215,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
         f"{shape} for a shape": (
             in_catalogue(f"UPDATE tensors SET shape = '{shape}' WHERE name = 'words'"),
             FILE,
-            "has a shape of words@1 that is none",
+            "has an invalid shape of words@1",
         )
         for shape in ("{", "7", '["a"]', "[-1]", "[true]", "null")
     },
@@ -246,7 +246,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "name of an alias": (in_catalogue("UPDATE aliases SET alias = 'a b'"), "a b", "whose name or ETag"),
     "ETag of an alias": (in_catalogue("UPDATE aliases SET etag = ''"), "live", "whose name or ETag"),
     **{
-        f"{name} no folder": (with_file_for(name), name, "is no folder")
+        f"{name} no folder": (with_file_for(name), name, "is not a folder")
         for name in ("tensors", "logs", "incoming", "snapshots", "imports", "locks")
     },
     "format a folder": (lambda folder: make_folder(folder / "format"), "format", "cannot be read"),

@@ -250,7 +250,7 @@ def _check_range(one: Input, field: str, dtype: DType, items: NDArray[Any]) -> N
         pointer = f"{one.pointer}/contents/{field}/{item}"
         raise GatherError(
             "value_not_representable",
-            f"{one.name}: {items[item]} is no {one.datatype}, which goes from {dtype.low} to {dtype.high}",
+            f"{one.name}: {items[item]} is not a valid {one.datatype}: the range is {dtype.low} to {dtype.high}",
             places=[Place(pointer, coordinates(item, one.shape or ()), int(items[item]))],
             hint=f"Send a whole number from {dtype.low} to {dtype.high} at {pointer}.",
         )

@@ -83,14 +83,14 @@ def misplaced(folder: Path) -> Iterator[tuple[str, str]]:
     for name in FOLDERS:
         mode = mode_of(folder / name)
         if mode is not None and not stat.S_ISDIR(mode):
-            yield name, f"is no folder: it is {kind_of(mode)}"
+            yield name, f"is not a folder: it is {kind_of(mode)}"
     names = [*_FILES]
     if (folder / "locks").is_dir():
         names += sorted(f"locks/{path.name}" for path in (folder / "locks").iterdir())
     for name in names:
         mode = mode_of(folder / name)
         if mode is not None and not stat.S_ISREG(mode):
-            yield name, f"cannot be read: it is {kind_of(mode)} and no file"
+            yield name, f"cannot be read: it is {kind_of(mode)}, not a file"
 
 
 def check_layout(folder: Path) -> None:

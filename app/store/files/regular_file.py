@@ -26,7 +26,7 @@ class NotRegular(OSError):
     """A path that should be a regular file is something else; `strerror` says what."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        super().__init__(errno.EINVAL, f"it is {kind_of(mode)} and no file", str(path))
+        super().__init__(errno.EINVAL, f"it is {kind_of(mode)}, not a file", str(path))
 
 
 def kind_of(mode: int) -> str:

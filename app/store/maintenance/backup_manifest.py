@@ -68,7 +68,7 @@ def prepare(folder: Path) -> None:
         foreign = [path.name for path in folder.iterdir() if path.name not in _ALLOWED_IN_NEW]
         if foreign:
             raise BackupRefused(
-                f"{folder} holds {min(foreign)!r} and is no backup of gathernd: give an empty folder or a new one"
+                f"{folder} is not a backup (it contains {min(foreign)!r}): give an empty folder or a new one"
             )
         disk_writes.fsync_folder(folder.absolute().parent)
         write_whole_file(folder / MARKER, orjson.dumps({"format": _FORMAT}))
@@ -81,7 +81,7 @@ def check_marker(folder: Path) -> None:
     try:
         found = orjson.loads(read_regular(folder / MARKER))["format"]
     except (FileNotFoundError, NotADirectoryError):
-        raise BackupRefused(f"{folder} is no backup of gathernd: it has no file {MARKER!r}") from None
+        raise BackupRefused(f"{folder} is not a backup of gathernd: it has no file {MARKER!r}") from None
     except NotRegular as problem:
         raise BackupRefused(f"{folder / MARKER} cannot be read: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError):

@@ -76,7 +76,7 @@ def _problem(connection: sqlite3.Connection) -> str | None:
         return f"lacks the value {min(missing)!r}"
     for name in sorted(_NUMBERS):
         if types[name] != "integer":
-            return f"has a value {name!r} that is no integer"
+            return f"has a value {name!r} that is not an integer"
     if not one("SELECT max(sequence) FROM changes"):
         return "has no number of the last change"
     said, count = one("SELECT value FROM facts WHERE name = 'keys'"), one("SELECT count(*) FROM keys")
@@ -103,7 +103,7 @@ def _table_problem(connection: sqlite3.Connection) -> str | None:
             for column, (kind, must) in columns.items():
                 wrong = _values_of_other_types(connection, table, column, kind, must=must)
                 if wrong:
-                    return f"has {wrong} values of {column!r} in the table {table!r} that are no {kind}"
+                    return f"has {wrong} values of {column!r} in the table {table!r} that do not have the type {kind}"
     return None
 
 
@@ -126,7 +126,7 @@ def _shape_problem(connection: sqlite3.Connection) -> str | None:
         except ValueError:
             shape = None
         if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-            return f"has a shape of {name}@{version} that is none"
+            return f"has an invalid shape of {name}@{version}"
     return None
 
 
@@ -299,7 +299,7 @@ def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
     for path in sorted(paths | _files_without_rows(store)):
         mode = mode_of(path)
         if mode is not None and not stat.S_ISREG(mode):
-            what = f"is {kind_of(mode)} and no file"
+            what = f"is {kind_of(mode)}, not a file"
             yield Finding("damage", str(path.relative_to(folder)), what, "move it away; the store does not need it")
 
 

@@ -74,7 +74,7 @@ def _check_target(folder: Path) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise StoreRefused(f"{folder} is no folder")
+        raise StoreRefused(f"{folder} is not a folder")
     if (folder / "format").exists():
         raise StoreRefused(f"{folder} has a store already: give an empty folder or a new one")
     names = file_names(folder)

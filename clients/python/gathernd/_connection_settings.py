@@ -147,15 +147,17 @@ def parse_url(url: str) -> Address:
     """Split a service's URL into its parts. Raises ValueError that says what is missing."""
     parts = urlsplit(url)
     if any(sign < " " for sign in url):
-        raise ValueError(f"{url!r} is no URL of a service: it has a control character")
+        raise ValueError(f"{url!r} is not the URL of a service: it contains a control character")
     on_socket = parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/")
     if not on_socket and (parts.scheme not in ("http", "https") or not parts.hostname):
         raise ValueError(
-            f"{url!r} is no URL of a service: it begins with http:// or https://, as in {DEFAULT_URL}, or names a "
+            f"{url!r} is not the URL of a service: write http:// or https://, as in {DEFAULT_URL}, or the path of a "
             "Unix socket, as in unix:/run/gathernd.sock"
         )
     if parts.query or parts.fragment or parts.username is not None:
-        raise ValueError(f"{url!r} is no URL of a service: it has a query, a fragment or a user; a key goes in key=")
+        raise ValueError(
+            f"{url!r} is not the URL of a service: leave out query, fragment and user; pass an API key as key="
+        )
     if on_socket:
         return Address(url, False, "localhost", 80, "", "localhost", parts.path)
     assert parts.hostname is not None

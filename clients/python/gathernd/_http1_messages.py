@@ -65,7 +65,7 @@ def _start(
 def field_line(name: str, value: str) -> bytes:
     """Format a header line. Raises ValueError for an invalid field name or value."""
     if not (_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
-        raise ValueError(f"{name!r}: {value!r} is no header field")
+        raise ValueError(f"{name!r}: {value!r} is not a valid header field")
     return f"{name}: {value}\r\n".encode("latin-1")
 
 
@@ -139,7 +139,7 @@ class AnswerParser:
         """Parse a header. Returns True for an interim answer (status 1xx), which is followed by another header."""
         found = _HEADER.fullmatch(header)
         if found is None:
-            raise UnexpectedAnswer(f"what came is no HTTP answer: {header[:100]!r}", 0)
+            raise UnexpectedAnswer(f"the answer is not HTTP: {header[:100]!r}", 0)
         self._status = int(found[2])
         if self._status < 200:
             self._interim += 1
@@ -236,7 +236,7 @@ class AnswerParser:
         if self._expected == "size":
             found = _CHUNK_SIZE.fullmatch(line)
             if found is None:
-                raise UnexpectedAnswer(f"{line[:100]!r} is no size of a chunk", self._status)
+                raise UnexpectedAnswer(f"{line[:100]!r} is not the size of a chunk", self._status)
             self._missing = int(found[1], 16)
             limit = MAX_ERROR_BYTES if self._status >= 300 else MAX_BYTES_WITHOUT_LENGTH
             if len(self._chunked) + self._missing > limit:

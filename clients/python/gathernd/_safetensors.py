@@ -129,7 +129,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"its header has {constant}, which is no JSON")
+    raise ValueError(f"its header contains {constant}, which is not JSON")
 
 
 def _entry(name: str, entry: Any) -> tuple[ElementType | None, tuple[int, ...], int, int]:
