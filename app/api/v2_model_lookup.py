@@ -189,13 +189,13 @@ def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, An
 
 
 def model_metadata(model: Model, resident: Resident | None, versions: list[str]) -> dict[str, Any]:
-    """The metadata of a model, which has these versions."""
+    """Return the metadata of a model with these versions."""
     inputs, outputs = _tensors(model, resident)
     return {"name": model.name, "versions": versions, "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
 
 
 def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
-    """The configuration of a model in the form of Triton's model configuration."""
+    """Return the configuration of a model in the format of Triton's model configuration."""
     inputs, outputs = _tensors(model, resident)
     if model.is_lookup:
         return _config(model.name, inputs, outputs, {})

@@ -31,7 +31,7 @@ class ExcludesWriters(Protocol):
 
 
 class ResidentTensor(ExcludesWriters, Protocol):
-    """A resident tensor at one version. `app.store.Resident` implements it."""
+    """A resident tensor as of one moment. `app.store.Resident` implements it."""
 
     tensor: Tensor
     etag: str

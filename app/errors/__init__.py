@@ -1,7 +1,7 @@
 """The one exception that carries every error, and the closed list of its codes.
 
 Every refused request raises a `GatherError` whose `code` has a row in `CATALOGUE`: its statuses, what it means, how to
-mend the request, and an example. `hints.py` makes the hint of an error that has none of its own. The bodies of answers,
+fix the request, and an example. `hints.py` makes the hint of an error without a hint of its own. The bodies of answers,
 the pages at /errors/{code}, OpenAPI and the labels of metrics are made from the rows; tests hold
 `docs/reference/errors.md` and the classes of the Python client equal to them. Statuses are plain numbers and names,
 because the code below the transports does not know HTTP or gRPC.
@@ -13,7 +13,7 @@ because the code below the transports does not know HTTP or gRPC.
       places    where in the request, at most ten
       total     how many places there are in all
       facts     further members of the body, such as `limit` and `maximum`
-      hint      one sentence on how to mend this request; None to use the catalogue's
+      hint      one sentence on how to fix this request; None to use the catalogue's
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place in the request that is wrong. Members that do not apply are None; so is `allowed` on an axis of size 0.
+    """One invalid place in the request. Members that do not apply are None; so is `allowed` on an axis of size 0.
 
     `offset` is a byte position in a long text.
     """
@@ -98,5 +98,5 @@ class GatherError(Exception):
 
 
 def invalid_field(pointer: str, detail: str, hint: str | None = None) -> GatherError:
-    """The error for a field that is missing, unknown, or has a value that is not allowed."""
+    """Return the error for a field that is missing, unknown, or has a value that is not allowed."""
     return GatherError("invalid_field", detail, pointer=pointer, hint=hint)

@@ -1,4 +1,4 @@
-"""The hint of an error: one sentence on how to mend the request, with the facts of that request."""
+"""The hint of an error: one sentence on how to fix the request, with the facts of that request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 def hint_of(error: GatherError, retry_after: int) -> str:
-    """One sentence on how to mend the request: the error's own, or the catalogue's with the facts of the error.
+    """Return one sentence on how to fix the request: the error's own, or the catalogue's with the facts of the error.
 
     `retry_after` is the value of the answer's Retry-After header, in seconds.
     """
@@ -60,8 +60,8 @@ def _hint(error: GatherError, retry_after: int) -> str:
 
 
 def _facts(error: GatherError, retry_after: int) -> dict[str, object]:
-    """The names that templates may use, as far as the error has them: pointer, axis, size, `low` and `high` of the
-    first place; `limit`, `maximum` and `setting` of a limit; `retry_after` in seconds.
+    """Return the names that templates may use, for which the error has values: pointer, axis, size, `low` and `high`
+    of the first place; `limit`, `maximum` and `setting` of a limit; `retry_after` in seconds.
     """
     facts: dict[str, object] = {"retry_after": retry_after}
     if error.places:
@@ -80,5 +80,5 @@ def _facts(error: GatherError, retry_after: int) -> dict[str, object]:
 
 
 def setting_of(limit: str) -> str:
-    """The setting of a limit: GATHERND_MAX_ plus the limit's name in errors, with a few exceptions."""
+    """Return the setting of a limit: GATHERND_MAX_ plus the limit's name in errors, with a few exceptions."""
     return _OTHER_SETTINGS.get(limit, f"GATHERND_MAX_{limit.upper()}")

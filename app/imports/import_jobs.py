@@ -1,7 +1,7 @@
 """Run imports on an event loop in a thread of their own.
 
 `ImportJobs.begin` opens the source and reads its header, so that a client learns of errors in the source immediately.
-It then begins the upload in the store, which checks quota and disk, and enters the record. In the background the import
+It then begins the upload in the store, which checks quota and disk, and writes the record. In the background the import
 reads, checks, hashes and writes the bytes like those of an upload, and commits. Nothing is visible before the commit.
 """
 

@@ -25,7 +25,7 @@ _DROPPED: Final = memoryview(bytearray(1 << 18))
 
 
 class BodyReader(asyncio.BufferedProtocol):
-    """Takes the place of `connection` at its transport until the `missing` bytes of the body of `exchange` have
+    """Replaces `connection` as its transport's protocol until the `missing` bytes of the body of `exchange` have
     arrived.
 
     Bytes that arrive while there is no view to fill are discarded, so that the client goes on to read the response.

@@ -31,7 +31,7 @@ _under_way: Final[dict[LingeringClose, None]] = {}
 
 
 class LingeringClose(asyncio.BufferedProtocol):
-    """Takes the place of `connection` at its transport until the connection has ended.
+    """Replaces `connection` as its transport's protocol until the connection has ended.
 
     `left` is the number of bytes that may still arrive, at most MOST_BYTES. The connection closes after the last of
     them.

@@ -1,4 +1,4 @@
-"""Find the rows of a table by their keys, which turns a request by key into one by position.
+"""Find the rows of a table by their keys, to convert a request by key to one by position.
 
 A key that the table lacks becomes the row that the request names for missing keys. If they are to be filled, it becomes
 the position after the last row, and the gather fills its slice.

@@ -21,9 +21,9 @@ LOOKUP_NOT_CHECKED: Final = "The values of indices and offsets were not checked:
 
 
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
-    """The JSON body.
+    """Return the JSON body of an explanation.
 
-    A sparse gradient has no output; its `output_bytes` is the most that it may have.
+    For a sparse gradient, the body has no output, and `output_bytes` is an upper bound.
     """
     call, outputs, plan, decision = explanation.call, explanation.outputs, explanation.plan, explanation.decision
     strings = any(dtype.kind == "string" for dtype, _ in outputs.values())
@@ -49,7 +49,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
 
 
 def _inputs(explanation: Explanation) -> dict[str, Any]:
-    """The inputs of an operator, with the names of those that are resident."""
+    """Return the inputs of an operator, with the names of resident tensors among them."""
     return {
         name: _tensor(tensor) | ({"tensor": given} if isinstance(given, str) else {})
         for name, (tensor, given) in explanation.inputs.items()
@@ -57,7 +57,7 @@ def _inputs(explanation: Explanation) -> dict[str, Any]:
 
 
 def _features(explanation: Explanation) -> dict[str, Any]:
-    """What each feature of a lookup reads and writes."""
+    """Return what each feature of a lookup reads and writes."""
     call, plan = explanation.call, explanation.plan
     assert isinstance(call, LookupCall)
     assert isinstance(plan, LookupPlan)
@@ -81,7 +81,7 @@ def _features(explanation: Explanation) -> dict[str, Any]:
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """The operator as a gather."""
+    """Return the plan of the operator as a gather."""
     return {
         "plan": {
             "batches": plan.batches,
@@ -96,7 +96,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _routes(decision: Decision) -> dict[str, Any]:
-    """The size that decided, the routes with their thresholds, and the choice."""
+    """Return the size that decided, the routes with their thresholds, and the choice."""
     choice = decision.choice
     return {
         "size": size_body(decision.size),
@@ -110,7 +110,7 @@ def _routes(decision: Decision) -> dict[str, Any]:
 
 
 def size_body(size: Size) -> dict[str, int | None]:
-    """A size or a threshold in JSON; null if it is never reached."""
+    """Return the JSON form of a size or a threshold; null for a threshold that is never reached."""
     return {name: None if isinf(number) else int(number) for name, number in size._asdict().items()}
 
 

@@ -45,7 +45,7 @@ class Row:
 
     `shape` and `size` (bytes) describe the items; for a keyed table, its capacity. `file_size` is the size of the file
     of rows in bytes. `created` is when the name was first used, `modified` is when this file was stored. `dtype` is
-    empty if the file could not be read when the row was entered. `note` is the uploader's text.
+    empty if the file could not be read when the row was inserted. `note` is the uploader's text.
     """
 
     name: str

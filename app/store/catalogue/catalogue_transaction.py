@@ -1,4 +1,4 @@
-"""Changes to the catalogue: the rows that a transaction enters, removes and commits.
+"""Changes to the catalogue: the rows that a transaction inserts, removes and commits.
 
 No version number is ever reused: the table `last_versions` has the highest number that each name ever had. Of names
 without a tensor it has only the REMEMBERED most recently removed ones. The highest number among the others is kept as a
@@ -81,7 +81,7 @@ class Transaction:
         return next_version(self._connection, name)
 
     def put(self, row: Row) -> None:
-        """Enter a version of a tensor, replacing any row with the same name and number."""
+        """Insert a version of a tensor, replacing any row with the same name and number."""
         keys = (None,) * 4 if row.keys is None else astuple(row.keys)
         self._connection.execute(
             "INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -101,7 +101,7 @@ class Transaction:
         self._changed.append((row.name, row.number))
 
     def put_alias(self, alias: Alias) -> None:
-        """Enter or move an alias."""
+        """Insert or move an alias."""
         self._connection.execute(
             "INSERT OR REPLACE INTO aliases VALUES (?, ?, ?, ?, ?, ?)",
             (alias.alias, alias.name, alias.version, alias.etag, alias.created, alias.modified),
@@ -114,7 +114,7 @@ class Transaction:
         self._changed.append((alias, 0))
 
     def store_keys(self, answers: Sequence[AnsweredKey], expired: int) -> None:
-        """Enter Idempotency-Keys, and remove some thousands of the keys answered at or before `expired`."""
+        """Insert Idempotency-Keys, and remove some thousands of the keys answered at or before `expired`."""
         run = self._connection.execute
         gone = run(
             "DELETE FROM keys WHERE (scope, key) IN (SELECT scope, key FROM keys WHERE clock <= ? LIMIT ?)",
@@ -130,7 +130,7 @@ class Transaction:
             run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
 
     def put_import(self, number: str, record: bytes) -> None:
-        """Enter an import record, replacing any record with the same id."""
+        """Insert an import record, replacing any record with the same id."""
         self._connection.execute("INSERT OR REPLACE INTO imports VALUES (?, ?)", (number, record.decode()))
 
     def remove_import(self, number: str) -> None:
