@@ -1,6 +1,6 @@
 """Run a job: the work of an operator, cut into chunks for its owner and for helpers.
 
-Each operator has its own record for its jobs, which starts with the fields of `Job`, and a function for one chunk.
+Each operator defines a record for its jobs, whose first fields are those of `Job`, and a function that runs one chunk.
 """
 
 from __future__ import annotations
@@ -99,10 +99,11 @@ def take_chunks(team: Address, owning: bool) -> None:
 
 @inner
 def run(team: Address, job: Address, helpers: int, work: int, may_leave_unfinished: bool) -> int:
-    """Run a job with at most `helpers` helpers. Returns the first invalid component, -1, or UNFINISHED.
+    """Run a job with at most `helpers` helpers.
 
-    `job` is a `stack_job`. Sleeping helpers are woken if `work` exceeds the team's `wake_from`; it counts components,
-    slices and units of 16 bytes of output.
+    Returns the position of the first invalid component, -1 if all are valid, or UNFINISHED if a helper still runs.
+    `job` is a `stack_job`. `work` is the sum of components, slices and 16-byte units of output. If it exceeds the
+    team's `wake_from`, sleeping helpers are woken.
     """
     head = job_at(job)
     long = work > settings_of(team).wake_from

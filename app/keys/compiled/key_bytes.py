@@ -1,7 +1,13 @@
 """The keys of a column in compiled code: their locations, hashes and equality.
 
-A column is given as the address of its offsets, the stride in bytes from one row's offsets to the next (`step`, 0 for
-integers), the address of its keys, and the size of the keys in bytes.
+A column is given by four values:
+
+    offsets  address of the offsets of string keys
+    step     stride in bytes from one row's offsets to the next; 0 for integer keys
+    keys     address of the keys
+    size     size of the keys in bytes
+
+A string key is torn if its offsets are outside the column, for example while a writer changes it.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ def is_torn(offsets: Address, step: int, size: int, row: int) -> bool:
 
 @inlined
 def hash_key(offsets: Address, step: int, keys: Address, size: int, row: int, low: int, high: int) -> int:
-    """Return the hash of a key under the two words of a seed, 0 if the key is torn."""
+    """Return the hash of a key with the two-word seed `low`, `high`, or 0 if the key is torn."""
     if step == 0:
         return hash_integer(load_u64(keys + 8 * row), low, high)
     start, stop = load_u64(offsets + step * row), load_u64(offsets + step * row + 8)

@@ -44,14 +44,14 @@ def _finished(v0: int, v1: int, v2: int, v3: int, last: int) -> int:
 
 @inlined
 def hash_integer(number: int, low: int, high: int) -> int:
-    """Return the hash of eight bytes under the two words of a seed."""
+    """Return the hash of eight bytes with the two-word seed `low`, `high`."""
     v0, v1, v2, v3 = _round(_START_0 ^ low, _START_1 ^ high, _START_2 ^ low, _START_3 ^ high ^ number)
     return _finished(v0 ^ number, v1, v2, v3, _EIGHT_BYTES)
 
 
 @inner
 def hash_string(address: Address, size: int, low: int, high: int) -> int:
-    """Return the hash of `size` bytes at an address under the two words of a seed."""
+    """Return the hash of `size` bytes at an address with the two-word seed `low`, `high`."""
     v0, v1, v2, v3 = _START_0 ^ low, _START_1 ^ high, _START_2 ^ low, _START_3 ^ high
     end = address + size
     while address + 8 <= end:
