@@ -10,10 +10,10 @@ from random import SystemRandom
 
 import pytest
 
-from tests.cluster.simulation.planted import PLANTED, LateDrops
+from tests.cluster.simulation.planted import PLANTED
 from tests.cluster.simulation.schedule import Parts, Schedule
 from tests.cluster.simulation.truth import Violation
-from tests.conftest import SOAK, TEST_ALL, slow_but_for
+from tests.conftest import SOAK, TEST_ALL
 
 BLOCKS = 20
 SCHEDULES = 500 * SOAK if SOAK else 100 if TEST_ALL else 20
@@ -46,28 +46,11 @@ def test_all_holds_in_a_schedule_that_once_failed(seed: int) -> None:
     assert failure(seed) == ""
 
 
-FEW = list(PLANTED)[:2]
-
-
-@pytest.mark.parametrize("planted", slow_but_for(FEW, FEW, PLANTED))
-def test_a_planted_fault_is_found_within_500_schedules(planted: str) -> None:
-    for seed in range(500):
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_fault_is_found_within_50_schedules(planted: str) -> None:
+    for seed in range(50):
         try:
             Schedule(seed, PLANTED[planted]).run()
         except Violation:
             return
-    pytest.fail("500 schedules did not find it")
-
-
-@pytest.mark.slow
-def test_drops_that_come_late_do_no_harm() -> None:
-    assert [found for seed in range(50) if (found := failure(seed, Parts(LateDrops)))] == []
-
-
-def test_a_schedule_is_the_same_again() -> None:
-    runs = [Schedule(7) for _ in range(2)]
-    for run in runs:
-        run.run()
-    assert runs[0].checks.history == runs[1].checks.history
-    assert runs[0].clients.outcomes == runs[1].clients.outcomes
-    assert runs[0].world.events == runs[1].world.events
+    pytest.fail("50 schedules did not find it")

@@ -106,7 +106,7 @@ class Primaries(Replicas):
         def again(now: Members | None) -> None:
             self.get_ready(tensor, now, then, fail, tries - 1)
 
-        stands = self.standing(members, copy, self._resolved.get(tensor, 0))
+        stands = standing(members, self.node, self.state_of(tensor), self._resolved.get(tensor, 0))
         if members is None or copy is None or tries == 0:
             fail()
         elif stands is Standing.READY:
@@ -124,10 +124,6 @@ class Primaries(Replicas):
             Shipping(self, tensor, copy, members, again, fail).begin()
         else:
             fail()
-
-    def standing(self, members: Members | None, copy: RangeCopy | None, resolved: int) -> Standing:
-        """What this shard may do."""
-        return standing(members, self.node, None if copy is None else copy.state, resolved)
 
     def raise_own(self, tensor: str, copy: RangeCopy, epoch: int, then: Callable[[], None], fail: Failed) -> None:
         """Make an epoch this replica's own, durably."""

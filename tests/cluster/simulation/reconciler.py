@@ -103,19 +103,17 @@ class SimulatedShards(ShardCalls):
 
 
 class ReconcilerProcess(Process):
-    """One reconciler, from its start to its crash. Its parts are what is tested, and where faults are planted."""
+    """One reconciler, from its start to its crash."""
 
-    catalogues: type[SimulatedCatalogue] = SimulatedCatalogue
-    make: type[Reconciler] = Reconciler
     planner: type[Planner] = Planner
 
     def __init__(self, world: World, number: int, database: Database, drop_after: float, copies_at_once: int) -> None:
         super().__init__(world, f"c{number}", f"c{number}:7000")
         loop = ProcessLoop(self)  # type: ignore[abstract]
         client = DatabaseClient(database, self, lambda _: catalogues.taken())
-        catalogues = self.catalogues(client, loop)
+        catalogues = SimulatedCatalogue(client, loop)
         self._shards = SimulatedShards(self, loop)
-        self.reconciler = self.make(
+        self.reconciler = Reconciler(
             catalogues, self._shards, f"reconciler-{number}", lambda: self.planner(copies_at_once, drop_after)
         )
         loop.start(self.reconciler.run())

@@ -12,17 +12,7 @@ from app.cluster.catalogue.ranges import PROPOSED, join_proposed
 from app.cluster.catalogue.records import Catalogue
 from app.cluster.replication.primary import Join, JoinAnswer
 from app.cluster.replication.reads import WAIT_S, Read, Readable, judge_read
-from app.cluster.replication.replica import (
-    Append,
-    AppendPlan,
-    CopyOrder,
-    Refused,
-    ReplicaState,
-    Why,
-    is_stale,
-    may_adopt,
-    on_append,
-)
+from app.cluster.replication.replica import CopyOrder, Refused, ReplicaState, Why, is_stale, may_adopt, on_append
 from tests.cluster.simulation import service_calls
 from tests.cluster.simulation.range_copy import RangeCopy
 from tests.cluster.simulation.service_calls import (
@@ -120,18 +110,10 @@ class Replicas:
 
     # Records
 
-    def is_stale(self, own_epoch: int, epoch: int) -> bool:
-        """Whether records of a primary at `epoch` are refused."""
-        return is_stale(own_epoch, epoch)
-
-    def on_append(self, state: ReplicaState | None, message: Append) -> AppendPlan:
-        """What to do with records."""
-        return on_append(state, message)
-
     def ship(self, sender: str, message: ShipRecords) -> None:
         """Records have come from a primary."""
         copy = self.copy_of(message.tensor)
-        if copy is not None and self.is_stale(copy.epoch, message.append.epoch):
+        if copy is not None and is_stale(copy.epoch, message.append.epoch):
             self.reply(sender, message.request_id, Refused(Why.STALE, copy.epoch, copy.applied))
         else:
             answer = partial(self.reply, sender, message.request_id)
@@ -139,7 +121,7 @@ class Replicas:
 
     def _append(self, message: ShipRecords, answer: Callable[[service_calls.Reply], None], release: Release) -> None:
         tensor, copy = message.tensor, self.copy_of(message.tensor)
-        plan = self.on_append(self.state_of(tensor), message.append)
+        plan = on_append(self.state_of(tensor), message.append)
 
         def durable() -> None:
             if copy is not None and self.copy_of(tensor) is copy:
@@ -271,7 +253,7 @@ class Replicas:
         def rows_came(rows: Answer) -> None:
             def keys_came(keys: Answer) -> None:
                 if isinstance(rows.reply, CopiedRows) and isinstance(keys.reply, CopiedKeys):
-                    kept = self.keys_to_keep(keys.reply.keys, rows.sequence)
+                    kept = {key: one for key, one in keys.reply.keys.items() if one <= rows.sequence}
                     self._adopt(tensor, order, rows.sequence, rows.reply.values, kept)
 
             if isinstance(rows.reply, CopiedRows):
@@ -288,10 +270,6 @@ class Replicas:
             is_rows = asked.what == "rows"
             reply = CopiedRows(dict(copy.values)) if is_rows else CopiedKeys({**copy.keys, **_tail_keys(copy)})
             self.reply(sender, asked.request_id, reply, copy.applied)
-
-    def keys_to_keep(self, keys: Mapping[str, int], sequence: int) -> dict[str, int]:
-        """The keys of a copy whose records are in its rows."""
-        return {key: one for key, one in keys.items() if one <= sequence}
 
     def _adopt(
         self, tensor: str, order: CopyOrder, sequence: int, values: Mapping[int, int], keys: dict[str, int]

@@ -105,16 +105,13 @@ class SimulatedUpload:
                 self._go_on()
             elif not self._is_over:
                 self._lost.add(node)
-                self._transact(lambda now: self.moved(now, segment, node, self._lost), self._go_on)
+                content_id, lost = self._content.content_id, self._lost
+                self._transact(lambda now: move_upload(now, content_id, segment.start, node, lost), self._go_on)
 
         if node in catalogue.nodes:
             router.ask(catalogue.nodes[node].address, asked, router.world.now + WRITE_AFTER, answered)
         else:  # it has been forgotten since
             answered(None)
-
-    def moved(self, catalogue: Catalogue, segment: Segment, node: str, lost: set[str]) -> Change | None:
-        """Another shard in the place of `node`."""
-        return move_upload(catalogue, self._content.content_id, segment.start, node, lost)
 
     def _publish(self, segments: tuple[Segment, ...]) -> None:
         content = self._content
@@ -149,15 +146,11 @@ class Router(Process):
         self.checks = checks
         self.served = ShardMap()
         self.choice = ReplicaChoice()
-        self.client = self.make_client(database)
+        self.client = DatabaseClient(database, self, self.take)
         self.ended: set[str] = set()
         """Uploads of this router that are over. A record of one may come back: that it was begun may arrive late."""
         self._serving = ServingMap()
         self._asked: dict[int, Callable[[Answer | None], None]] = {}
-
-    def make_client(self, database: Database) -> DatabaseClient:
-        """What says which catalogue is served."""
-        return DatabaseClient(database, self, self.take)
 
     def take(self, catalogue: Catalogue) -> None:
         """Serve by a newer catalogue."""
