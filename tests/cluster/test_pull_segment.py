@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from app.cluster.shard.pull_segment import Pull
 from app.errors import GatherError
 from app.imports.source_urls import AllowedSources
 from app.store import LocalStore
+from tests.cluster.answering import Handler, answering
 from tests.cluster.shard_nodes import order_of
 from tests.parity.items import Array
 from tests.store.helpers import opened, put, read
@@ -28,27 +27,14 @@ TENSOR = "x.0-20"
 def source(rows: Array, before: Callable[[], object]) -> Iterator[PullSource]:
     """A shard that has these rows, and calls `before` when it is asked for them."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Source(Handler):
+        def respond(self) -> None:
             before()
-            self.send_response(200)
-            self.send_header("X-Gathernd-Dtype", rows.dtype.name)
-            self.send_header("X-Gathernd-Shape", ",".join(map(str, rows.shape)))
-            self.send_header("Content-Length", str(rows.nbytes))
-            self.end_headers()
-            self.wfile.write(rows.tobytes())
+            shape = ",".join(map(str, rows.shape))
+            self.answer(200, rows.tobytes(), X_Gathernd_Dtype=rows.dtype.name, X_Gathernd_Shape=shape)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing is logged."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield PullSource(f"127.0.0.1:{server.server_port}", TENSOR)
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(Source) as address:
+        yield PullSource(address, TENSOR)
 
 
 def pulled(store: LocalStore, before: Callable[[], object]) -> None:

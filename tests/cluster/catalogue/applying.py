@@ -1,10 +1,12 @@
-"""The catalogue after a change, as a database that nobody else changes would have it."""
+"""Catalogues in memory: after a change, as a database that nobody else changes would have them."""
 
 from __future__ import annotations
 
-from app.cluster.catalogue.records import Catalogue, Change, Record, to_json, updated
+from collections.abc import Callable
 
-Records = dict[str, Record | None]
+from app.cluster.catalogue.client import Transition
+from app.cluster.catalogue.records import Catalogue, Change, to_json, updated
+from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 
 
 def applied(catalogue: Catalogue, change: Change | None) -> Catalogue:
@@ -24,3 +26,25 @@ def stands(catalogue: Catalogue, change: Change, now: Catalogue) -> bool:
         for key, revision in now.revisions.items()
         if key.startswith(change.no_newer or ("/",))
     )
+
+
+class CataloguesInMemory(CatalogueCalls):
+    """What a reconciler asks of a catalogue. `taken` is called after each change."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._now = catalogue
+        self.taken: Callable[[], None] = lambda: None
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self._now
+
+    async def refresh(self) -> Catalogue:
+        return self._now
+
+    async def transact(self, transition: Transition) -> None:
+        self.commit(transition(self._now))
+
+    def commit(self, change: Change | None) -> None:
+        self._now = applied(self._now, change)
+        self.taken()

@@ -1,11 +1,11 @@
-"""The database: each test runs against etcd and against the stand-in, which is thereby equal to it in what is used."""
+"""The database. As each test runs against the stand-in too, that is equal to etcd in what is used."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
@@ -19,27 +19,11 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import BadAddress, Compacted, Database, DatabaseAddress, Written, open_database
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Record, TooLarge, to_json
 from app.errors import GatherError
-from tests.cluster.databases import KINDS, EtcdMembers, RunningDatabase, running_database
+from tests.cluster.databases import EtcdMembers, RunningDatabase, running_database
 from tests.cluster.waiting import until
 from tests.free_port import free_port
 from tests.http.test_tls import make_pair
 from tests.needs import skip_without
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDatabase]:
-    if request.param == "etcd":
-        skip_without(etcd="etcd-server")
-    with running_database(tmp_path_factory.mktemp("database"), request.param) as found:
-        yield found
-
-
-@pytest.fixture
-def database(running: RunningDatabase, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """With a prefix of its own."""
-    found = Database(DatabaseAddress((running.url,), request.node.name), lease_seconds=1)
-    yield found
-    found.close()
 
 
 def known(database: Database) -> Catalogue:
@@ -76,14 +60,6 @@ def test_an_address_names_endpoints_and_a_prefix(text: str, endpoints: tuple[str
 def test_another_text_is_no_address(text: str) -> None:
     with pytest.raises(BadAddress):
         DatabaseAddress.parse(text)
-
-
-def test_what_is_committed_is_read_with_its_revision(database: Database) -> None:
-    found = put(database, a="t@1")
-    assert database.read(Catalogue()) == (
-        found.revision,
-        {"aliases/a": (to_json(alias("t@1")), found.revision)},
-    )
 
 
 def test_a_read_has_what_has_changed_since_a_catalogue(database: Database) -> None:
@@ -284,22 +260,10 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_one_that_is_missing(datab
     assert client.catalogue is before
 
 
-def test_the_next_endpoint_is_asked_when_one_does_not_answer(running: RunningDatabase) -> None:
-    database = Database(DatabaseAddress(("http://127.0.0.1:1", running.url), "next"))
-    before = put(database, a="t@1")
-    put(database, a="t@2")
-    with closing(cast(Generator[object], database.watch(before.revision, Event()))) as watch:
-        assert next(watch)
-    database.close()
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_records_outlast_a_kill_and_changes_meanwhile_are_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gathernd")
-    if kind == "etcd":
-        skip_without(etcd="etcd-server")
     monkeypatch.setattr(client_module, "ANSWER_S", 1.0)
     with running_database(tmp_path, kind) as running:
         client = CatalogueClient(running.connect())
@@ -326,12 +290,9 @@ def test_records_outlast_a_kill_and_changes_meanwhile_are_refused(
         other.database.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_what_was_known_of_a_database_that_has_begun_anew_is_not_mixed_with_what_it_has(
     kind: str, tmp_path: Path
 ) -> None:
-    if kind == "etcd":
-        skip_without(etcd="etcd-server")
     with running_database(tmp_path, kind) as running:
         client = CatalogueClient(running.connect())
         for number in range(4):

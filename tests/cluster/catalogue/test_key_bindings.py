@@ -1,4 +1,4 @@
-"""Bindings of Idempotency-Keys: each test runs against etcd and against the stand-in."""
+"""Bindings of Idempotency-Keys."""
 
 from __future__ import annotations
 
@@ -10,28 +10,11 @@ import pytest
 
 from app.cluster.catalogue import key_bindings
 from app.cluster.catalogue.client import CatalogueClient
-from app.cluster.catalogue.etcd import Database, DatabaseAddress
+from app.cluster.catalogue.etcd import Database
 from app.cluster.catalogue.key_bindings import Binding, KeyBindings
 from app.errors import GatherError
-from tests.cluster.databases import KINDS, RunningDatabase, running_database
+from tests.cluster.databases import running_database
 from tests.cluster.waiting import until
-from tests.needs import skip_without
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDatabase]:
-    if request.param == "etcd":
-        skip_without(etcd="etcd-server")
-    with running_database(tmp_path_factory.mktemp("database"), request.param) as found:
-        yield found
-
-
-@pytest.fixture
-def database(running: RunningDatabase, request: pytest.FixtureRequest) -> Iterator[Database]:
-    """With a prefix of its own."""
-    found = Database(DatabaseAddress((running.url,), request.node.name))
-    yield found
-    found.close()
 
 
 @pytest.fixture
@@ -121,12 +104,9 @@ def test_a_lease_that_etcd_has_ended_is_followed_by_another(database: Database, 
     assert len(grants) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_binding_outlasts_a_kill_and_waits_for_the_database(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kind == "etcd":
-        skip_without(etcd="etcd-server")
     with running_database(tmp_path, kind) as running, ThreadPoolExecutor() as pool:
         database = running.connect()
         bindings = KeyBindings(database)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import orjson
 import pytest
@@ -15,6 +14,7 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import Database, DatabaseAddress
 from app.cluster.catalogue.key_bindings import Binding, KeyBindings
 from app.cluster.catalogue.records import Catalogue, Change, Options
+from tests.cluster.answering import Handler, answering
 from tests.cluster.databases import running_database
 from tests.cluster.waiting import until
 
@@ -23,35 +23,24 @@ ODD = (*NOT_ETCD, b'{"header": {}}', b'{"header": 7}', b'{"result": {"header": {
 
 
 @contextmanager
-def answering(*bodies: bytes) -> Iterator[tuple[str, list[str]]]:
+def saying(*bodies: bytes) -> Iterator[tuple[str, list[str]]]:
     """The URL of a server whose answers have these bodies, the last one again and again; and the paths it is asked."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
+    class Saying(Handler):
+        def respond(self) -> None:
+            self.read_body()
             body = bodies[min(len(asked), len(bodies) - 1)]
             asked.append(self.path)
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(200, body)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing is logged."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(Saying) as address:
+        yield f"http://{address}", asked
 
 
 @pytest.mark.parametrize("body", ODD)
 def test_an_answer_that_is_not_etcds_is_an_error_like_silence(body: bytes) -> None:
-    with answering(body) as (url, _), closing(Database(DatabaseAddress((url,)))) as database:
+    with saying(body) as (url, _), closing(Database(DatabaseAddress((url,)))) as database:
         with pytest.raises(OSError, match="etcd"):
             database.read(Catalogue())
         with pytest.raises(OSError, match="etcd"):
@@ -63,7 +52,7 @@ def test_an_answer_that_is_not_etcds_is_an_error_like_silence(body: bytes) -> No
 
 @pytest.mark.parametrize("body", NOT_ETCD)
 def test_the_next_member_is_asked(body: bytes, tmp_path: Path) -> None:
-    with answering(body) as (url, asked), running_database(tmp_path, "stand_in") as running:
+    with saying(body) as (url, asked), running_database(tmp_path, "stand_in") as running:
         address = DatabaseAddress((url, running.url))
         with closing(Database(address)) as database:
             CatalogueClient(database).transact(lambda _: Change({"options": Options(ranges=7)}))
@@ -78,7 +67,7 @@ def test_a_lease_is_renewed_after_an_odd_answer() -> None:
     granted = orjson.dumps({"header": {"revision": "1"}, "ID": "5", "TTL": "1"})
     kept = orjson.dumps({"result": {"header": {"revision": "1"}, "ID": "5", "TTL": "1"}})
     with (
-        answering(granted, b"<html>", kept) as (url, asked),
+        saying(granted, b"<html>", kept) as (url, asked),
         closing(Database(DatabaseAddress((url,)), lease_seconds=1)) as database,
     ):
         lease = database.hold_lease()

@@ -71,10 +71,6 @@ def refused(code: str, make: Callable[[], object]) -> None:
     assert refusal.value.code == code
 
 
-def test_a_table_with_three_replicas_needs_two_in_sync() -> None:
-    assert [ranges.min_in_sync(replicas) for replicas in (1, 2, 3, 4)] == [1, 1, 2, 2]
-
-
 # Opening
 
 
@@ -91,15 +87,6 @@ def test_the_first_scatter_opens_all_ranges_with_the_shards_that_run() -> None:
 def test_a_drained_shard_is_primary_only_if_no_other_runs() -> None:
     for drained, alive, primaries in (("a", "abcd", "b"), ("b", "abcd", "a"), ("a", "ac", "a"), ("ab", "ab", "ab")):
         assert opened(cluster(drained=drained, alive=alive)).ranges[FIRST].primary in primaries
-
-
-def test_primaries_are_spread_over_shards() -> None:
-    segments = tuple(Segment(row, row + 1, 4, ("a", "b", "c"), "d") for row in range(60))
-    catalogue = cluster()
-    version = replace(catalogue.tables["t"].versions[0], shape=(60,), segments=segments)
-    catalogue = opened(applied(catalogue, Change({"tables/t": Table((version,), 1, 1)})))
-    counts = [sum(one.primary == node for one in catalogue.ranges.values()) for node in "abc"]
-    assert min(counts) >= 10
 
 
 def test_a_range_without_a_shard_that_runs_stays_closed_and_opens_later() -> None:
@@ -122,8 +109,8 @@ def test_ranges_do_not_open_beside_a_move_or_a_removal() -> None:
     refused("tensor_not_found", lambda: ranges.open_ranges(catalogue, "t", 2))
 
 
-def test_many_ranges_open_in_several_changes() -> None:
-    segments = tuple(Segment(row, row + 1, 4, ("a",), "d") for row in range(250))
+def test_many_ranges_open_in_several_changes_and_their_primaries_are_spread_over_shards() -> None:
+    segments = tuple(Segment(row, row + 1, 4, ("a", "b", "c"), "d") for row in range(250))
     catalogue = cluster()
     version = replace(catalogue.tables["t"].versions[0], shape=(250,), segments=segments)
     catalogue = applied(catalogue, Change({"tables/t": Table((version,), 1, 1)}))
@@ -132,6 +119,7 @@ def test_many_ranges_open_in_several_changes() -> None:
         sizes.append(len(change.puts))
         catalogue = applied(catalogue, change)
     assert sizes == [100, 100, 50]
+    assert min(sum(one.primary == node for one in catalogue.ranges.values()) for node in "abc") >= 50
 
 
 # Leaving and joining
@@ -238,33 +226,12 @@ def test_a_lost_primary_is_replaced_by_a_replica_in_sync_that_runs() -> None:
     assert ranges.fail_over(catalogue) is None
 
 
-def test_a_new_primary_without_its_rows_gives_the_range_back() -> None:
-    catalogue = dead(put(cluster("ab", "bc"), FIRST, RangeRecord(4, "a", ("a", "b"))), "a")
-    catalogue = applied(catalogue, ranges.fail_over(catalogue))
-    catalogue = applied(catalogue, ranges.lose_rows(catalogue, FIRST, "b"))
-    assert catalogue.ranges[FIRST] == RangeRecord(6, "a", ("a",))
-    assert ranges.fail_over(catalogue) is None
-
-
-def test_a_replica_out_of_sync_never_becomes_primary() -> None:
-    catalogue = dead(put(cluster("abc", "bc"), FIRST, RangeRecord(4, "a", ("a", "b"))), "a", "b")
-    assert ranges.fail_over(catalogue) is None
-
-
 def test_a_lost_replica_stays_in_sync_as_long_as_its_primary_runs() -> None:
     """It has all scatters as long as the primary does not take it out."""
     catalogue = dead(put(cluster("abc", "bc"), FIRST, RangeRecord(4, "a", ("a", "b"))), "b")
     assert ranges.fail_over(catalogue) is None
     back = applied(dead(catalogue, "a"), Change({"alive/b": Mark()}))
     assert applied(back, ranges.fail_over(back)).ranges[FIRST] == RangeRecord(5, "b", ("a", "b"))
-
-
-def test_a_primary_whose_process_is_gone_is_replaced_before_its_lease_ends() -> None:
-    catalogue = put(cluster("abc", "bc"), FIRST, RangeRecord(4, "a", ("a", "b", "c")))
-    assert ranges.fail_over(catalogue) is None
-    change = ranges.fail_over(catalogue, {"a", "b"})
-    assert applied(catalogue, change).ranges[FIRST] == RangeRecord(5, "c", ("a", "b", "c"))
-    assert ranges.fail_over(catalogue, set("abc")) is None
 
 
 def test_a_shard_that_is_drained_comes_last() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.catalogue.aliases import AliasMove, moved
-from app.catalogue.conditions import Conditions
 from app.cluster.catalogue import transitions
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Segment, Version
 from app.cluster.catalogue.serving_map import ServingMap
@@ -84,12 +83,6 @@ def test_an_upload_is_placed_where_there_is_room_on_shards_that_run_and_are_not_
     }
 
 
-def test_replicas_are_in_zones_of_their_own() -> None:
-    segments = begun(with_nodes(a="1", b="1", c="2", d="2"), "x").uploads["x"].segments
-    assert all({"ab": 1, "cd": 2}["ab" if node in "ab" else "cd"] for one in segments for node in one.nodes)
-    assert all(len({node in "ab" for node in one.nodes}) == 2 for one in segments)
-
-
 def test_an_upload_without_room_is_refused() -> None:
     refused("insufficient_storage", lambda: begun(THREE, "x", rows=1000))
     with pytest.raises(GatherError, match="needs 2 shards with room; 1 shards are running and not drained") as refusal:
@@ -138,14 +131,6 @@ def test_rows_on_other_shards_than_the_upload_says_are_not_published() -> None:
 # Versions
 
 
-def test_a_published_version_is_current_and_its_upload_is_over() -> None:
-    catalogue = published(published(THREE, "x", keep=3), "y", keep=3)
-    table = catalogue.tables["t"]
-    assert (numbers(catalogue), table.last_number) == ([1, 2], 2)
-    assert table.created == table.versions[0].created
-    assert catalogue.uploads == {}
-
-
 def test_a_repeated_publication_finds_its_own() -> None:
     catalogue = begun(THREE, "x")
     version = version_of(catalogue, "x")
@@ -166,21 +151,6 @@ def test_an_upload_whose_beginning_comes_once_more_after_its_version_is_removed_
         assert not stands(THREE, late, catalogue)
 
 
-def test_the_newest_versions_stay_and_those_that_aliases_name() -> None:
-    catalogue = published(published(published(THREE, "x", keep=5), "y", keep=5), "z", keep=5)
-    catalogue = published(put(catalogue, old="t@1"), "w", keep=2)
-    assert numbers(catalogue) == [1, 3, 4]
-    assert numbers(published(catalogue, "v", keep=1)) == [1, 5]
-
-
-def test_numbers_never_come_again() -> None:
-    catalogue = published(published(THREE, "x"), "y")
-    catalogue = applied(catalogue, transitions.remove_versions(catalogue, "t@2"))
-    assert numbers(catalogue) == []
-    assert ServingMap().of(catalogue).tables == {}
-    assert numbers(published(catalogue, "z")) == [3]
-
-
 def test_numbers_of_tables_that_are_forgotten_never_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transitions, "REMEMBERED", 2)
     monkeypatch.setattr(transitions, "_FORGOTTEN_AT_ONCE", 1)
@@ -199,32 +169,7 @@ def test_numbers_of_tables_that_are_forgotten_never_come_again(monkeypatch: pyte
     }
 
 
-def test_the_highest_of_the_versions_left_is_current_after_a_removal() -> None:
-    catalogue = published(published(published(THREE, "x", keep=5), "y", keep=5), "z", keep=5)
-    catalogue = applied(catalogue, transitions.remove_versions(catalogue, "t@3"))
-    assert numbers(catalogue) == [1, 2]
-    assert ServingMap().of(catalogue).tables["t"].current.number == 2
-    refused("tensor_not_found", lambda: transitions.remove_versions(catalogue, "t@3"))
-    refused("tensor_not_found", lambda: transitions.remove_versions(catalogue, "other"))
-
-
-def test_a_version_that_an_alias_names_is_not_removed() -> None:
-    catalogue = put(published(THREE, "x"), now="t@1")
-    refused("tensor_in_use", lambda: transitions.remove_versions(catalogue, "t@1"))
-
-
 # Aliases
-
-
-def test_many_aliases_move_at_once_or_not_at_all() -> None:
-    catalogue = published(published(THREE, "x", keep=2), "y", "u")
-    catalogue = put(catalogue, one="t@1", two="u@1")
-    assert {alias: one.reference for alias, one in catalogue.aliases.items()} == {"one": "t@1", "two": "u@1"}
-    refused("tensor_not_found", lambda: put(catalogue, three="t@1", four="t@2"))
-    refused("invalid_field", lambda: put(catalogue, three="t"))
-    refused("name_conflict", lambda: put(catalogue, three="t@1", u="t@1"))
-    refused("invalid_field", lambda: put(catalogue, three="t@1", **{"no name": "t@1"}))
-    assert moving(catalogue, 99, one="t@1") is None
 
 
 def test_an_alias_of_a_version_that_is_removed_meanwhile_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,41 +186,7 @@ def test_an_alias_of_a_version_that_is_removed_meanwhile_is_not_made(monkeypatch
     assert "t" not in now.tables
 
 
-def test_an_alias_keeps_the_time_at_which_it_was_made() -> None:
-    catalogue = put(published(published(THREE, "x", keep=2), "y", keep=2), now="t@1")
-    made = catalogue.aliases["now"].created
-    moved = put(catalogue, now="t@2")
-    assert (moved.aliases["now"].created, moved.aliases["now"].modified) == (made, catalogue.revision)
-
-
-def test_an_alias_is_removed_once() -> None:
-    catalogue = put(published(THREE, "x"), now="t@1")
-    etag = catalogue.aliases["now"].etag
-    refused("precondition_failed", lambda: transitions.remove_alias(catalogue, "now", Conditions(('"x"',))))
-    gone = applied(catalogue, transitions.remove_alias(catalogue, "now", Conditions((etag,))))
-    assert gone.aliases == {}
-    refused("tensor_not_found", lambda: transitions.remove_alias(gone, "now"))
-    refused("name_conflict", lambda: transitions.remove_alias(gone, "t"))
-
-
 # Shards and segments
-
-
-def test_a_shard_is_drained_and_taken_back_once() -> None:
-    catalogue = applied(THREE, transitions.drain(THREE, "a", "somebody"))
-    assert catalogue.drained == {"a"}
-    assert transitions.drain(catalogue, "a") is None
-    catalogue = applied(catalogue, transitions.undrain(catalogue, "a"))
-    assert catalogue.drained == set()
-    assert transitions.undrain(catalogue, "a") is None
-    refused("invalid_field", lambda: transitions.drain(catalogue, "z"))
-
-
-def test_a_shard_that_is_gone_for_good_is_forgotten_once() -> None:
-    gone = applied(applied(THREE, transitions.drain(THREE, "a")), Change({"alive/a": None}))
-    forgotten = applied(gone, transitions.forget_node(gone, "a"))
-    assert (set(forgotten.nodes), forgotten.drained) == ({"b", "c"}, frozenset())
-    assert transitions.forget_node(forgotten, "a") is None
 
 
 def test_a_shard_that_may_come_back_or_is_needed_is_not_forgotten() -> None:
@@ -296,28 +207,8 @@ def test_a_shard_that_may_come_back_or_is_needed_is_not_forgotten() -> None:
     refused("tensor_in_use", lambda: transitions.forget_node(writing, node))
 
 
-def test_options_are_written_once_and_changed_as_far_as_they_are_given() -> None:
-    first = applied(Catalogue(), transitions.set_options(Catalogue(), Options(key="key"), {"ranges": 7}))
-    assert first.options == Options(ranges=7, key="key")
-    changed = applied(
-        first, transitions.set_options(first, Options(key="other"), {"replicas": 3, "segment_bytes": 1000})
-    )
-    assert changed.options == Options(ranges=7, replicas=3, key="key", segment_bytes=1000)
-    assert transitions.set_options(changed, Options(key="other"), {"ranges": 7}) is None
-
-
 def nodes(catalogue: Catalogue) -> tuple[str, ...]:
     return catalogue.tables["t"].versions[0].segments[0].nodes
-
-
-def test_the_replicas_of_a_table_are_set_and_its_next_upload_follows() -> None:
-    catalogue = published(THREE, "x")
-    catalogue = applied(catalogue, transitions.set_replicas(catalogue, "t", 3))
-    assert transitions.set_replicas(catalogue, "t", 3) is None
-    catalogue = published(catalogue, "y")
-    assert len(nodes(catalogue)) == 3
-    assert catalogue.tables["t"].replicas == 3
-    refused("tensor_not_found", lambda: transitions.set_replicas(catalogue, "u", 3))
 
 
 # Any order

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,45 +22,34 @@ from app.cluster.catalogue.records import (
     Version,
 )
 from app.cluster.catalogue.transitions import unavailable
-from app.cluster.reconciler import failover
-from app.cluster.reconciler.catalogue_calls import CatalogueCalls
+from app.cluster.reconciler import failover, reconciler
 from app.cluster.reconciler.cluster_view import HeldSegment
 from app.cluster.reconciler.plan import Drop, Planner, Pull
 from app.cluster.reconciler.reconciler import Reconciler
 from app.cluster.reconciler.shard_calls import ShardCalls
 from app.tensors.dtypes import DTYPES
-from tests.cluster.catalogue.applying import applied, stands
+from tests.cluster.catalogue.applying import CataloguesInMemory, stands
 from tests.cluster.waiting import until
 
 TENSOR = "x.0-10"
+TURNS = 20
+"""Turns of the event loop, more than a round out of office takes."""
 
 
-class Catalogues(CatalogueCalls):
-    """A catalogue in memory. While `is_silent`, changes of tables have no answer; they are in `late`."""
+class Catalogues(CataloguesInMemory):
+    """While `is_silent`, changes of tables have no answer; they are in `late`."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self._now = catalogue
-        self.taken: Callable[[], None] = lambda: None
+        super().__init__(catalogue)
         self.is_silent = False
         self.late: list[tuple[Catalogue, Change]] = []
 
-    @property
-    def catalogue(self) -> Catalogue:
-        return self._now
-
-    async def refresh(self) -> Catalogue:
-        return self._now
-
     async def transact(self, transition: Transition) -> None:
-        change = transition(self._now)
+        change = transition(self.catalogue)
         if change is not None and self.is_silent and "tables/items" in change.puts:
-            self.late.append((self._now, change))
+            self.late.append((self.catalogue, change))
             raise unavailable("etcd does not answer")
         self.commit(change)
-
-    def commit(self, change: Change | None) -> None:
-        self._now = applied(self._now, change)
-        self.taken()
 
 
 class Shards(ShardCalls):
@@ -79,22 +68,34 @@ class Shards(ShardCalls):
         self.held[drop.node].discard(drop.tensor)
 
 
-def cluster() -> Catalogue:
-    """Shards a to c, of which a is lost, and a table on a and b."""
-    segment = Segment(0, 10, 40, ("a", "b"), "d")
+def cluster(nodes: str = "ab") -> Catalogue:
+    """Shards a to c, of which a is lost, and a table on `nodes`."""
+    segment = Segment(0, 10, 40, tuple(nodes), "d")
     version = Version(1, "x", DTYPES["float32"], (10,), (segment,), 1, "", 40)
-    nodes = {name: Node(f"{name}:80", 1000) for name in "abc"}
+    records = {name: Node(f"{name}:80", 1000) for name in "abc"}
     table = Table((version,), 1, 1)
-    return Catalogue(9, Options(), {"items": table}, {}, nodes, frozenset("bc"), revisions={"options": 1})
+    return Catalogue(9, Options(), {"items": table}, {}, records, frozenset("bc"), revisions={"options": 1})
+
+
+def run(one: Reconciler, work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work` while a reconciler runs."""
+
+    async def running() -> None:
+        task = asyncio.create_task(one.run())
+        await work()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(running())
 
 
 def test_nothing_is_dropped_that_a_change_without_an_answer_may_still_list() -> None:
     """The change that lists shard c gets no answer. When c is drained, c drops its copy; then the change arrives."""
+    catalogues = Catalogues(cluster())
+    shards = Shards(b={TENSOR}, c=set())
 
-    async def run() -> None:
-        catalogues = Catalogues(cluster())
-        shards = Shards(b={TENSOR}, c=set())
-        running = asyncio.create_task(Reconciler(catalogues, shards, planner=lambda: Planner(drop_after=0)).run())
+    async def work() -> None:
         catalogues.is_silent = True
         await asyncio.to_thread(until, lambda: catalogues.late, "the flip has no answer")
         assert shards.held["c"] == {TENSOR}
@@ -102,11 +103,8 @@ def test_nothing_is_dropped_that_a_change_without_an_answer_may_still_list() -> 
         await asyncio.to_thread(until, lambda: not shards.held["c"], "the copy is dropped")
         judged, change = catalogues.late[0]
         assert not stands(judged, change, catalogues.catalogue)
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
 
-    asyncio.run(run())
+    run(Reconciler(catalogues, shards, planner=lambda: Planner(drop_after=0)), work)
 
 
 def test_a_primary_whose_process_is_gone_is_replaced_in_a_quiet_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,16 +123,28 @@ def test_a_primary_whose_process_is_gone_is_replaced_in_a_quiet_cluster(monkeypa
         async def refuses(self, catalogue: Catalogue, node: str) -> bool:
             return node == "b"
 
-    async def run() -> None:
-        nodes = frozenset("bc")
-        segment = Segment(0, 10, 40, ("b", "c"), "d")
-        table = Table((Version(1, "x", DTYPES["float32"], (10,), (segment,), 1, "", 40),), 1, 1)
-        ranges = {TENSOR: RangeRecord(1, "b", ("b", "c"))}
-        catalogues = Slow(replace(cluster(), tables={"items": table}, alive=nodes, ranges=ranges))
-        running = asyncio.create_task(Reconciler(catalogues, Gone(b={TENSOR}, c={TENSOR})).run())
-        await asyncio.to_thread(until, lambda: catalogues.catalogue.ranges[TENSOR].primary == "c", "c is primary", 10)
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+    catalogues = Slow(replace(cluster("bc"), ranges={TENSOR: RangeRecord(1, "b", ("b", "c"))}))
 
-    asyncio.run(run())
+    async def work() -> None:
+        await asyncio.to_thread(until, lambda: catalogues.catalogue.ranges[TENSOR].primary == "c", "c is primary", 10)
+
+    run(Reconciler(catalogues, Gone(b={TENSOR}, c={TENSOR})), work)
+
+
+def test_it_ends_though_a_newer_catalogue_comes_in_the_same_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told to end while another reconciler is in office."""
+    monkeypatch.setattr(reconciler, "REST", 0.0)
+    monkeypatch.setattr(reconciler, "LEAST_REST_S", 0.0)
+    catalogues = Catalogues(replace(cluster(), reconciler=Mark("other"), revisions={"reconciler": 1}))
+
+    async def end() -> bool:
+        running = asyncio.create_task(Reconciler(catalogues, Shards()).run())
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        catalogues.taken()
+        running.cancel()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        return running.done()
+
+    assert asyncio.run(end())
