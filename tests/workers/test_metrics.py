@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 from collections import Counter
@@ -199,21 +198,6 @@ def test_bytes_sent_are_those_of_the_bodies(server: Server) -> None:
         sent = sum(len(connections[turn % 4].ask(content).body) for content, times in contents for turn in range(times))
     after = scrape(server)
     assert change(samples_of(first), after, "gathernd_sent_bytes_total") == {(): sent + len(first)}
-
-
-def test_every_process_says_the_same(server: Server) -> None:
-    send(server)
-
-    def said(text: bytes) -> list[str]:
-        own = re.compile(
-            r"gathernd_(requests_in_flight|connections|sent_bytes|queue|memory_used|resident_bytes_free).*"
-            r"|process_(cpu|resident|virtual|open_fds).*|.*/metrics.*|#.*"
-        )
-        return [line for line in text.decode().splitlines() if not own.fullmatch(line)]
-
-    with connected(server.port, 8) as connections:
-        answers = [connection.ask(request("GET", "/metrics", b"")) for connection in connections]
-    assert len({tuple(said(answer.body)) for answer in answers}) == 1
 
 
 @pytest.mark.parametrize("content", [CONTENT, LARGE], ids=["small", "large"])

@@ -52,18 +52,6 @@ def wait_for_two_workers(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_connections_are_spread_over_all_workers(pair: Server) -> None:
-    """Those that one has too many of are sent over."""
-    wait_for_two_workers(pair)
-    with connected(pair.port, 16) as opened:
-        until(
-            lambda: min(share(Counter(connection.ask(READY).worker for connection in opened))) >= 5 / 16,
-            60,
-            "both have their part",
-        )
-
-
-@pytest.mark.slow
 def test_nobody_is_asked_before_all_are_warm(start: Start) -> None:
     """From the first connection on: not ready, whoever is asked, and then never again."""
     # Where this process was stopped meanwhile, the service may be ready before it is first asked.
@@ -148,26 +136,6 @@ def test_a_rolling_restart_under_load_loses_no_request(pair: Server, soak_scale:
     wait_for_two_workers(pair)
 
 
-@pytest.mark.slow
-def test_an_idle_client_is_let_go_without_a_lost_request(pair: Server) -> None:
-    """A client that asks every 100 ms: its connection ends with an answer that says so."""
-    wait_for_two_workers(pair)
-    old = set(pids(pair))
-    with connected(pair.port, 6) as left:
-        pair.process.send_signal(signal.SIGHUP)
-        while left:
-            for connection in list(left):
-                answer = connection.ask(request())
-                assert answer.status == 200
-                if answer.last:
-                    assert connection.closed(20)
-                    connection.close()
-                    left.remove(connection)
-            sleep(0.1)
-    until(lambda: not old & set(pids(pair)), 30, "all are replaced")
-    wait_for_two_workers(pair)
-
-
 def test_a_stop_lets_clients_go_and_answers_what_is_under_way(start: Start) -> None:
     with (
         start(*TWO_WORKERS, "--drain-delay", "600") as server,
@@ -206,16 +174,6 @@ def test_a_stop_while_it_starts_is_quick_and_no_failure(start: Start) -> None:
     with start(*TWO_WORKERS, ready=False) as server:
         assert server.stop(within=60) == 0
         until(lambda: refuses(server.port), 60, "the port is given up")
-
-
-@pytest.mark.slow
-def test_a_second_signal_ends_the_delay(start: Start) -> None:
-    with start(*TWO_WORKERS, "--drain-delay", "60") as server:
-        server.process.send_signal(signal.SIGTERM)
-        until(lambda: ask_once(server.port, READY).status == 503, 60, "the delay has begun")
-        assert server.process.poll() is None
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 0
 
 
 def test_workers_end_with_their_parent_and_finish_what_they_have(start: Start) -> None:
@@ -286,15 +244,6 @@ def metric_lines(server: Server, key: str) -> dict[str, float]:
     text = ask_once(server.port, request("GET", "/metrics", b"", authorization=key)).body.decode()
     lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
     return {name: float(number) for name, number in lines}
-
-
-@pytest.mark.soak
-def test_a_worker_that_hangs_is_replaced(start: Start) -> None:
-    with start(*TWO_WORKERS) as server:
-        victim = pids(server)[0]
-        os.kill(victim, signal.SIGSTOP)
-        until(lambda: victim not in pids(server), 60, "the hung worker is killed")
-        wait_for_two_workers(server)
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
