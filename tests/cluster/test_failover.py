@@ -171,38 +171,6 @@ def test_with_one_replica_what_needs_no_lost_row_is_answered(start: Start, tmp_p
                 sleep(0.05)
 
 
-@pytest.mark.soak
-def test_a_stopped_only_replica_is_unavailable_before_the_deadline(start: Start, tmp_path: Path) -> None:
-    with cluster(start, tmp_path, 1, *QUICK) as running, running.router.client() as client:
-        rng = np.random.default_rng(5)
-        os.kill(running.shards[1].process.pid, signal.SIGSTOP)
-        assert ask(client, rng).json()["code"] == "shard_unavailable"
-        answer = client.post(
-            "/gathernd",
-            json={"data": {"tensor": "items"}, "indices": int64([1, 1], [ROWS // 5])},
-            headers={"x-gathernd-timeout": "0.1"},
-        )
-        assert answer.json()["code"] == "deadline_exceeded"
-        os.kill(running.shards[1].process.pid, signal.SIGCONT)
-        wait_for(lambda: ask(client, rng).status_code == 200)
-
-
-@pytest.mark.soak
-def test_a_shard_with_another_content_is_passed_over(start: Start, tmp_path: Path) -> None:
-    with cluster(start, tmp_path, replicas=2) as running, running.router.client() as client:
-        rng = np.random.default_rng(6)
-        part = running.placed.tables["items"]["versions"][0]["ranges"][1]
-        name, other = part["tensor"].partition("@")[0], running.shards[1].shared_client()
-        scatter = {
-            "indices": int64([1, 1], [0]),
-            "updates": {"dtype": "float32", "shape": [1, WIDTH], "values": [0] * WIDTH},
-        }
-        assert other.post(f"/tensors/{name}/scatter", json=scatter).status_code == 200
-        for _ in range(10):
-            assert ask(client, rng).status_code == 200
-        wait_for(lambda: 'outcome="stale"' in client.get("/metrics").text)
-
-
 @pytest.mark.slow
 def test_the_file_of_the_map_is_read_again(start: Start, tmp_path: Path) -> None:
     with cluster(start, tmp_path, replicas=2) as running, running.router.client() as client, load(running.router):
@@ -295,16 +263,3 @@ def test_a_map_that_cannot_be_used_ends_the_start(tmp_path: Path, text: str | No
         )
         assert done.returncode == 2
         assert f"--cluster (GATHERND_CLUSTER) {path}: " in done.stderr
-
-
-@pytest.mark.slow
-def test_several_workers_route(start: Start, tmp_path: Path) -> None:
-    with start() as shard:
-        placed = Placed([shard])
-        placed.add("items", TABLE, replicas=1)
-        placed.write(tmp_path / "map.json")
-        with routing(start, tmp_path / "map.json", "--workers", "2") as router:
-            rng = np.random.default_rng(8)
-            for _ in range(6):
-                with router.client() as client:
-                    assert ask(client, rng).status_code == 200

@@ -19,7 +19,6 @@ from tests.cluster.replicated import Replicated, stopped
 from tests.cluster.shard_nodes import KEY
 from tests.cluster.test_keyed_tables import gathered, keyed, read_back
 from tests.cluster.two_routers import client, cluster, other
-from tests.cluster.waiting import acknowledged
 from tests.conftest import SOAK, slow_but_for
 from tests.http.conftest import Start, start
 from tests.http.server import Server
@@ -261,25 +260,3 @@ def test_a_replica_that_was_away_while_a_table_grew_copies_it_and_takes_over(one
     for node in (away, last):
         found = replicated.ask(node, "GET", f"/shard/ranges/{tensor}?rows=true").json()
         assert found["rows"] == len(table.keys)
-
-
-@pytest.mark.slow
-def test_a_change_waits_for_another_primary(cluster: Clustered, client: httpx.Client) -> None:
-    """The last test: it kills a shard."""
-    table = keyed("uint64", 100)
-    assert table.send(client, "led").is_success
-    keys = list(range(5000, 5100))
-    ones = np.ones((100, 4), np.float32)
-    assert changed(send(client, "led", keys, "uint64", ones)) == {"rows": 200, "inserted": 100}
-    table = updated(table, keys, ones, "none")
-    primaries = [
-        one.primary for tensor, one in cluster.catalogue.ranges.items() if tensor in Replicated(cluster, "led").tensors
-    ]
-    cluster.kill(primaries[0])
-    for turn in range(3):
-        given, rows, key = [*keys, 9000 + turn], np.ones((101, 4), np.float32), {"idempotency-key": f"led-{turn}"}
-        answer = acknowledged(lambda: send(client, "led", given, "uint64", rows, key, "add"))  # noqa: B023
-        assert changed(answer) == {"rows": 201 + turn, "inserted": 1}
-        table = updated(table, given, rows, "add")
-    assert changed(send(client, "led", keys[:50], "uint64")) == {"rows": 153, "removed": 50, "missing": 0}
-    read_back(client, "led", without(table, keys[:50]))

@@ -97,18 +97,6 @@ def test_replicas_of_an_open_range_are_added_and_taken_away(cluster: Clustered) 
     check(table, tensor, acknowledged)
 
 
-def test_a_replica_that_has_lost_its_rows_gets_them_again(cluster: Clustered) -> None:
-    table = Replicated.made(cluster, "lost", ROWS)
-    (tensor,) = table.tensors
-    first = table.record(tensor)
-    acknowledged = [table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence]
-    table.ask(first.primary, "DELETE", f"/tensors/{tensor}").raise_for_status()
-    until(lambda: table.record(tensor).primary != first.primary, "another one is primary")
-    until(lambda: is_settled(table, tensor), "two are in sync")
-    acknowledged.append(table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence)
-    check(table, tensor, acknowledged)
-
-
 def test_the_ranges_of_a_version_that_is_removed_are_closed_and_dropped(cluster: Clustered) -> None:
     table = Replicated.made(cluster, "gone", ROWS)
     (tensor,) = table.tensors

@@ -48,22 +48,6 @@ def test_random_requests(both: WrittenTransport, compared: httpx.Client, held: T
         assert answer.status_code == 200, answer.text
 
 
-def test_an_etag_counts_the_ranges_that_scatters_changed(both: WrittenTransport, held: Tables) -> None:
-    name, client = "pl_tall", both.router
-    rows = len(held[name])
-    before = sequence_of(client.get(f"/tensors/{name}").headers["etag"])
-    for chosen, ranges in (([0], 1), ([0, rows - 1], 2), ([0, rows // 2, -1, 1], 3), ([], 0)):
-        updates = {"dtype": "int16", "shape": [len(chosen), 40], "values": [1] * 40 * len(chosen)}
-        body = {"indices": int64([len(chosen), 1], chosen), "updates": updates, "reduction": "add"}
-        answer = client.post(f"/tensors/{name}/scatter", json=body)
-        assert answer.status_code == 200, answer.text
-        assert both.whole.post(f"/tensors/{name}/scatter", json=body).status_code == 200
-        assert answer.json()["ranges"] == ranges
-        before += ranges
-        assert sequence_of(answer.json()["etag"]) == before
-        assert client.get(f"/tensors/{name}").headers["etag"] == answer.json()["etag"] == answer.headers["etag"]
-
-
 @pytest.mark.parametrize("name", ["pl_wide", "pl_tall"])
 @pytest.mark.parametrize("accept", ["application/json", "application/x-safetensors"])
 def test_answers_larger_than_a_buffer(compared: httpx.Client, held: Tables, name: str, accept: str) -> None:
@@ -82,20 +66,6 @@ def test_answers_larger_than_a_buffer(compared: httpx.Client, held: Tables, name
     body["indices"] = int64([rows, 1], per_row)
     assert compared.post("/gathernd", json=body | {"batch_dims": 1}, headers=headers).status_code == 200
     assert compared.post("/gather_elements", json=body | {"axis": 1}, headers=headers).status_code == 200
-
-
-def test_gradients_know_the_shape_of_a_table(compared: httpx.Client) -> None:
-    grad = {"dtype": "float32", "shape": [2, 2, 3], "values": list(range(12))}
-    body = {"tensor": "pl_float32_3", "indices": int64([2, 1], [3, 0]), "grad_output": grad}
-    assert compared.post("/gathernd/backward", json=body).status_code == 200
-    body["indices"] = int64([2, 1], [4, 0])
-    assert compared.post("/gathernd/backward", json=body).status_code == 422
-
-
-def test_data_in_the_request_is_gathered_by_the_router(compared: httpx.Client) -> None:
-    data = {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]}
-    assert compared.post("/gathernd", json={"data": data, "indices": int64([1, 1], [1])}).status_code == 200
-    assert compared.post("/gathernd", json={"data": data, "indices": int64([1, 1], [2])}).status_code == 422
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/x-npy", "application/x-safetensors"])

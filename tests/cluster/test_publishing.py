@@ -17,7 +17,6 @@ import pytest
 from app.store.catalogue.catalogue_database import FILE
 from tests.cluster.clustered import Clustered, clustered, routing, until
 from tests.cluster.running import put
-from tests.cluster.shard_nodes import client_of
 from tests.conftest import SOAK
 from tests.http.conftest import Start, start
 from tests.http.forms import int64
@@ -83,56 +82,6 @@ def test_an_upload_is_cut_written_to_the_shards_and_served(cluster: Clustered, c
     assert [len(set(one.nodes)) for one in segments] == [2] * 4
     version = cluster.table("items").versions[0]
     assert {(node, version.tensor(one)) for one in segments for node in one.nodes} <= cluster.stored()
-
-
-def test_the_digest_is_that_of_one_machine(cluster: Clustered, client: httpx.Client) -> None:
-    with client_of(next(iter(cluster.shards.values()))) as shard:
-        alone = put(shard, "alone", TABLE).json()
-        shard.delete("/tensors/alone")
-    assert put(client, "digested", TABLE).json()["sha256"] == alone["sha256"]
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        np.zeros((0, 3), np.float32), np.zeros((3, 0), np.int8), np.arange(3), np.array([[True]]),
-        np.arange(7, dtype=">i4"), np.arange(12, dtype=np.complex64).reshape(2, 3, 2),
-    ],
-    ids=lambda table: f"{table.dtype.str}{list(table.shape)}",
-)  # fmt: skip
-def test_tables_of_few_or_no_rows_and_of_other_byte_orders(client: httpx.Client, table: Array) -> None:
-    answer = client.put("/tensors/small", content=npy(table))
-    assert answer.is_success, answer.text
-    native = table.astype(table.dtype.newbyteorder("="))
-    assert np.array_equal(content(client, "small", native), native)
-    assert client.delete("/tensors/small").status_code == 204
-
-
-def test_what_is_wrong_with_an_upload_is_said_as_by_one_machine(client: httpx.Client) -> None:
-    query = {"dtype": "float32", "shape": "10,2"}
-
-    def asked(content: bytes, **headers: str) -> tuple[int, str]:
-        answer = client.put("/tensors/wrong", params=query, content=content, headers={"content-type": RAW, **headers})
-        return answer.status_code, answer.json()["code"]
-
-    assert asked(bytes(79)) == (422, "element_count_mismatch")
-    digest = "sha-256=:" + "A" * 43 + "=:"
-    assert asked(bytes(80), **{"content-digest": digest}) == (400, "malformed_request")
-    assert client.get("/tensors/wrong").status_code == 404
-
-
-def test_conditions_hold_for_the_version_that_is_current_when_it_is_published(client: httpx.Client) -> None:
-    first = put(client, "guarded", TABLE).headers["etag"]
-    second = put(client, "guarded", TABLE + 1).headers["etag"]
-    query = {"dtype": name_of(TABLE), "shape": "1001,8"}
-
-    def asked(**headers: str) -> int:
-        fields = {"content-type": RAW, **{name.replace("_", "-"): value for name, value in headers.items()}}
-        return client.put("/tensors/guarded", params=query, content=raw(TABLE), headers=fields).status_code
-
-    assert asked(if_match=first) == 412
-    assert asked(if_none_match="*") == 412
-    assert asked(if_match=second) == 200
 
 
 def test_versions_aliases_and_removal(client: httpx.Client, cluster: Clustered) -> None:

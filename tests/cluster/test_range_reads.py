@@ -35,16 +35,6 @@ def asks(actions: list[AskReplica | FetchMap | Wake]) -> list[AskReplica]:
     return [one for one in actions if isinstance(one, AskReplica)]
 
 
-def test_all_ranges_are_asked_at_once_and_the_last_answer_ends_it() -> None:
-    one = reads(shard_map(1, version()))
-    first, second = asks(one.start([0, 1], 0.0))
-    assert (first.number, second.number, first.late_at) == (0, 1, 1.0)
-    assert one.answered(0, first.replica)
-    assert one.outcome is None
-    assert one.answered(1, second.replica)
-    assert one.outcome == "done"
-
-
 def test_a_shard_without_the_range_is_passed_over_and_does_not_count_as_failing() -> None:
     choice = ReplicaChoice()
     one = reads(shard_map(1, version()), choice)
@@ -53,18 +43,6 @@ def test_a_shard_without_the_range_is_passed_over_and_does_not_count_as_failing(
     assert second.replica.node != first.replica.node
     orders = {tuple(found.node for found in choice.order(version().ranges[0].replicas, 0.0)) for _ in range(4)}
     assert orders == {("a", "b"), ("b", "a")}
-
-
-def test_when_all_have_failed_the_map_is_fetched_and_where_it_moved_is_asked() -> None:
-    one = reads(shard_map(1, version("a")))
-    (first,) = asks(one.start([0], 0.0))
-    wake, fetch = one.failed(0, first.replica, 0.0)
-    assert isinstance(wake, Wake)
-    assert isinstance(fetch, FetchMap)
-    (second,) = asks(one.fetched(shard_map(2, version("b")), 0.01))
-    assert second.replica.node == "b"
-    assert one.answered(0, second.replica)
-    assert one.outcome == "done"
 
 
 def test_without_a_newer_map_it_is_tried_three_times_and_then_unavailable() -> None:
@@ -106,51 +84,12 @@ def test_a_range_without_a_shard_is_read_where_a_newer_map_has_one() -> None:
     assert one.unavailable == (0, 1)
 
 
-def test_other_ranges_do_not_make_an_unavailable_one_available() -> None:
-    found = shard_map(1, version("a"))
-    one = reads(found)
-    first, second = asks(one.start([0, 1], 0.0))
-    one.answered(1, second.replica)
-    for now in (1.0, 2.0, 3.0):
-        one.failed(0, first.replica, now)
-        one.fetched(found, now)
-        first = next(iter(asks(one.woken(now + 0.9))), first)
-    assert one.outcome == "shard_unavailable"
-    assert one.unavailable == (0,)
-
-
-def test_a_version_that_is_gone_ends_it() -> None:
-    one = reads(shard_map(1, version("a")))
-    (first,) = asks(one.start([0], 0.0))
-    one.no_range(0, first.replica, 0.0)
-    assert one.fetched(shard_map(2, version("a", "c2", 2)), 0.0) == []
-    assert one.outcome == "version_gone"
-
-
 def test_a_version_that_is_not_the_current_one_any_more_is_read_to_its_end() -> None:
     one = reads(shard_map(1, version("a")))
     (first,) = asks(one.start([0], 0.0))
     one.no_range(0, first.replica, 0.0)
     (second,) = asks(one.fetched(shard_map(2, version("b"), version("a", "c2", 2)), 0.0))
     assert (one.version.content_id, second.replica.node) == ("c1", "b")
-
-
-def test_nothing_is_asked_behind_the_deadline() -> None:
-    one = reads(shard_map(1, version("a")))
-    (first,) = asks(one.start([0], 9.5))
-    assert first.late_at == 10.0
-    assert one.failed(0, first.replica, 10.0) == []
-    assert one.outcome == "deadline_exceeded"
-
-
-def test_near_the_deadline_each_replica_has_its_share_of_the_time() -> None:
-    one = reads(shard_map(1, version("abc")))
-    (first,) = asks(one.start([0], 9.4))
-    assert first.late_at == pytest.approx(9.6)
-    (second,) = asks(one.no_range(0, first.replica, 9.6))
-    assert second.late_at == pytest.approx(9.8)
-    (third,) = asks(one.no_range(0, second.replica, 9.7))
-    assert third.late_at == pytest.approx(10.0)
 
 
 def test_a_content_that_is_cut_anew_is_another_one_to_a_request_under_way() -> None:
@@ -242,23 +181,6 @@ def test_few_reads_are_hedged_also_when_all_are_slow() -> None:
         asked, other = choice.order(replicas, 0.0)
         hedged += choice.may_hedge(asked.address, other.address)
     assert 0.03 * 1000 < hedged < 0.05 * 1000 + SAVED_HEDGES
-
-
-def test_a_slow_read_is_hedged_and_the_answer_that_begins_first_is_taken() -> None:
-    for wins in (0, 1):
-        one = reads(shard_map(1, version()))
-        (first,) = asks(one.start([0], 0.0))
-        assert first.hedge_at == FIRST_P95
-        second = one.hedge(0, first.hedge_at)
-        assert second is not None
-        assert second.replica.node != first.replica.node
-        assert one.hedge(0, 1.0) is None, "two are asked"
-        winner, loser = (second, first) if wins else (first, second)
-        one.begun(0, winner.replica)
-        assert one.failed(0, loser.replica, 0.5) == []
-        assert not one.answered(0, loser.replica)
-        assert one.answered(0, winner.replica)
-        assert one.outcome == "done"
 
 
 def test_a_read_is_hedged_only_by_a_replica_that_does_not_fail() -> None:

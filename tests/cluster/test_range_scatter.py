@@ -5,31 +5,13 @@ from __future__ import annotations
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from app.cluster.range_scatter import NO_ROWS, RangeScatter, RangeScattered, ScatterOrder, keys_of
+from app.cluster.range_scatter import NO_ROWS, RangeScatter, ScatterOrder, keys_of
 from app.errors import GatherError
 from app.keys.key_column import KeyColumn
-from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.files.key_files import wanted_column
 from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings
-
-NUMBERS = [dtype for dtype in DTYPES.values() if dtype.item_size]
-
-
-@given(st.sampled_from(NUMBERS), st.integers(0, 5), st.integers(0, 4), st.text("abc~é", min_size=1, max_size=30))
-def test_what_is_written_is_read_again(dtype, count, width, key):  # type: ignore[no-untyped-def]
-    rows = np.arange(count, dtype=np.int64) * 7
-    updates = np.arange(count * width * dtype.item_size, dtype=np.uint8).view(dtype.numpy)
-    order = ScatterOrder(3, dtype, count, width, "add", key, "d1", 9)
-    read = RangeScatter.from_body(b"".join(RangeScatter(order, rows, updates).pieces()))
-    assert read.order == order
-    assert read.rows.tolist() == rows.tolist()
-    assert read.updates.tobytes() == updates.tobytes()
-    assert read.rows.flags.aligned
-    assert read.updates.flags.aligned
 
 
 @pytest.mark.parametrize("body", [b"", b"{}\n", b"x" * 5000, b'{"epoch":-1}\n'])
@@ -97,10 +79,3 @@ def test_strings_that_are_not_framed_are_refused() -> None:
         with pytest.raises(GatherError) as found:
             RangeScatter.from_body(bytes(body))
         assert found.value.code == "invalid_field"
-
-
-def test_an_answer() -> None:
-    counted = RangeScattered(7, 2, counts=RowCounts(5, inserted=2))
-    assert RangeScattered.from_json(counted.to_json()) == counted
-    found = RangeScattered(7, 2, repeated=True)
-    assert RangeScattered.from_json(found.to_json()) == found

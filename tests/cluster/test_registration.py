@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -179,25 +178,6 @@ def test_a_service_waits_for_the_catalogue(
             assert segments(asking) == []
         assert ShardFolder(folder / "store").read_key() == KEY
         assert (folder / "store" / "shard").stat().st_mode & 0o077 == 0
-
-
-def test_a_service_that_knows_the_key_starts_without_the_catalogue(warmed: Path, tmp_path: Path) -> None:
-    with shard(warmed, tmp_path / "a") as own, client_of(own) as client:
-        assert segments(client) == []
-
-
-@pytest.mark.slow
-def test_a_killed_service_is_missed_after_its_lease(
-    warmed: Path, tmp_path: Path, running: RunningDatabase, client: CatalogueClient
-) -> None:
-    with_options(client)
-    with ExitStack() as stack:
-        own = stack.enter_context(shard(warmed, tmp_path / "a", cluster=running.cluster))
-        until(lambda: client.refresh().alive, "it is registered")
-        own.stop(signal.SIGKILL)
-        until(lambda: not client.refresh().alive, "it is missed")
-        with pytest.raises(AssertionError, match="exit code -9"):
-            stack.close()
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,6 @@ def test_an_acknowledged_scatter_is_on_every_replica(cluster: Clustered) -> None
         assert np.array_equal(table.rows(node, tensor, 1), expected.reshape(-1))
 
 
-def test_a_repeated_key_is_answered_and_not_made_again(cluster: Clustered) -> None:
-    table = Replicated.made(cluster, "keys", ROWS)
-    (tensor,) = table.tensors
-    first = table.scatter(tensor, [0], [[1, 1]], "once")
-    again = table.scatter(tensor, [0], [[1, 1]], "once")
-    assert (first.sequence, first.repeated, again.sequence, again.repeated) == (1, False, 1, True)
-
-
 def test_a_replica_that_does_not_answer_leaves_and_joins_again_by_the_log(cluster: Clustered) -> None:
     table = Replicated.made(cluster, "leaves", ROWS)
     (tensor,) = table.tensors
@@ -110,14 +102,6 @@ def test_only_the_primary_takes_scatters(cluster: Clustered) -> None:
     other = next(node for node in NODES if node != table.record(tensor).primary)
     refused = table.send(other, tensor, [0], [[1, 1]], next(KEYS))
     assert (refused.status_code, refused.json()["code"]) == (412, "precondition_failed")
-
-
-def test_a_sequence_may_be_asked_for(cluster: Clustered) -> None:
-    table = Replicated.made(cluster, "condition", ROWS)
-    (tensor,) = table.tensors
-    assert table.scatter(tensor, [1], [[5, 5]], next(KEYS), if_sequence=0).sequence == 1
-    refused = table.scatter(tensor, [1], [[5, 5]], next(KEYS), if_sequence=0)
-    assert (refused.refused, refused.sequence) == (True, 1)
 
 
 def test_a_deposed_primary_commits_nothing(cluster: Clustered) -> None:

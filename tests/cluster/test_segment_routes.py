@@ -348,15 +348,6 @@ def test_rows_are_read_again_from_the_service_of_s3_that_the_operator_names(warm
             assert answer.json().get("sha256") == digest_of(ROWS[31:77]), answer.text
 
 
-def test_a_segment_is_dropped_once_and_again(clients: tuple[httpx.Client, httpx.Client]) -> None:
-    client = clients[0]
-    fence = client.get("/shard/segments").json()["fence"]
-    tensor = give(client, ROWS)
-    for _ in range(2):
-        assert client.delete(f"/shard/segments/{tensor}", params={"fence": fence}).status_code == 204
-        assert segments(client) == []
-
-
 def test_an_earlier_reconciler_is_refused(warmed: Path, tmp_path: Path) -> None:
     with shard(warmed, tmp_path / "a") as running, client_of(running) as client:
         tensor = give(client, ROWS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -204,42 +204,10 @@ def test_an_answer_of_another_content_is_stale(in_header: bool) -> None:
     run(work)
 
 
-def test_a_connection_that_ends_within_an_answer_is_lost() -> None:
-    async def work() -> None:
-        found, pipe = asked(WholeBody(1000), answer_of(GOOD)[:-1])
-        assert found == []
-        pipe.abort()
-        await asyncio.sleep(0)
-        assert [failure and failure.kind for failure in found] == ["lost"]
-
-    run(work)
-
-
 def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
     async def work() -> None:
         _, pipe = asked(WholeBody(1000), answer_of(b"{}"))
         pipe.feed(b"HTTP/1.1 200 OK\r\n", 100)
-        assert pipe.closed
-
-    run(work)
-
-
-@pytest.mark.parametrize("pieces", [[], [answer_of(GOOD)[:40]]])
-def test_a_shard_that_pauses_is_late(pieces: Sequence[bytes]) -> None:
-    async def work() -> None:
-        answered = asyncio.Event()
-        found: list[Failure | None] = []
-
-        def done(_: ShardConnection, failure: Failure | None) -> None:
-            found.append(failure)
-            answered.set()
-
-        pipe = Pipe(ShardConnection(lambda _: None))
-        pipe.connection.ask([b"request"], WholeBody(1000), None, 0.01, done)
-        for piece in pieces:
-            pipe.feed(piece, 100)
-        await answered.wait()
-        assert [failure and failure.kind for failure in found] == ["late"]
         assert pipe.closed
 
     run(work)

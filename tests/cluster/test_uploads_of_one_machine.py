@@ -194,16 +194,6 @@ def test_large_tables_that_are_written_here_first(asked: httpx.Client) -> None:
     gathers.send(asked, rng, gathers.random_gather(rng, {NAME: strings}, spoiled=False))
 
 
-def test_scalars_are_described_and_no_operator_reads_them(asked: httpx.Client) -> None:
-    scalar = np.float32(3)
-    assert Put(np.asarray(scalar), npy(scalar), NPY).send(asked).is_success
-    body = {"data": {"tensor": NAME}, "indices": {"dtype": "int64", "shape": [1], "values": [0]}}
-    for path in ("/gather", "/gathernd", "/gather_elements"):
-        assert asked.post(path, json=body).status_code == 422
-    features = {"features": [{"tensor": NAME, "indices": body["indices"]}]}
-    assert asked.post("/lookup", json=features).status_code == 422
-
-
 def times_told(client: httpx.Client) -> list[list[tuple[str, int, int]]]:
     """After each of some changes what is told of tables and aliases: in which steps each was created and modified."""
     begun: list[float] = []
