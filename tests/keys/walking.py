@@ -298,7 +298,7 @@ def walk(walkers: Sequence[Walker], count: int, every: int, kill: Callable[[int]
                 if sum(walker.steps for walker in walkers) >= (kills + 1) * every:
                     kill(kills)
                     kills += 1
-                sleep(0.02)
+                sleep(0.005)
         finally:
             stop.set()
         for each in running:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.store.maintenance.check_store import check
+from tests.cluster.waiting import until
 from tests.conftest import SOAK, samples
 from tests.free_port import free_port
 from tests.keys.asking import Caller
@@ -33,8 +34,7 @@ def killing(service: Service) -> Callable[[int], None]:
             service.kill_parent()
             service.start()
         else:
-            while not service.kill_worker(some):
-                pass
+            until(lambda: service.kill_worker(some), "there is a worker")
 
     return kill
 
@@ -56,4 +56,4 @@ def test_random_operations_by_key_match_a_model(tmp_path: Path, warmed: Path) ->
     sys.stdout.write(f"seed {seed}: {dict(counts)}\n")
     assert not [one for one in check(tmp_path / "store") if one.level == "damage"]
     assert "Traceback" not in service.log.read_text(errors="replace")
-    assert counts["kills"] > 1
+    assert counts["kills"] > 0
