@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
-from app.api.openapi_document import openapi_document
 from app.api.route_rows.operation import CONTROL, TENSORS, Route
 from app.api.route_table import HEALTH, OPERATIONS, READINESS, ROUTES, TABLE, RouteTable
 from app.api.route_table import template as template_of
@@ -14,8 +14,11 @@ from app.main import Application, create_app
 from app.security.authorizer import Access
 from app.settings import Settings
 from tests.for_each import for_each
+from tests.http.server import ROOT
 
 GATHER = Access.GATHER
+PATHS = json.loads((ROOT / "openapi" / "openapi.json").read_bytes())["paths"]
+"""Those of the description, whose file a test over HTTP holds to what is served."""
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +27,9 @@ def app() -> Application:
 
 
 def test_the_description_has_every_operation_of_the_table_and_no_other() -> None:
-    document = openapi_document()
     described = {
         (operation["operationId"], method.upper(), path)
-        for path, operations in document["paths"].items()
+        for path, operations in PATHS.items()
         for method, operation in operations.items()
     }
     assert described == {(name, method, route.template) for name, (method, route) in OPERATIONS.items()}
@@ -38,10 +40,7 @@ def test_each_operation_has_a_handler_and_no_other_has_one(app: Application) -> 
 
 
 def test_what_needs_no_key_is_said_to_need_none() -> None:
-    document = openapi_document()
-    open_to_all = {
-        path for path, operations in document["paths"].items() for one in operations.values() if "security" in one
-    }
+    open_to_all = {path for path, operations in PATHS.items() for one in operations.values() if "security" in one}
     assert open_to_all == {route.template for route in ROUTES if route.access is Access.PUBLIC}
 
 

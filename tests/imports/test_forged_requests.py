@@ -311,7 +311,7 @@ def test_without_prefixes_everything_is_refused(text: str) -> None:
             AllowedSources(()).check(url)
 
 
-@for_each("address", slow_but_for(NOT_PUBLIC[::6], NOT_PUBLIC))
+@for_each("address", slow_but_for(NOT_PUBLIC[::12], NOT_PUBLIC))
 def test_a_name_with_an_address_that_is_not_public_is_not_connected_to(
     address: str, resolved: dict[str, list[list[str]]], connected: list[str]
 ) -> None:
@@ -352,7 +352,7 @@ def test_public_addresses_are_connected_to_as_they_were_resolved(
     assert set(connected) == {str(ip_address(address))}
 
 
-@for_each("address", NOT_PUBLIC[::6])
+@for_each("address", NOT_PUBLIC[::12])
 def test_a_name_that_changes_its_address_after_the_check_is_not_followed(
     address: str, resolved: dict[str, list[list[str]]], connected: list[str]
 ) -> None:

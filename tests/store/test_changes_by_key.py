@@ -25,6 +25,7 @@ from app.store.maintenance.restore import restore
 from app.store.scatters.pending_scatter import ContentReplaced, KeyedChange, PendingScatter
 from app.store.tensor_metadata import read_first_page
 from app.tensors.operator_signature import Reduction
+from tests.conftest import slow_but_for
 from tests.store.changed_by_key import (
     REDUCTIONS,
     Key,
@@ -47,6 +48,7 @@ from tests.store.keyed import put_keyed
 
 TYPES = ("int64", "uint64", "string")
 WIDTH = 3
+every_type = pytest.mark.parametrize("dtype", slow_but_for(("int64", "string"), TYPES))
 
 
 def filled(store: LocalStore, dtype: str, count: int = 20, capacity: int | None = None) -> Model:
@@ -57,14 +59,14 @@ def filled(store: LocalStore, dtype: str, count: int = 20, capacity: int | None 
     return Model(Table((*keys,), rows))
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@every_type
 @pytest.mark.parametrize("capacity", [None, 400])
 def test_random_changes_by_two_workers_are_those_of_a_dictionary(
     store: LocalStore, other: LocalStore, folder: Path, dtype: str, capacity: int | None, soak_scale: int
 ) -> None:
     rng = random.Random(soak_scale)
     model = filled(store, dtype, capacity=capacity)
-    for number in range(60 * soak_scale):
+    for number in range(40 * soak_scale):
         worker, keys = rng.choice((store, other)), random_keys(dtype, rng, 300)
         if rng.random() < 0.5:
             values = np.array([[rng.randrange(-9, 9)] * WIDTH for _ in keys], np.float32).reshape(-1, WIDTH)
@@ -89,7 +91,7 @@ def rows(*values: float) -> NDArray[np.float32]:
     return np.repeat(np.array(values, np.float32), WIDTH).reshape(-1, WIDTH)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@every_type
 def test_changes_that_wait_together_are_as_if_one_after_the_other(store: LocalStore, dtype: str) -> None:
     model = filled(store, dtype, 4)
     a, b, c = (some_key(dtype, number) for number in (2, 50, 51))
@@ -120,7 +122,7 @@ def test_changes_that_wait_together_are_as_if_one_after_the_other(store: LocalSt
     assert same(found_by_key(store, "x"), model.table)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@every_type
 def test_a_change_that_comes_again_gets_its_first_answer(store: LocalStore, folder: Path, dtype: str) -> None:
     filled(store, dtype, 4)
     new, old = as_keys(dtype, [some_key(dtype, 9)]), as_keys(dtype, [some_key(dtype, 0)])
@@ -167,7 +169,7 @@ def test_growth_that_the_quota_refuses_changes_nothing(folder: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@every_type
 def test_a_download_is_of_one_version_of_rows_and_keys(store: LocalStore, other: LocalStore, dtype: str) -> None:
     model = filled(store, dtype, 600, capacity=800)
     before = model.table
@@ -183,7 +185,7 @@ def test_a_download_is_of_one_version_of_rows_and_keys(store: LocalStore, other:
     snapshot.close()
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@every_type
 def test_a_backup_has_the_keys_of_a_table_that_has_grown(store: LocalStore, tmp_path: Path, dtype: str) -> None:
     model = filled(store, dtype, 4)
     for turn in range(3):
@@ -201,7 +203,10 @@ def test_a_backup_has_the_keys_of_a_table_that_has_grown(store: LocalStore, tmp_
         restored.close()
 
 
-def test_strings_that_come_and_go_do_not_fill_the_disk(store: LocalStore, folder: Path) -> None:
+def test_strings_that_come_and_go_do_not_fill_the_disk(
+    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
     model = filled(store, "string", 20)
     for turn in range(200):
         keys: list[Key] = [some_key("string", 100 + turn % 7), some_key("string", turn % 20)]
@@ -251,7 +256,7 @@ def test_a_capacity_below_the_rows_is_refused(store: LocalStore, capacity: int) 
     assert (caught.value.code, caught.value.places[0].pointer) == ("invalid_field", "/query/capacity")
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@every_type
 def test_what_an_fsync_has_lost_is_written_to_new_files(
     store: LocalStore, folder: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +286,7 @@ def test_what_an_fsync_has_lost_is_written_to_new_files(
     again.close()
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@every_type
 def test_a_reader_beside_changes_sees_one_state(store: LocalStore, other: LocalStore, dtype: str) -> None:
     """Each row has the number of its key: rows, keys and index that did not belong together would show."""
     numbers = {some_key(dtype, number): number for number in range(60)}

@@ -271,7 +271,7 @@ def test_scatters_that_race_readers_are_seen_whole_or_not_at_all(store: LocalSto
     def write() -> None:
         for turn in count(1):  # until some were seen, however slow the reader is
             scatter(store, "x", np.arange(4000)[:, None], np.full((4000, 16), turn))
-            if turn >= 200 and (len(seen) > 3 or monotonic() > end):
+            if turn >= 60 and (len(seen) > 3 or monotonic() > end):
                 break
         stop.set()
 

@@ -15,6 +15,7 @@ from app.store.maintenance.check_store import check
 from app.store.scatters.key_changes import TableFull
 from app.store.scatters.replicated_contents import Batch
 from app.store.scatters.replicated_copy import ReplicatedCopy
+from tests.conftest import slow_but_for
 from tests.store.changed_by_key import (
     REDUCTIONS,
     Key,
@@ -106,7 +107,7 @@ def stores(tmp_path: Path) -> Iterator[list[LocalStore]]:
         one.close()
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", slow_but_for(("int64", "string"), TYPES))
 def test_copies_that_begin_with_other_room_are_those_of_a_dictionary_after_each_start(
     stores: list[LocalStore], tmp_path: Path, dtype: str, soak_scale: int
 ) -> None:
@@ -117,7 +118,7 @@ def test_copies_that_begin_with_other_room_are_those_of_a_dictionary_after_each_
     for one in stores:
         one._checkpoints.checkpoint_bytes = 4000
     leading = stores[0].replicated.replication = Leading(stores[0], stores[1:])
-    for number in range(60 * soak_scale):
+    for number in range(40 * soak_scale):
         change(rng, stores[0], dtype, model, f"k{number}")
         if number % 20 == 19:
             which = rng.randrange(3)
@@ -131,14 +132,14 @@ def test_copies_that_begin_with_other_room_are_those_of_a_dictionary_after_each_
     for replica in leading.replicas:
         commit(replica)
     known = {(one.key, one.counts) for one in stores[0].replicated.keys(NAME)}
-    assert len(known) == 60 * soak_scale
+    assert len(known) == 40 * soak_scale
     for number, one in enumerate(stores):
         assert same(found_by_key(one, NAME), model.table)
         assert {(each.key, each.counts) for each in one.replicated.keys(NAME)} == known
         assert list(check(tmp_path / str(number))) == []
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", slow_but_for(("int64", "string"), TYPES))
 def test_a_replica_catches_up_from_the_log_also_across_its_own_growth(stores: list[LocalStore], dtype: str) -> None:
     rng = random.Random(1)
     model = filled(stores[0], dtype, capacity=1000)
