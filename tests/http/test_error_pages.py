@@ -15,14 +15,9 @@ import httpx
 import numpy as np
 import pytest
 
-from app.api.error_responses import EXAMPLE_REQUEST_ID, example_answer, problem
+from app.api.error_responses import EXAMPLE_REQUEST_ID, example_answer
 from app.api.routes.health_and_pages import ADDRESS, error_page
-from app.dispatch.admission_control import Admission
-from app.dispatch.request_thread_pool import RequestThreadPool
-from app.errors import CATALOGUE, CODES, Code, GatherError
-from app.memory.budget import Budget
-from app.server.readiness import Readiness
-from app.store.store_errors import damaged
+from app.errors import CATALOGUE, CODES, Code
 from tests.for_each import for_each
 from tests.golden.source import safetensors, tensor
 from tests.http.conftest import Start
@@ -96,20 +91,6 @@ def test_a_request_without_a_key_gets_the_answer_of_the_page(start: Start, tmp_p
 def test_a_body_that_pauses_gets_the_answer_of_the_page(full: Server) -> None:
     example = CATALOGUE["request_timeout"].example
     assert answer_of(example.command, full) == example_answer("request_timeout")
-
-
-def raised_in_state(code: str) -> GatherError:
-    """The error of a service in a state, made where the service makes it."""
-    if code == "overloaded":
-        return Admission(Budget(1 << 20), RequestThreadPool(1, 1), 1024).too_many()
-    if code == "not_ready":
-        return Readiness("kernels").error()
-    return damaged("items", "its checksums or its log do not match")
-
-
-@pytest.mark.parametrize("code", ["overloaded", "not_ready", "tensor_damaged"])
-def test_a_state_of_the_service_is_told_as_on_the_page(code: Code) -> None:
-    assert json.loads(json.dumps(problem(raised_in_state(code), EXAMPLE_REQUEST_ID))) == example_answer(code)
 
 
 def test_the_page_of_every_code_is_there_and_names_the_hint() -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from app.errors import GatherError
 from app.store import LocalStore, Quota, StoreRefused, idempotency
-from app.store.catalogue.catalogue_rows import AnsweredKey
 from app.store.files import disk_writes, file_system_check, tensor_file
 from app.store.files.file_system_check import file_system_of
 from app.store.processes import memory_barrier
@@ -177,21 +176,6 @@ def test_a_key_too_many_is_refused_before_anything_changes_and_old_ones_make_roo
     assert scatter(store, "x", [[0]], np.array([1]), "add", key="k3").endswith('-5"')
     assert store.group.state[StateWord.KEYS] == 0
     store.close()
-
-
-@pytest.mark.slow
-def test_keys_by_the_hundred_thousand_are_all_remembered(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_writes, "fsync", lambda _: None)
-    put(store, "x", np.zeros(2, np.int64))
-    (row,) = store._index.rows()
-    clock = store._keys.clock.now()
-    answers = [AnsweredKey("x", f"key-{number}", "d", f'"{number}"', clock) for number in range(130_000)]
-    with store._replayed_logs.open(row) as writable:
-        writable.log.keys.update({(answer.scope, answer.key): answer for answer in answers})
-        with store._index.change() as transaction:
-            store._keys.store(transaction, answers)
-    assert store.group.state[StateWord.KEYS] == 130_000
-    assert answered(store, "x", "key-0", "d") == '"0"'
 
 
 # What newer versions may write, and where a store cannot be

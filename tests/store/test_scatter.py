@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
@@ -29,7 +28,6 @@ from tests.store.helpers import (
     scatter,
     scatter_change,
     scatter_together,
-    strings,
 )
 
 NUMBERS = [name for name, row in DTYPES.items() if row.arithmetic]
@@ -79,33 +77,6 @@ def test_every_worker_sees_a_change_at_once_and_metadata_says_so(store: LocalSto
     again = scatter(other, "x", [[0]], np.array([[9, 9]]))
     assert again.endswith('-2"')
     assert read(store, "x").tolist() == [[9, 9], [7, 8], [4, 5]]
-
-
-def test_no_etag_ever_names_two_contents(store: LocalStore, other: LocalStore) -> None:
-    """PUT, DELETE and scatter in any order, of two names whose contents are often equal, numbers and strings."""
-    rng = random.Random(13)
-    named: dict[str, list[Any]] = {}
-    kinds: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
-        "x": (np.arange(4), np.array([7])),
-        "y": (np.arange(4), np.array([7])),
-        "s": (strings("a", "b"), strings("c")),
-        "t": (strings("a", "b"), strings("c")),
-    }
-    for _ in range(150):
-        worker, name = rng.choice((store, other)), rng.choice(list(kinds))
-        first, update = kinds[name]
-        roll = rng.random()
-        if worker.get(name) is None or roll < 0.2:
-            etag = put(worker, name, first)[0].etag
-        elif roll < 0.35:
-            worker.delete(name)
-            continue
-        else:
-            etag = scatter(worker, name, [[rng.randrange(2)]], update)
-        assert etag not in named
-        named[etag] = read(worker, name).tolist()
-        assert worker.metadata(name).etag == etag
-    assert len(named) > 90
 
 
 def log_of(folder: Path) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota
+from app.store import LocalStore
 from app.store.files import disk_writes
 from app.store.files.tensor_file import BLOCK, PAGE
 from app.store.maintenance.check_store import check
@@ -194,19 +194,6 @@ def test_what_the_disk_refuses_while_a_checkpoint_runs_is_stored_again(
     assert again == [6]
     assert log_size(folder) == 0
     assert read(store, "x")[:, 0].tolist() == [1] * 6 + [0] * 94
-
-
-def test_keys_in_the_log_and_those_that_a_checkpoint_has_entered_count_alike(folder: Path) -> None:
-    store = opened(folder, Quota(keys=5))
-    put(store, "x", np.zeros(2, np.int64))
-    store._checkpoints.checkpoint_bytes = 500
-    for turn in range(5):
-        scatter(store, "x", [[0]], np.array([1]), "add", key=f"key-{turn}")
-    assert 2 <= store.group.state[StateWord.KEYS] < 5
-    assert read(store, "x")[0] == 5
-    with pytest.raises(GatherError, match="insufficient_storage"):
-        scatter(store, "x", [[0]], np.array([1]), "add", key="key-5")
-    store.close()
 
 
 def test_a_start_applies_a_log_that_was_set_aside_by_a_process_that_died(
