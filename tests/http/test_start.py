@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -142,28 +141,6 @@ def test_a_cache_folder_that_cannot_be_written_does_not_hinder(tmp_path: Path) -
         assert server.shared_client().post("/gathernd", content=TINY).status_code == 200
 
 
-def check_odd_requests(client: httpx.Client) -> None:
-    """Numbers in forms that are seldom written, and what is wrong at a place, are the same in Python and compiled."""
-
-    def post(dtype: str, values: str) -> httpx.Response:
-        data, indices = f'{{"dtype":"{dtype}","values":{values}}}', '{"dtype":"int64","values":[[2],[0]]}'
-        return client.post("/gathernd", content=f'{{"data":{data},"indices":{indices}}}')
-
-    def values(dtype: str, text: str) -> list[Any]:
-        found: list[Any] = post(dtype, text).json()["output"]["values"]
-        return found
-
-    assert values("int64", "[1e18, 0, 9223372036854775807.0]") == [2**63 - 1, 10**18]
-    assert values("float32", '["-Infinity", 1, 0.1]') == [0.1, "-Infinity"]
-    assert values("float64", "[-0, 1, 9007199254740993.00000000000000000001]") == [9007199254740994.0, 0]
-    assert values("string", r'["\ud83d\ude00", "", "a\"\u0000"]') == ['a"\0', "\U0001f600"]
-    wrong = post("int8", "[1, 127, 128]").json()
-    assert (wrong["code"], wrong["errors"][0]["pointer"]) == ("value_not_representable", "/data/values/2")
-    uneven = post("int8", "[[1], [2, 3], [4]]").json()
-    assert uneven["code"] == "element_count_mismatch"
-    assert post("int8", "[1, 2, 03]").json()["code"] == "malformed_request"
-
-
 @pytest.mark.slow
 def test_a_first_start_answers_before_anything_is_compiled(tmp_path: Path) -> None:
     """NumPy's kernel gathers until then, and Python reads and writes requests."""
@@ -176,7 +153,6 @@ def test_a_first_start_answers_before_anything_is_compiled(tmp_path: Path) -> No
         client = server.shared_client()
         with holding:
             answers = [client.post("/gather_elements", json=body)]
-            check_odd_requests(client)
             refused = client.post("/gather_elements", json=body | {"axis": 5})
             bad = client.post("/gather_elements", json=body | {"indices": indices | {"values": [0, 2]}})
             assert (refused.status_code, bad.status_code) == (422, 422)
@@ -189,7 +165,6 @@ def test_a_first_start_answers_before_anything_is_compiled(tmp_path: Path) -> No
         until(lambda: "all kernels are compiled" in server.log_text(), 240)
         before = compilations(server)
         answers.append(client.post("/gather_elements", json=body))
-        check_odd_requests(client)
         assert compilations(server) == before
     assert [answer.json()["output"]["values"] for answer in answers] == [[3, 2], [3, 2]]
     with serving(cache, tmp_path / "second", command=faulty("counting")) as server:
