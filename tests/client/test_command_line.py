@@ -16,6 +16,7 @@ from app.cli import run_service
 from app.settings import TOPICS, Settings, topics
 from gathernd_cli import command_line
 from gathernd_cli.connect_or_exit import connect_or_exit
+from tests.conftest import slow_but_for
 
 
 def invoked(*arguments: str) -> tuple[int, str]:
@@ -44,7 +45,7 @@ def test_a_command_imports_only_what_it_needs(command: str, unneeded: set[str]) 
     assert not unneeded & eval(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("command", ["version", "settings", "openapi"])
+@pytest.mark.parametrize("command", slow_but_for(("version", "settings"), ("version", "settings", "openapi")))
 def test_an_output_that_cannot_be_written_is_told_in_a_line(command: str) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(

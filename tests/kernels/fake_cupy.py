@@ -108,10 +108,6 @@ class MemoryPool:
         self._used -= nbytes
 
 
-class Pinned(bytearray):
-    """Bytes that numpy.frombuffer sees, at an address that the machine knows."""
-
-
 class Stream:
     machine: Machine
 

@@ -22,17 +22,12 @@ from app.formats.safetensors.read_request import read_request as read_safetensor
 from app.formats.safetensors.write_answer import write_answer
 from app.tensors.dtypes import BY_SAFETENSORS, DTYPES
 from app.tensors.gather_call import Answer, Call
-from app.tensors.operator_signature import AXIS, BATCH_DIMS, Signature
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.for_each import for_each
 from tests.safetensors_files import FORBIDDEN, SOUND, UNSOUND, with_member
+from tests.wire.json_requests import SIGNATURES
 
-DIALECTS = ("onnx-13", "onnx-12", "onnx-11", "openvino-8")
-SIGNATURES = {
-    "gathernd": Signature("gathernd", (BATCH_DIMS,), DIALECTS),
-    "gather": Signature("gather", (AXIS,), DIALECTS),
-}
 # the types for which safetensors has a NumPy helper
 THEIRS = sorted(set(BY_SAFETENSORS) - {"BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0"})
 ARRAYS = st.sampled_from(THEIRS).flatmap(
