@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_told_in_a_line(stopped: Path, tmp_path: Path) ->
         (("restore", backup, "--store-dir", folder), "has a store already"),
         (("backup", tmp_path / "service", "--store-dir", folder), "one within the other"),
         (("backup", backup, "--store-dir", tmp_path / "none"), "has no store"),
-        (("restore", tmp_path / "none", "--store-dir", tmp_path / "new"), "no backup of gathernd"),
+        (("restore", tmp_path / "none", "--store-dir", tmp_path / "new"), "is not a backup of gathernd"),
         (("check", "--store-dir", tmp_path / "none"), "has no store"),
     ):
         done = runner.invoke(store_command.app, list(map(str, arguments)))
@@ -168,7 +168,7 @@ def test_damage_is_a_line_with_tabs_in_a_pipe_and_a_table_on_a_terminal(warmed: 
     assert "left out items@1" in done.stderr
     shown, code = on_terminal("store", "check", "--store-dir", str(folder))
     assert code == 1
-    assert shown.splitlines()[0].split() == ["level", "of", "problem", "what", "to", "do"]
+    assert shown.splitlines()[0].split() == ["level", "object", "problem", "what", "to", "do"]
     shown, _ = on_terminal("store", "check", "--store-dir", str(tmp_path / "backup"))
     assert shown.split() == ["No", "damage", "was", "found."]
 

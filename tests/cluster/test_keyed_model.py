@@ -48,7 +48,7 @@ def killing(cluster: Clustered) -> Callable[[int], None]:
 @pytest.mark.slow
 @pytest.mark.timeout(0 if SOAK else 600)
 def test_random_operations_by_key_match_a_model(start: Start, tmp_path: Path, warmed: Path) -> None:
-    seed, count = random.SystemRandom().getrandbits(32) if SOAK else 41, samples(200)
+    seed, count = random.SystemRandom().getrandbits(32) if SOAK else 41, max(samples(200), 45)
     with (
         clustered(start, warmed, tmp_path, flags=("--grpc-port", "0")) as cluster,
         ExitStack() as stack,

@@ -57,7 +57,7 @@ def test_owner_and_group_by_name_and_by_number(tmp_path: Path) -> None:
     with listening(tmp_path / "a.sock", Permissions(0o660, own)):
         found = (tmp_path / "a.sock").stat()
         assert (found.st_uid, found.st_gid) == (os.getuid(), os.getgid())
-    with pytest.raises(CannotListen, match="no group 'nobody here'; GATHERND_UDS_OWNER"):
+    with pytest.raises(CannotListen, match="the group 'nobody here' of GATHERND_UDS_OWNER does not exist"):
         UnixSocket(tmp_path / "b.sock", Permissions(0o600, ":nobody here"), "GATHERND_UDS")
 
 
