@@ -1,11 +1,11 @@
-"""Changes of a table over HTTP, such as scatters and upserts, each with an idempotency key."""
+"""Changes of a table over HTTP, such as scatters and upserts, each with an idempotency key; lookups beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from benchmarks.work import SAFETENSORS
 
@@ -37,6 +37,32 @@ def times_of(port: int, path: str, bodies: Iterator[bytes], width: int, seconds:
     async def run() -> None:
         until = time.perf_counter() + seconds
         await asyncio.gather(*(ask(until) for _ in range(width)))
+
+    asyncio.run(run())
+    return times
+
+
+def paced(port: int, work: Mapping[str, tuple[str, Iterator[bytes], float]], seconds: float) -> dict[str, list[float]]:
+    """Return the milliseconds of requests that are sent at fixed rates, each kind over a connection of its own.
+
+    `work` has a path, bodies and requests a second by name. A request that begins late, because the one before it took
+    too long, counts from the time at which it was due.
+    """
+    times: dict[str, list[float]] = {name: [] for name in work}
+
+    async def ask(name: str, begun: float) -> None:
+        path, bodies, rate = work[name]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in range(int(rate * seconds)):
+            due = begun + number / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            await change(reader, writer, path, next(bodies))
+            times[name].append((time.perf_counter() - due) * 1e3)
+        writer.close()
+
+    async def run() -> None:
+        begun = time.perf_counter()
+        await asyncio.gather(*(ask(name, begun) for name in work))
 
     asyncio.run(run())
     return times
