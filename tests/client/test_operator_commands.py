@@ -143,6 +143,7 @@ def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
         ("lookup users=rows.npy items=bagged.npy", 1, "feature_mismatch"),
         ("lookup items=bagged.npy,bags.npy,weights.npy --pooling max", 1, "invalid_field"),
         ("lookup users=rows.npy --output no/such/folder.npy", 1, "No such file"),
+        ("call users --op gather --keys rows.npy --axis 1", 2, "leave out --axis"),
         ("backward rows.npy weights.npy", 2, "exactly one of --data-shape"),
         ("backward rows.npy weights.npy --data-shape 5 --tensor users", 2, "exactly one of --data-shape"),
         ("backward rows.npy weights.npy --data-shape a", 2, "is not a shape"),

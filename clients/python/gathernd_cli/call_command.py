@@ -160,6 +160,8 @@ def call(
     if keys is not None:
         if op is not Operator.GATHER:
             called_wrongly("--keys belongs to --op gather")
+        if axis:
+            called_wrongly("--keys selects rows, which are along axis 0: leave out --axis")
         options |= missing_options(missing, missing_row)
     elif missing is not Missing.ERROR or missing_row is not None:
         called_wrongly("--missing and --missing-row belong to --keys")
