@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ import numpy as np
 from tests.http.forms import FLOATS, TYPES
 from tests.http.tensors import SAFETENSORS
 from tests.parity.items import Array, Rng, choose, items, name_of
-from tests.parity.messages import saved, values
+from tests.parity.messages import loaded, saved, values
 
 KEY_TYPES = ("int64", "uint64", "string")
 CARRIED = tuple(dtype for dtype in TYPES if dtype not in ("string", "complex128"))
@@ -218,3 +219,12 @@ def send_lookup(client: httpx.Client, rng: Rng, held: Mapping[str, Keyed], plain
         body["concat"] = False
     accept = choose(rng, (JSON, SAFETENSORS))
     return client.post("/lookup", json=body, headers={"accept": accept})
+
+
+def keys_of(content: bytes, key_type: str) -> list[object]:
+    """Return the keys in a safetensors body, in the order of its rows."""
+    arrays, _ = loaded(content)
+    if key_type != "string":
+        return list(arrays["keys"].tolist())
+    octets, stops = arrays["keys.bytes"].tobytes(), arrays["keys.offsets"].tolist()
+    return [octets[start:stop].decode() for start, stop in pairwise(stops)]

@@ -16,8 +16,8 @@ from tests.cluster.waiting import until
 from tests.conftest import SOAK, samples
 from tests.grpc_api.conftest import port_of
 from tests.http.conftest import Start, start
-from tests.keys.asking import Caller
-from tests.keys.walking import Walker, walk
+from tests.keys.lookup_forms import Caller
+from tests.keys.random_operations import Walker, walk
 
 __all__ = ["start"]
 

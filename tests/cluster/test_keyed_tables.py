@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from tests.cluster import keyed_cases
 from tests.cluster.clustered import KERNEL, Clustered, clustered, routing, until
-from tests.cluster.keyed_cases import KEY_TYPES, Keyed, random_table, spoil
+from tests.cluster.keyed_cases import KEY_TYPES, Keyed, keys_of, random_table, spoil
 from tests.cluster.running import BothTransport, put
 from tests.conftest import SOAK, slow_but_for
 from tests.http.conftest import Start, start
@@ -60,7 +59,7 @@ def read_back(client: httpx.Client, name: str, table: Keyed) -> None:
     whole = client.get(f"/tensors/{name}/content", headers={"accept": SAFETENSORS})
     assert whole.status_code == 200, whole.text
     assert whole.headers["content-length"] == str(len(whole.content))
-    keys = by_row(whole.content, table.key_type)
+    keys = keys_of(whole.content, table.key_type)
     rows = loaded(whole.content)[0]["data"]
     assert {key: row.tobytes() for key, row in zip(keys, rows, strict=True)} == {
         key: row.tobytes() for key, row in zip(table.keys, table.rows, strict=True)
@@ -68,7 +67,7 @@ def read_back(client: httpx.Client, name: str, table: Keyed) -> None:
     bare = client.get(f"/tensors/{name}/content", headers={"accept": RAW})
     assert bare.content == rows.tobytes()
     alone = client.get(f"/tensors/{name}/keys", headers={"accept": SAFETENSORS})
-    assert by_row(alone.content, table.key_type) == keys
+    assert keys_of(alone.content, table.key_type) == keys
     raw = client.get(f"/tensors/{name}/keys", headers={"accept": RAW})
     assert raw.status_code == 200, raw.text
     for path, answer in ("content", whole), ("keys", alone):
@@ -81,15 +80,6 @@ def read_back(client: httpx.Client, name: str, table: Keyed) -> None:
         assert client.get(f"/tensors/{name}/keys", headers={"accept": NPY}).status_code == 422
     else:
         assert raw.content == np.array(keys, table.key_type).tobytes()
-
-
-def by_row(content: bytes, key_type: str) -> list[object]:
-    """The keys of a safetensors body."""
-    arrays, _ = loaded(content)
-    if key_type != "string":
-        return list(arrays["keys"].tolist())
-    octets, stops = arrays["keys.bytes"].tobytes(), arrays["keys.offsets"].tolist()
-    return [octets[start:stop].decode() for start, stop in pairwise(stops)]
 
 
 @pytest.mark.parametrize("share", slow_but_for((0,), range(2)))

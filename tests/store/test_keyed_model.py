@@ -15,8 +15,8 @@ from app.store.maintenance.check_store import check
 from tests.cluster.waiting import until
 from tests.conftest import SOAK, samples
 from tests.free_port import free_port
-from tests.keys.asking import Caller
-from tests.keys.walking import Walker, walk
+from tests.keys.lookup_forms import Caller
+from tests.keys.random_operations import Walker, walk
 from tests.store.mixed_load import Service
 
 THREADS = 4

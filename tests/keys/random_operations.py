@@ -21,11 +21,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from tests.cluster.keyed_cases import JSON, key_arrays
-from tests.cluster.test_keyed_tables import by_row
+from tests.cluster.keyed_cases import JSON, key_arrays, keys_of
 from tests.http.forms import tensor
 from tests.http.tensors import RAW, SAFETENSORS
-from tests.keys.asking import ABSENT, FORMS, Caller
+from tests.keys.lookup_forms import ABSENT, FORMS, Caller
 from tests.parity.items import Array
 from tests.parity.messages import loaded, raw, saved, values
 
@@ -237,7 +236,7 @@ class Walker:
     def _download(self, table: Table, reference: str, version: Version) -> None:
         path, state = f"/tensors/{reference}", version.now
         content = self.caller.sure("GET", f"{path}/content", fields={"accept": SAFETENSORS}).content
-        keys, rows = by_row(content, table.key_type), loaded(content)[0]["data"]
+        keys, rows = keys_of(content, table.key_type), loaded(content)[0]["data"]
         assert len(keys) == len(state), (reference, keys, state)
         assert {*keys} == state.keys(), (reference, keys, state)
         assert rows.tobytes() == rows_of([(key, state[key]) for key in keys], table.dtype).tobytes()
