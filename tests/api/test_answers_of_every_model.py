@@ -83,11 +83,3 @@ def test_each_body_is_written_in_a_thread_and_charged(which: str, names: list[st
     assert ask(which, written) == names
     assert written.charged == each * len(names)
     assert threading.current_thread() not in written.threads
-
-
-@pytest.mark.parametrize("which", ["all", "index"])
-def test_what_the_budget_refuses_ends_the_writing(which: str) -> None:
-    written = Written(most=10 * STATISTICS_BYTES)
-    with pytest.raises(GatherError, match="full"):
-        ask(which, written)
-    assert len(written.threads) < len(NAMES)

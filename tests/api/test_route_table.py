@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from app.api.route_rows.operation import CONTROL, TENSORS, Route
-from app.api.route_table import HEALTH, OPERATIONS, READINESS, ROUTES, TABLE, RouteTable
+from app.api.route_rows.operation import Route
+from app.api.route_table import OPERATIONS, ROUTES, TABLE
 from app.api.route_table import template as template_of
 from app.main import Application, create_app
 from app.security.authorizer import Access
@@ -16,7 +16,6 @@ from app.settings import Settings
 from tests.for_each import for_each
 from tests.http.server import ROOT
 
-GATHER = Access.GATHER
 PATHS = json.loads((ROOT / "openapi" / "openapi.json").read_bytes())["paths"]
 """Those of the description, whose file a test over HTTP holds to what is served."""
 
@@ -49,27 +48,3 @@ def test_every_route_is_found_by_a_path_and_labelled_with_its_template(route: Ro
     path = re.sub(r"\{\w+\}", "x1", route.template)
     assert TABLE.find(path) == (route, ("x1",) * route.template.count("{"))
     assert template_of(path) == app.metrics.template(path) == route.template
-
-
-def test_paths_are_put_under_their_templates() -> None:
-    templates = ("/a", "/t/{name}", "/t/{name}/content", "/t/special", "/")
-    table = RouteTable(Route(template, CONTROL, GATHER, {}) for template in templates)
-    found = {
-        path: table.find(path)[0].template
-        for path in ["/a", "/t/x", "/t/x/content", "/t/special", "/t/", "/t", "/", "", "a"]
-    }
-    assert found == {
-        "/a": "/a", "/t/x": "/t/{name}", "/t/x/content": "/t/{name}/content", "/t/special": "/t/special",
-        "/t/": "other", "/t": "other", "/": "/", "": "other", "a": "other",
-    }  # fmt: skip
-
-
-def test_an_empty_name_is_for_the_data_plane_to_refuse() -> None:
-    table = RouteTable((Route("/t/{name}", TENSORS, GATHER, {}), Route("/c/{name}", CONTROL, GATHER, {})))
-    assert table.find("/t/") == (Route("/t/{name}", TENSORS, GATHER, {}), ("",))
-    assert table.find("/c/")[0].template == "other"
-
-
-def test_what_health_checks_and_scrapers_ask_for_is_marked() -> None:
-    assert {"/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"} == HEALTH
-    assert {"/readyz", "/v2/health/ready"} == READINESS

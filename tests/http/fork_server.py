@@ -47,7 +47,7 @@ _NOT_LOADED = ("--kernel", "--cache-dir")
 """Flags with which a server is forked by the one that has loaded nothing."""
 _AFTER_IMPORTS = ("GATHERND_", "NO_PROXY", "OTEL_BSP_", "OTEL_EXPORTER_", "PATH")
 """How variables begin that no module reads while it is imported."""
-_MADE_OF_IT = {"tests.http.faulty_app", "tests.http.gpu_app", "tests.security.searched_app"}
+_MADE_OF_IT = {"tests.http.faulty_app", "tests.http.gpu_app"}
 """Modules that run the service with a part of it changed."""
 _COMPILING = {"compiling", "counting", "failing"}
 """Those services of `tests.http.faulty_app` whose point is what they compile or load."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import ssl
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -39,18 +37,3 @@ def test_the_end_of_a_certificate_is_that_of_openssl(days: int, tmp_path: Path) 
 def test_a_chain_is_good_until_the_first_of_it_expires(tmp_path: Path) -> None:
     long, short = make_certificate(tmp_path, 50), make_certificate(tmp_path, 3)
     assert expiry(long + short) == expiry(short + long) == by_openssl(short) < by_openssl(long)
-
-
-def der(tag: int, *parts: bytes) -> bytes:
-    body = b"".join(parts)
-    assert len(body) < 128
-    return bytes([tag, len(body)]) + body
-
-
-@pytest.mark.parametrize(("text", "year"), [(b"491231235959Z", 2049), (b"501231235959Z", 1950)])
-def test_a_certificate_of_version_1_is_read_and_its_two_digits_of_the_year(text: bytes, year: int) -> None:
-    """The version, the first of the fields, is left out."""
-    validity = der(0x30, der(0x17, b"260101000000Z"), der(0x17, text))
-    certificate = der(0x30, der(0x30, der(2, b"\1"), der(0x30), der(0x30), validity))
-    pem = b"-----BEGIN CERTIFICATE-----\n%b-----END CERTIFICATE-----\n" % base64.encodebytes(certificate)
-    assert expiry(pem) == datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from app.server import restarting_tasks
 from app.server.restarting_tasks import BackgroundTasks, in_thread
 
 
@@ -43,51 +42,6 @@ def test_a_task_that_fails_is_logged_counted_and_started_again(caplog: pytest.Lo
     for pause, least, record in zip(pauses, (0.01, 0.02, 0.04, 0.04), caplog.records, strict=True):
         assert pause >= least
         assert record.getMessage().endswith(f"in {least:g} s")
-
-
-def test_after_a_long_good_run_the_first_pause_holds_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(restarting_tasks, "monotonic", lambda: now[0])
-
-    async def scenario() -> None:
-        lives = iter((0, 0, 100))
-        enough = asyncio.Event()
-
-        async def work() -> None:
-            life = next(lives, None)
-            if life is None:
-                enough.set()
-                await asyncio.sleep(60)
-            else:
-                now[0] += life
-            raise ValueError
-
-        tasks = BackgroundTasks(lambda _: None, first_pause=0.001, longest_pause=0.1)
-        tasks.start("sweep", work)
-        await asyncio.wait_for(enough.wait(), 60)
-        await tasks.close()
-
-    asyncio.run(scenario())
-    pauses = [record.getMessage().rpartition(" in ")[2] for record in caplog.records]
-    assert pauses == ["0.001 s", "0.002 s", "0.001 s"]
-
-
-def test_a_task_that_ends_by_itself_is_not_started_again() -> None:
-    runs: list[int] = []
-
-    async def scenario() -> None:
-        async def work() -> None:
-            runs.append(1)
-
-        tasks = BackgroundTasks(lambda _: None, first_pause=0.0)
-        tasks.start("verify", work)
-        await asyncio.sleep(0.05)
-        await tasks.close()
-
-    asyncio.run(scenario())
-    assert runs == [1]
 
 
 def test_closing_cancels_tasks_whether_they_run_or_wait_for_their_next_start() -> None:
@@ -125,9 +79,3 @@ def test_who_cancels_work_in_a_thread_waits_for_the_thread() -> None:
         assert ended == [1]
 
     asyncio.run(scenario())
-
-
-def test_work_in_a_thread_gives_its_result_or_its_exception() -> None:
-    assert asyncio.run(in_thread(divmod, 7, 2)) == (3, 1)
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(in_thread(divmod, 7, 0))

@@ -12,7 +12,7 @@ from threading import Thread, current_thread
 
 import pytest
 
-from app.server.listening_sockets import CannotListen, refuse
+from app.server.listening_sockets import CannotListen
 from app.server.unix_sockets import LONGEST_PATH, Permissions, UnixSocket, is_private
 
 PRIVATE = Permissions(0o600, None)
@@ -59,13 +59,6 @@ def test_owner_and_group_by_name_and_by_number(tmp_path: Path) -> None:
         assert (found.st_uid, found.st_gid) == (os.getuid(), os.getgid())
     with pytest.raises(CannotListen, match="the group 'nobody here' of GATHERND_UDS_OWNER does not exist"):
         UnixSocket(tmp_path / "b.sock", Permissions(0o600, ":nobody here"), "GATHERND_UDS")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_an_owner_that_is_another(tmp_path: Path) -> None:
-    with listening(tmp_path / "a.sock", Permissions(0o660, "65534:65534")):
-        found = (tmp_path / "a.sock").stat()
-        assert (found.st_uid, found.st_gid) == (65534, 65534)
 
 
 def test_the_file_of_a_service_that_was_killed_is_replaced(tmp_path: Path) -> None:
@@ -136,15 +129,6 @@ def test_a_folder_that_there_is_not_is_refused(tmp_path: Path) -> None:
         UnixSocket(tmp_path / "none" / "a.sock", PRIVATE, "GATHERND_GRPC_UDS")
 
 
-def test_what_came_in_its_place_is_not_removed(tmp_path: Path) -> None:
-    path = tmp_path / "a.sock"
-    with UnixSocket(path, PRIVATE, "GATHERND_UDS") as first:
-        first.listen().close()
-        second = listening(path)
-    assert connects(path)
-    second.close()
-
-
 def test_what_comes_in_its_place_in_the_moment_of_removing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,12 +154,6 @@ def test_what_comes_in_its_place_in_the_moment_of_removing_stays(
     made[0].close()
     second.remove()
     assert not list(tmp_path.iterdir())
-
-
-def test_refusing_for_a_while_shuts_no_unix_socket_down(tmp_path: Path) -> None:
-    with listening(tmp_path / "a.sock") as one:
-        refuse([one])
-        assert connects(tmp_path / "a.sock")
 
 
 @pytest.mark.parametrize(

@@ -223,21 +223,25 @@ def test_a_port_that_is_taken_ends_the_parent_with_a_reason(tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
-def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_keys(start: Start, tmp_path: Path) -> None:
+def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_last_good_keys(
+    start: Start, tmp_path: Path
+) -> None:
     file = tmp_path / "keys"
-    key = f"Bearer {api_keys.add(file, 'a', ['gather'])}"
+    kept, removed = (f"Bearer {api_keys.add(file, label, ['gather'])}" for label in ("kept", "removed"))
     with start(*TWO_WORKERS, "--api-keys-file", str(file)) as server:
+        api_keys.remove(file, "removed")
+        until(lambda: "keys file: handed on to workers that start from now on" in server.log_text(), 60, "handed on")
+        until(lambda: server.log_text().count("keys file: 1 keys in force") == 2, 60, "both workers have read it")
         broken = tmp_path / "broken"
         broken.write_text("broken\n")
         broken.replace(file)  # in one step: while a file is written anew, it is empty, and has no key
-        sleep(1.5)
+        until(lambda: "keys file: line 1" in server.log_text(), 60, "it is read")
         os.kill(pids(server)[0], signal.SIGKILL)
-        until(lambda: metric_lines(server, key).get("gathernd_workers_started_total") == 3, 60, "a new worker")
-        until(lambda: metric_lines(server, key).get("gathernd_processes") == 2, 60, "it answers")
+        until(lambda: metric_lines(server, kept).get("gathernd_workers_started_total") == 3, 60, "a new worker")
+        until(lambda: metric_lines(server, kept).get("gathernd_processes") == 2, 60, "it answers")
         for _ in range(20):
-            assert ask_once(server.port, request(authorization=key)).status == 200
-            assert ask_once(server.port, request()).status == 401
+            assert ask_once(server.port, request(authorization=kept)).status == 200
+            assert ask_once(server.port, request(authorization=removed)).status == 401
 
 
 def metric_lines(server: Server, key: str) -> dict[str, float]:
