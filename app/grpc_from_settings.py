@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from app.grpc_api.calls import Calls
-from app.grpc_api.calls_under_way import FIRST_WINDOW, CallsUnderWay, divided
+from app.grpc_api.calls_under_way import FIRST_WINDOW, CallsUnderWay, divide_limit
 from app.grpc_api.health_and_model_calls import call_handlers
 from app.grpc_api.infer import RpcInference
 from app.grpc_api.listener import GrpcListener
@@ -30,7 +30,7 @@ def grpc_listener(app: Application, addresses: Sequence[str], unix_socket: UnixS
     settings = app.settings
     limit = int(min(settings.grpc_max_message_bytes, settings.max_body_bytes))
     budget = app.service.budget.total
-    most_calls, public_calls = divided(budget // limit)
+    most_calls, public_calls = divide_limit(budget // limit)
     most_calls = min(most_calls, settings.max_requests)
     unread_bytes = budget // 8
     calls = Calls(

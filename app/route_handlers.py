@@ -16,7 +16,7 @@ from app.api.routes import health_and_pages, v2_models
 from app.api.routes.aliases import AliasesRoute
 from app.api.routes.health_and_pages import answer_with, write_metrics
 from app.api.routes.imports import ImportsRoute
-from app.api.routes.tensors import TensorsRoute, as_stored, with_name
+from app.api.routes.tensors import TensorsRoute, keep_stored_metadata, with_name
 from app.api.routes.tensors_content import Downloads
 from app.api.routes.tensors_rows import RowsRoute
 from app.api.routes.tensors_scatter import ScatterRoute, ScatterTarget, StoreScatters
@@ -59,7 +59,7 @@ def handlers_of(
     """
     listed: TensorStore = store if tables is None else tables
     changing = tables if isinstance(tables, PublishedTensors) else None
-    current = as_stored if changing is None else changing.current
+    current = keep_stored_metadata if changing is None else changing.current
     tensors = TensorsRoute(listed, service.limits, disk_threads, settings.max_upload_bytes, current)
     aliases = AliasesRoute(listed, disk_threads)
     of_imports = ImportsRoute(listed, store, disk_threads, imports)

@@ -40,9 +40,9 @@ def judged(lock: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def findings(verdicts: Iterable[dict[str, Any]]) -> list[str]:
-    """A line for each vulnerability: package, advisory, the versions that mend it."""
+    """A line for each vulnerability: package, advisory, the versions that fix it."""
     return [
-        f"{found['name']} {found['version']}: {bug['id']}, mended in {', '.join(bug['fix_versions']) or 'no version'}"
+        f"{found['name']} {found['version']}: {bug['id']}, fixed in {', '.join(bug['fix_versions']) or 'no version'}"
         for found in verdicts
         for bug in found["vulns"]
     ]

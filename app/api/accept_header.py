@@ -29,7 +29,7 @@ def media_weights(accept: bytes) -> dict[bytes, float]:
     return weights
 
 
-def preferred(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> bytes:
+def preferred_type(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> bytes:
     """Return the media type of `offered` with the greatest weight, by its name or by a range such as `*/*`.
 
     `otherwise`, one of `offered`, wins ties.
@@ -44,7 +44,7 @@ def preferred(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> byte
     return best
 
 
-def admitted(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[bytes]:
+def accepted_types(accept: bytes, offered: Iterable[bytes], otherwise: bytes) -> list[bytes]:
     """Return the media types of `offered` that the field accepts, most preferred first.
 
     Named types come first, by weight. A range such as `*/*` expresses no preference: it adds `otherwise`, one of

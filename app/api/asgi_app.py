@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from app.api.asgi_request import Field, Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.cors import CrossOrigin, is_preflight
-from app.api.own_header_fields import SEQUENCE, TIMEOUT, AfterWaiting, check_meant, seconds_of, with_deadline
+from app.api.own_header_fields import SEQUENCE, TIMEOUT, AfterWaiting, check_target_shard, seconds_of, with_deadline
 from app.api.route_rows.operation import CONTROL, GATHER
 from app.api.route_table import TABLE, RouteTable
 from app.api.wrong_path_hints import hint_for_method, hint_for_path
@@ -152,7 +152,7 @@ class AsgiApp:
             )
         self.host_check.check(context.headers)
         if self.node is not None:
-            check_meant(context.headers, self.node)
+            check_target_shard(context.headers, self.node)
 
     def _match(self, context: RequestContext) -> RouteMatch:
         """Check the header fields, and find the handler.

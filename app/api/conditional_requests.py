@@ -32,7 +32,10 @@ def conditions_of(match: bytes | str | None, none_match: bytes | str | None, poi
 
     Raises invalid_field.
     """
-    of_match, of_none_match = _tags(match, "if-match", pointer), _tags(none_match, "if-none-match", pointer)
+    of_match, of_none_match = (
+        _parse_etags(match, "if-match", pointer),
+        _parse_etags(none_match, "if-none-match", pointer),
+    )
     if of_none_match is not None:
         of_none_match = tuple(tag.removeprefix("W/") for tag in of_none_match)
     return Conditions(of_match, of_none_match, pointer)
@@ -61,7 +64,7 @@ async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind
     return False
 
 
-def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[str, ...] | None:
+def _parse_etags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[str, ...] | None:
     """Parse the entity tags of a field. Returns ("*",) if one of them is `*`, and None if the field is missing."""
     if field is None:
         return None
@@ -75,7 +78,7 @@ def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[st
         if member[1] is not None:
             tags.append(member[1])
             if len(tags) > _MOST_TAGS:
-                where, shown = _named(name, pointer)
+                where, shown = _pointer_and_name(name, pointer)
                 detail = f"{shown} lists more than {_MOST_TAGS} ETags"
                 raise invalid_field(where, detail, f"Send at most {_MOST_TAGS} ETags in {shown}.")
         place = member.end()
@@ -84,7 +87,7 @@ def _tags(field: bytes | str | None, name: str, pointer: str | None) -> tuple[st
     return ("*",) if "*" in tags else tuple(tags)
 
 
-def _named(name: str, pointer: str | None) -> tuple[str, str]:
+def _pointer_and_name(name: str, pointer: str | None) -> tuple[str, str]:
     """Return the JSON pointer of a field, and its name as a caller writes it."""
     if pointer is None:
         return f"/{name}", name.title()
@@ -93,7 +96,7 @@ def _named(name: str, pointer: str | None) -> tuple[str, str]:
 
 
 def _malformed(name: str, text: str, pointer: str | None) -> GatherError:
-    where, shown = _named(name, pointer)
+    where, shown = _pointer_and_name(name, pointer)
     hint = f"Send the ETag in {shown} with its double quotes, as in the ETag field of the answer of GET."
     if _BARE.fullmatch(text):
         sent = f"'{shown}: \"{text}\"'" if pointer is None else f'"{shown}": "\\"{text}\\""'

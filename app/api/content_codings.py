@@ -57,17 +57,17 @@ class Inflater:
                 if len(view) - place < 2:
                     self._start = bytes(view[place:])
                     return
-                self._begin(bytes(view[place : place + 2]))
+                self._begin_stream(bytes(view[place : place + 2]))
             sent = view[place : place + _SENT]
             yield from self._inflate(sent)
             place += len(sent) - len(self._stream.unused_data)
             if self._stream.eof:
                 self._stream = None
 
-    def _begin(self, start: bytes) -> None:
+    def _begin_stream(self, start: bytes) -> None:
         """Begin the first or the next stream; `start` holds its first two bytes."""
         if self._members and not (self._is_gzip and start == _MAGIC):
-            raise self._bytes_follow()
+            raise self._trailing_bytes_error()
         most = _FREE_MEMBERS + self._inflated // _BYTES_OF_MEMBER
         if self._members >= most:
             raise GatherError(
@@ -107,11 +107,11 @@ class Inflater:
     def finish(self) -> None:
         """Check that the body is complete. Raises malformed_request."""
         if self._start and self._members:
-            raise self._bytes_follow()
+            raise self._trailing_bytes_error()
         if self._stream is not None or not self._members:
             raise GatherError("malformed_request", "the compressed body ends early", hint="Send the whole stream.")
 
-    def _bytes_follow(self) -> GatherError:
+    def _trailing_bytes_error(self) -> GatherError:
         hint = "Send exactly one compressed stream."
         if self._is_gzip:
             hint = "Send gzip members only: the bytes after the last one are not a member."

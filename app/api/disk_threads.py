@@ -28,9 +28,9 @@ class DiskThreads:
     def __init__(self) -> None:
         self.streams: Executor = ThreadPoolExecutor(THREADS, "disk")
         """Threads for the pieces of uploads and downloads."""
-        self._changes = _Shared(ThreadPoolExecutor(THREADS, "change"), SHARE)
-        self._lookups = _Shared(ThreadPoolExecutor(THREADS, "lookup"), SHARE)
-        self._downloads = _Shared(self.streams, THREADS // 4)
+        self._changes = _LimitedPerLock(ThreadPoolExecutor(THREADS, "change"), SHARE)
+        self._lookups = _LimitedPerLock(ThreadPoolExecutor(THREADS, "lookup"), SHARE)
+        self._downloads = _LimitedPerLock(self.streams, THREADS // 4)
         self._background = ThreadPoolExecutor(THREADS, "background")
 
     async def change(self, name: str, work: Callable[[], T]) -> T:
@@ -62,12 +62,12 @@ def _log_failure(done: Future[None]) -> None:
         logger.error("background work failed", exc_info=error)
 
 
-def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # if the loop is closed, the request has ended too
         loop.call_soon_threadsafe(function)
 
 
-class _Shared:
+class _LimitedPerLock:
     """An executor in which the tensors that share a lock use at most `share` threads."""
 
     def __init__(self, executor: Executor, share: int) -> None:
@@ -89,5 +89,5 @@ class _Shared:
                 free.release()
             else:
                 # The request was cancelled, but the thread is still busy.
-                working.add_done_callback(lambda _: _call_in(loop, free.release))
+                working.add_done_callback(lambda _: _call_soon(loop, free.release))
             del working  # avoids a reference cycle: its error's traceback refers to this frame

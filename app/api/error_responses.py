@@ -37,7 +37,7 @@ def problem(error: GatherError, request_id: str) -> dict[str, Any]:
     if error.rule is not None:
         body["rule"] = {"dialect": error.rule.dialect, "clause": error.rule.clause, "text": error.rule.text}
     if error.places:
-        body["errors"] = [_place(place) for place in error.places]
+        body["errors"] = [_place_body(place) for place in error.places]
         body["total"] = error.total
     body.update(error.facts)
     body["hint"] = hint_of(error, _retry_after(error))
@@ -69,12 +69,12 @@ def example_answer(code: Code) -> dict[str, Any]:
     return found
 
 
-def _place(place: Place) -> dict[str, Any]:
+def _place_body(place: Place) -> dict[str, Any]:
     member: dict[str, Any] = {"pointer": place.pointer}
     if place.position is not None:
         member["position"] = place.position
     if place.value is not None:
-        member["value"] = _plain(place.value)
+        member["value"] = _portable_value(place.value)
     if place.axis is not None:
         member["axis"] = place.axis
         member["size"] = place.size
@@ -85,7 +85,7 @@ def _place(place: Place) -> dict[str, Any]:
     return member
 
 
-def _plain(value: int | float | str) -> int | float | str:
+def _portable_value(value: int | float | str) -> int | float | str:
     """Convert a value to one that all JSON parsers accept: an integer beyond 64 bits becomes text."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return f"{value:#x}" if value.bit_length() > 4096 else str(value)

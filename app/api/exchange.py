@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
 
-from app.api.accept_header import media_weights, preferred
+from app.api.accept_header import media_weights, preferred_type
 from app.api.asgi_request import RequestContext
 from app.api.request_body import check_json_type, inflate_in, read_body, whole_body
 from app.api.schemas.explain_answer import explanation_body
@@ -63,12 +63,12 @@ class Exchange:
         accept = headers.get(b"accept")
         answered = codec
         if accept is not None and accept != codec.media_type:
-            answered = formats[preferred(accept, formats, codec.media_type)]
+            answered = formats[preferred_type(accept, formats, codec.media_type)]
         # Only binary formats lack some types; JSON, the format of most answers, has all.
         if answered.binary and type(call) is Call:
             data = call.data
             if isinstance(data, Tensor) and data.dtype.name not in answered.dtypes:
-                answered = self._other_format(answered, call, 0, data, accept)
+                answered = self._json_fallback(answered, call, 0, data, accept)
         context.parsed = perf_counter()
         if call.explain:
             found = await service.with_shards(service.explain(call, context.memory), context)
@@ -81,7 +81,7 @@ class Exchange:
         if answered.binary:
             for number, output in enumerate(answer.outputs.values()):
                 if output.dtype.name not in answered.dtypes:
-                    answered = self._other_format(answered, call, number, output, accept)
+                    answered = self._json_fallback(answered, call, number, output, accept)
                     break
         if answered.is_long_answer(answer):
             content = await service.pool.run(lambda: answered.write(answer, encoding, context.memory), context)
@@ -91,7 +91,7 @@ class Exchange:
         if not context.send_at_once(200, answered.media_type, content, facts):
             await context.send(200, answered.media_type, content, *facts)
 
-    def _other_format(self, codec: Codec, call: AnyCall, number: int, output: Tensor, accept: bytes | None) -> Codec:
+    def _json_fallback(self, codec: Codec, call: AnyCall, number: int, output: Tensor, accept: bytes | None) -> Codec:
         """Return the JSON codec, because `codec` lacks the type of output `number`.
 
         Raises unsupported_dtype unless Accept names JSON.
@@ -113,13 +113,13 @@ def format_of(content_type: bytes | None, formats: Mapping[bytes, Codec]) -> Cod
 
 def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
     """Return header fields for a binary answer with what a JSON answer has in members other than outputs."""
-    return fact_fields(
+    return gathernd_fields(
         answer.dialect, answer.device, answer.data_etag, answer.data_version, answer.replaced, answer.missing
     )
 
 
 @lru_cache(1 << 10)
-def fact_fields(
+def gathernd_fields(
     dialect: str, device: str, etag: str | None, version: int | None, replaced: int | None, missing: int | None
 ) -> tuple[tuple[bytes, bytes], ...]:
     """Return the header fields X-Gathernd-* of an answer; None and empty values are left out."""

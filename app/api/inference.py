@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Generic, TypeVar
 
-from app.api.v2_model_lookup import Models, counted_as
+from app.api.v2_model_lookup import Models, statistics_label
 from app.errors import GatherError
 from app.formats.oip.infer_answer import VERSION
 from app.formats.oip.infer_document import AskedInference, Model
@@ -78,9 +78,9 @@ class Inference:
                 models.forget(model.name)
                 raise models.not_found(model.name, version) from None
             raise
-        models.statistics.of(counted_as(model.name, answer.data_version or VERSION)).succeeded(request, arrived)
+        models.statistics.of(statistics_label(model.name, answer.data_version or VERSION)).succeeded(request, arrived)
         return answer, written
 
     def count_failure(self, model: Model, request: ServedRequest) -> None:
         """Count a failed request to a model."""
-        self.models.statistics.of(self.models.counted_now(model)).failed(request.start)
+        self.models.statistics.of(self.models.current_statistics_label(model)).failed(request.start)

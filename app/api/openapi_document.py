@@ -128,7 +128,7 @@ def _describe(app: FastAPI, method: str, route: Route, row: Operation) -> None:
         status_code=row.status,
         response_model=row.answer,
         response_class=Response if row.answer is None else JSONResponse,
-        responses={**row.answers, **_refusals(route, row)},
+        responses={**row.answers, **_error_answers(route, row)},
         openapi_extra=extra,
     )
 
@@ -148,7 +148,7 @@ def _endpoint(model: type[BaseModel] | None) -> Callable[..., None]:
     return with_body
 
 
-def _refusals(route: Route, row: Operation) -> dict[int | str, Described]:
+def _error_answers(route: Route, row: Operation) -> dict[int | str, Described]:
     """Return the error answers of an operation by status, lowest first, each with an example of every code."""
     is_protocol = row.tag == INFERENCE_PROTOCOL
     usual = [*_EVERYWHERE]
@@ -157,7 +157,7 @@ def _refusals(route: Route, row: Operation) -> dict[int | str, Described]:
     if route.plane is not CONTROL:
         usual.append("invalid_field")
     found: dict[int | str, Described] = {}
-    for status, code in _by_status((*usual, *row.codes)):
+    for status, code in _sort_by_status((*usual, *row.codes)):
         answer = found.get(status)
         if answer is None:
             answer = found[status] = {"description": f"{_REASONS[status]}:"}
@@ -175,7 +175,7 @@ def _refusals(route: Route, row: Operation) -> dict[int | str, Described]:
     return found
 
 
-def _by_status(codes: Iterable[Code]) -> list[tuple[int, Code]]:
+def _sort_by_status(codes: Iterable[Code]) -> list[tuple[int, Code]]:
     """Sort `codes` by status, lowest first, then in the catalogue's order. Returns (status, code) pairs."""
     wanted = set(codes)
     rows = ((row.status, code) for code, row in CATALOGUE.items() if code in wanted)

@@ -42,7 +42,7 @@ def with_deadline(handler: Handler, seconds: float) -> Handler:
     return limited
 
 
-def _seconds_like(field: bytes) -> str:
+def _suggested_seconds(field: bytes) -> str:
     """Return the number at the start of an invalid field, for a hint; in seconds if it has the unit s or ms."""
     match = re.match(rb"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms)?", field)
     if match is None:
@@ -57,12 +57,12 @@ def seconds_of(field: bytes) -> float:
             "invalid_field",
             "X-Gathernd-Timeout must be a number of seconds, as in 0.25",
             pointer="/x-gathernd-timeout",
-            hint=f"Send 'X-Gathernd-Timeout: {_seconds_like(field)}', a number of seconds.",
+            hint=f"Send 'X-Gathernd-Timeout: {_suggested_seconds(field)}', a number of seconds.",
         )
     return float(field)
 
 
-def check_meant(headers: Mapping[bytes, bytes], node: str) -> None:
+def check_target_shard(headers: Mapping[bytes, bytes], node: str) -> None:
     """Raise precondition_failed if a request with these fields is meant for a shard other than `node`."""
     meant = headers.get(NODE_FIELD, node.encode())
     if meant != node.encode():

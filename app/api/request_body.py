@@ -39,7 +39,7 @@ _MOST: Final = 1 << 22
 _MOST_JSON: Final = 1 << 14
 """Maximum size in bytes of a JSON body without arrays."""
 _FORM: Final = b"application/x-www-form-urlencoded"
-_MEND: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H."
+_FIX: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H."
 
 
 def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> Buffer | None:
@@ -71,13 +71,13 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
     context.admission.admit(declared)
     begun = perf_counter()
     if declared is not None and declared <= SMALL_BODY_BYTES:
-        found = await _receive(context, declared, limit, lead, name)
+        found = await _receive_body(context, declared, limit, lead, name)
     else:
         body_reads = context.admission.body_reads
         patience = context.deadline - begun if TIMEOUT in context.headers else inf
         await body_reads.acquire(context.exchange, declared, patience)
         try:
-            found = await _receive(context, declared, limit, lead, name)
+            found = await _receive_body(context, declared, limit, lead, name)
             body_reads.expect_answer(context.memory, len(found))
         finally:
             body_reads.release(context.exchange)
@@ -90,7 +90,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
     return found
 
 
-async def _receive(context: RequestContext, declared: int | None, limit: int, lead: int, name: str) -> Buffer:
+async def _receive_body(context: RequestContext, declared: int | None, limit: int, lead: int, name: str) -> Buffer:
     """Receive the body into memory of the declared size, or into a growing block."""
     if TIMEOUT in context.headers:
         context.exchange.deadline = monotonic() + context.deadline - perf_counter()
@@ -230,5 +230,5 @@ def check_json_type(content_type: bytes, also_read: Iterable[bytes] = ()) -> Non
     read = " and ".join((JSON.decode(), *others)) + (" are" if others else " is")
     hint = "; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)" if kind == _FORM else ""
     near = near_name(kind.decode("latin-1"), others)
-    mend = _MEND if near is None else f"Send 'Content-Type: {near}' if the body is that."
-    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; {read}{hint}", hint=mend)
+    fix = _FIX if near is None else f"Send 'Content-Type: {near}' if the body is that."
+    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; {read}{hint}", hint=fix)

@@ -74,7 +74,7 @@ class RouteTable:
             return found
         given = path.split("/")
         for route, segments in self._by_size.get(len(given), ()):
-            parameters = _parameters(route, segments, given)
+            parameters = _match_parameters(route, segments, given)
             if parameters is not None:
                 return route, parameters
         return next((route for start, route in _OTHER_BELOW.items() if path.startswith(start)), _OTHER), ()
@@ -82,11 +82,11 @@ class RouteTable:
     def near(self, path: str) -> str | None:
         """Return the known path that an unknown `path` probably means, or None. Fills the braces from `path`."""
         given = path.strip("/").split("/")
-        filled = (_filled(segments, given) for _, segments in self._by_size.get(len(given) + 1, ()))
+        filled = (_fill_template(segments, given) for _, segments in self._by_size.get(len(given) + 1, ()))
         return near_name(path, [*self._by_path, *filter(None, filled)])
 
 
-def _filled(segments: list[str], given: list[str]) -> str | None:
+def _fill_template(segments: list[str], given: list[str]) -> str | None:
     """Fill a template's braces with the segments of `given`. Returns None if any other segment differs."""
     found = [""]
     for segment, sent in zip(segments[1:], given, strict=True):
@@ -96,7 +96,7 @@ def _filled(segments: list[str], given: list[str]) -> str | None:
     return "/".join(found)
 
 
-def _parameters(route: Route, segments: list[str], given: list[str]) -> tuple[str, ...] | None:
+def _match_parameters(route: Route, segments: list[str], given: list[str]) -> tuple[str, ...] | None:
     """Return the segments of `given` that match the braces, or None if it is not a path of `route`."""
     found = []
     for segment, sent in zip(segments, given, strict=True):

@@ -67,9 +67,9 @@ class UploadReceiver:
                 self.upload.write(part)
                 continue
             self._head += part
-            self._begin(whole=False)
+            self._begin_upload(whole=False)
 
-    def _begin(self, *, whole: bool) -> None:
+    def _begin_upload(self, *, whole: bool) -> None:
         start = self._starter(self._head, whole)
         if start is not None:
             self.upload = self._opener(start)
@@ -88,7 +88,7 @@ class UploadReceiver:
                 hint="Send the whole file, or the digest of the body as sent.",
             )
         if self.upload is None:
-            self._begin(whole=True)
+            self._begin_upload(whole=True)
         assert self.upload is not None
         self.upload.finish()
         return self.upload
@@ -107,7 +107,7 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
     """
     loop = asyncio.get_running_loop()
     working: asyncio.Future[Any] | None = None
-    pieces = _Pieces(context)
+    pieces = _PieceReader(context)
     try:
         while (piece := await pieces.read()) is not None:
             if working is not None:
@@ -127,7 +127,7 @@ async def receive(context: RequestContext, receiver: UploadReceiver, threads: Ex
         raise
 
 
-class _Pieces:
+class _PieceReader:
     """Reads the body of an upload in pieces of PIECE_BYTES.
 
     The first piece is charged as it arrives, so that an upload that only declares its body holds no memory.
@@ -144,7 +144,7 @@ class _Pieces:
         """Return the next piece, or None after the last one. Raises ClientGone, and any error of charging."""
         if self._ended:
             return None
-        piece = await (self._read_sent() if self._left is None else self._read_declared(self._left))
+        piece = await (self._read_chunked() if self._left is None else self._read_declared(self._left))
         self._charge(MEMORY_BYTES - self._charged)
         return piece
 
@@ -157,7 +157,7 @@ class _Pieces:
         self._ended = not self._left
         return piece
 
-    async def _read_sent(self) -> Buffer:
+    async def _read_chunked(self) -> Buffer:
         """Read a piece of a chunked body."""
         piece = bytearray()
         while len(piece) < PIECE_BYTES and not self._ended:

@@ -130,12 +130,12 @@ class Models:
     def counted(self, names: list[str], newest: int | None = None) -> list[str]:
         """Return the labels in the statistics of these models' versions, or of the `newest` versions of each."""
         first = None if newest is None else -newest
-        return [counted_as(name, version) for name in names for version in self.versions(name)[first:]]
+        return [statistics_label(name, version) for name in names for version in self.versions(name)[first:]]
 
-    def counted_now(self, model: Model) -> str:
+    def current_statistics_label(self, model: Model) -> str:
         """Return the label in the statistics of a model's current version."""
         resolved = self.service.store.resolve(model.reference) if model.resident else None
-        return counted_as(model.name, VERSION if resolved is None else str(split_reference(resolved)[1]))
+        return statistics_label(model.name, VERSION if resolved is None else str(split_reference(resolved)[1]))
 
 
 def _resident_model(name: str, reference: str) -> Model:
@@ -143,7 +143,7 @@ def _resident_model(name: str, reference: str) -> Model:
     return Model(name, _RESIDENT, resident=True, reference=reference, keyed=keyed)
 
 
-def counted_as(name: str, version: int | str) -> str:
+def statistics_label(name: str, version: int | str) -> str:
     """Return the label in the statistics of a model's version."""
     return f"{name}@{version}"
 
@@ -159,7 +159,7 @@ numbers is one tuple.
 _OF_TUPLES: Final = ("gathernd", "scatternd")
 
 
-def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _model_tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Inputs and outputs of a model for its metadata."""
     every = {"datatypes": list(BY_OIP)}
     data = {"name": "data", "datatype": ANY_DATATYPE, "shape": ANY_SHAPE, "parameters": every}
@@ -190,13 +190,13 @@ def _tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, An
 
 def model_metadata(model: Model, resident: Resident | None, versions: list[str]) -> dict[str, Any]:
     """Return the metadata of a model with these versions."""
-    inputs, outputs = _tensors(model, resident)
+    inputs, outputs = _model_tensors(model, resident)
     return {"name": model.name, "versions": versions, "platform": PLATFORM, "inputs": inputs, "outputs": outputs}
 
 
 def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
     """Return the configuration of a model in the format of Triton's model configuration."""
-    inputs, outputs = _tensors(model, resident)
+    inputs, outputs = _model_tensors(model, resident)
     if model.is_lookup:
         return _config(model.name, inputs, outputs, {})
     signature = model.signature
@@ -216,13 +216,13 @@ def _config(
         "backend": PLATFORM,
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": 0,
-        "input": [_configured(tensor) for tensor in inputs],
-        "output": [_configured(tensor) for tensor in outputs],
+        "input": [_config_tensor(tensor) for tensor in inputs],
+        "output": [_config_tensor(tensor) for tensor in outputs],
         "parameters": {name: {"string_value": value} for name, value in defaults.items()},
     }
 
 
-def _configured(tensor: dict[str, Any]) -> dict[str, Any]:
+def _config_tensor(tensor: dict[str, Any]) -> dict[str, Any]:
     datatype = tensor["datatype"]
     return {
         "name": tensor["name"],

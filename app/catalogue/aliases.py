@@ -44,7 +44,7 @@ def find_alias(own: NameRecord[Version], names: Iterable[str]) -> Alias:
     return own.alias
 
 
-def moved(
+def move_aliases(
     moves: Sequence[AliasMove], record_of: Callable[[str], NameRecord[Version]], now: int, etags: Sequence[str]
 ) -> list[tuple[Alias, bool]]:
     """Create or move aliases, all or none. Returns each alias and whether it is new.
@@ -55,7 +55,7 @@ def moved(
     """
     for move in moves:
         check_new_name(move.alias, move.pointer)
-    targets = [_target(move, record_of) for move in moves]
+    targets = [_parse_target(move, record_of) for move in moves]
     made = []
     for move, (name, version), etag in zip(moves, targets, etags, strict=True):
         own = record_of(move.alias)
@@ -71,7 +71,7 @@ def moved(
     return made
 
 
-def _target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) -> tuple[str, int]:
+def _parse_target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) -> tuple[str, int]:
     """Parse the target of an alias into name and number. Raises tensor_not_found and invalid_field."""
     reference, pointer = move.target, move.target_pointer
     name, number = split_reference(reference)
@@ -92,7 +92,7 @@ def _target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) ->
     raise GatherError("invalid_field", detail, pointer=pointer, hint=hint)
 
 
-def removed_alias(own: NameRecord[Version], conditions: Conditions) -> Alias:
+def alias_to_remove(own: NameRecord[Version], conditions: Conditions) -> Alias:
     """Return the alias to remove. Raises tensor_not_found, name_conflict and precondition_failed."""
     if own.alias is None:
         if own.versions:

@@ -33,18 +33,18 @@ class Conditions:
                 pointer=self.pointer,
                 hint=f"Leave out {match}, or {'upload the tensor' if kind == 'tensor' else f'make the {kind}'} first."
                 if etag is None
-                else f"Read the {kind} again, and send {self._written(etag)} if the change still holds.",
+                else f"Read the {kind} again, and send {self._field_for(etag)} if the change still holds.",
             )
         if self.none_match is not None and etag is not None and (etag in self.none_match or self.none_match == ("*",)):
             raise GatherError(
                 "precondition_failed",
                 f"{none_match} does not hold: the ETag is {etag}",
                 pointer=self.pointer,
-                hint=f"Send {self._written(etag)} in place of {none_match} to "
+                hint=f"Send {self._field_for(etag)} in place of {none_match} to "
                 f"{'replace' if kind == 'tensor' else 'move'} the {kind}, or use another name.",
             )
 
-    def _written(self, etag: str) -> str:
+    def _field_for(self, etag: str) -> str:
         """Return the header field or member with which a caller requires this ETag."""
         return f"'If-Match: {etag}'" if self.pointer is None else f'"if_match": {orjson.dumps(etag).decode()}'
 

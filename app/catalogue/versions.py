@@ -28,7 +28,7 @@ def next_number(last: int | None, floor: int) -> int:
     return 1 + (floor if last is None else last)
 
 
-def superseded(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
+def select_surplus(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
     """Return the versions to remove so that the `keep` newest remain, counting the new one.
 
     Versions with aliases are kept.
@@ -38,20 +38,20 @@ def superseded(own: NameRecord[AnyVersion], keep: int) -> Sequence[AnyVersion]:
     return [one for one in older if one.number not in named]
 
 
-def replaced(
+def select_replaced(
     own: NameRecord[AnyVersion], keep: int, conditions: Conditions, etag_of: Callable[[AnyVersion], str]
 ) -> Sequence[AnyVersion]:
-    """Return the versions to remove when the next one is published; see `superseded`.
+    """Return the versions to remove when the next one is published; see `select_surplus`.
 
     The conditions apply to the current version. Raises name_conflict for an alias, and precondition_failed.
     """
     check_new_version(own)
     if conditions != ALWAYS:
         conditions.check(None if own.current is None else etag_of(own.current))
-    return superseded(own, keep)
+    return select_surplus(own, keep)
 
 
-def removed(
+def select_removed(
     own: NameRecord[AnyVersion], reference: str, conditions: Conditions, etag_of: Callable[[AnyVersion], str]
 ) -> Sequence[AnyVersion]:
     """Return the versions to remove for `reference`: one version, or all versions of a name.

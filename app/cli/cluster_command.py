@@ -117,7 +117,7 @@ def _tls_files(certificate: Path | None, key: Path | None, authorities: Path | N
     return ShardTls(*paths)
 
 
-def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
+def _run_on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
     """Connect to Ray, call `work` with the module `app.cluster.ray_launcher`, and return its result.
 
     Errors end the command with exit code 1. The work runs in its own process, whose standard output is redirected to
@@ -127,12 +127,12 @@ def _on_ray(address: str, work: Callable[[ModuleType], Found]) -> Found:
         raise failure("this needs Ray: pip install ./clients/python '.[cluster]' in a checkout")
     with ProcessPoolExecutor(1, get_context("fork"), os.dup2, (2, 1)) as pool:
         try:
-            return pool.submit(_connected, address, work).result()
+            return pool.submit(_run_connected, address, work).result()
         except BrokenProcessPool:
             raise failure("Ray ended unexpectedly: is the Ray cluster still running?") from None
 
 
-def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
+def _run_connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
     from app.cluster import ray_launcher  # noqa: PLC0415  (imports Ray)
 
     try:
@@ -142,7 +142,7 @@ def _connected(address: str, work: Callable[[ModuleType], Found]) -> Found:
         raise failure(str(error)) from None
 
 
-def _until(look: Callable[[], bool], seconds: float, what: str, why: Callable[[], str] = str) -> None:
+def _wait_until(look: Callable[[], bool], seconds: float, what: str, why: Callable[[], str] = str) -> None:
     """Wait until `look` returns True. After `seconds`, fail with the message `what` and the details from `why`."""
     end = time.monotonic() + seconds
     while not look():
@@ -161,10 +161,10 @@ def cluster_init(
 ) -> None:
     """Create a cluster: write its options and a key for its shards. In an existing one, change the given options."""
     with _catalogue(cluster, cluster_ca) as client:
-        typer.echo(_init(client, ranges=ranges, replicas=replicas, segment_bytes=segment_bytes))
+        typer.echo(_initialize_cluster(client, ranges=ranges, replicas=replicas, segment_bytes=segment_bytes))
 
 
-def _init(client: CatalogueClient, **options: int | None) -> str:
+def _initialize_cluster(client: CatalogueClient, **options: int | None) -> str:
     from app.cluster.catalogue.records import Options  # noqa: PLC0415
     from app.cluster.catalogue.transitions import set_options  # noqa: PLC0415
 
@@ -210,7 +210,7 @@ def cluster_start(
     """
     tls = _tls_files(tls_cert, tls_key, cluster_ca)
     with _catalogue(cluster, cluster_ca) as client:
-        typer.echo(_init(client, ranges=ranges, replicas=replicas))
+        typer.echo(_initialize_cluster(client, ranges=ranges, replicas=replicas))
     given: dict[str, Any] = {
         "cluster": cluster,
         "folder": str(data_dir.absolute()),
@@ -220,13 +220,13 @@ def cluster_start(
         "tls": tls,
         "metrics": metrics,
     }
-    expected = _on_ray(ray, partial(_launch, given))
+    expected = _run_on_ray(ray, partial(_launch, given))
     with _catalogue(cluster, cluster_ca) as client:
-        _until(
+        _wait_until(
             lambda: len(client.refresh().alive) >= expected,
             wait,
             f"not all {expected} shards serve",
-            lambda: _on_ray(ray, _problems),
+            lambda: _run_on_ray(ray, _problems),
         )
         typer.echo(f"{len(client.catalogue.alive)} shards serve")
 
@@ -282,11 +282,11 @@ def _range_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield a row for each range; the primary, incomplete replicas and replicas out of sync are marked."""
     version = f"{table['table']}@{table['version']}"
     for one in table["ranges"]:
-        replicas = [f"{replica['node']}{_mark(one, replica)}" for replica in one["replicas"]]
+        replicas = [f"{replica['node']}{_replica_state(one, replica)}" for replica in one["replicas"]]
         yield [version, f"{one['start']}-{one['stop'] - 1}", str(one["bytes"]), ", ".join(replicas)]
 
 
-def _mark(one: Mapping[str, Any], replica: Mapping[str, Any]) -> str:
+def _replica_state(one: Mapping[str, Any], replica: Mapping[str, Any]) -> str:
     if not replica["whole"]:
         return " (not whole)"
     if replica["node"] not in one.get("in_sync", (replica["node"],)):
@@ -307,7 +307,7 @@ def cluster_drain(
     with _catalogue(cluster, cluster_ca) as client:
         client.transact(partial(transitions.drain, node=node, by="gathernd cluster drain"))
         what = f"{node} still has ranges (do other shards have room, and is a reconciler running?)"
-        _until(lambda: transitions.used_bytes(client.refresh()).get(node, 0) == 0, wait, what)
+        _wait_until(lambda: transitions.used_bytes(client.refresh()).get(node, 0) == 0, wait, what)
     typer.echo(f"{node} has no ranges: it can be stopped")
 
 
@@ -377,7 +377,7 @@ def _tls(authorities: Path | None) -> SSLContext | None:
 @app.command("stop")
 def cluster_stop(ray: Address = "auto") -> None:
     """End all shards and the reconciler on Ray. Stored tables stay on disk, and the next start serves them again."""
-    typer.echo(f"{_on_ray(ray, _stop)} shards have ended")
+    typer.echo(f"{_run_on_ray(ray, _stop)} shards have ended")
 
 
 def _stop(launcher: Any) -> int:

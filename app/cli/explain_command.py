@@ -34,7 +34,7 @@ _SIGNATURES: Final[Mapping[str, Signature]] = {name: row.signature for name, row
 app = typer.Typer(add_completion=False)
 
 
-def _taken_by(parameter: str) -> str:
+def _operators_with(parameter: str) -> str:
     """Return the names of the operators with this parameter, for a message."""
     return " or ".join(
         name for name, signature in _SIGNATURES.items() if any(one.name == parameter for one in signature.parameters)
@@ -59,11 +59,11 @@ def explain(
     batch_dims: Annotated[
         int,
         typer.Option(
-            help=f"Number of leading dimensions that are batches ({_taken_by('batch_dims')}; gather and its gradient "
-            "in the dialect openvino-8)."
+            help=f"Number of leading dimensions that are batches ({_operators_with('batch_dims')}; gather and its "
+            "gradient in the dialect openvino-8)."
         ),
     ] = 0,
-    axis: Annotated[int, typer.Option(help=f"Axis of data to index ({_taken_by('axis')}).")] = 0,
+    axis: Annotated[int, typer.Option(help=f"Axis of data to index ({_operators_with('axis')}).")] = 0,
     parameter: Annotated[
         list[str] | None,
         typer.Option(
@@ -171,7 +171,9 @@ def _parameters(
     for name in given.keys() - {"batch_dims", "axis"}:
         raise typer.BadParameter(f"--op {op} has no parameter {name}")
     if any(given.values()):
-        owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
+        owners = (
+            f"--{name.replace('_', '-')} belongs to --op {_operators_with(name)}" for name in ("batch_dims", "axis")
+        )
         raise typer.BadParameter(", ".join(owners))
     _check_one_of("dialect", dialect, signature.dialects)
     _check_one_of("reduction", reduction, signature.reductions.get(dialect, ("none",)))
@@ -195,16 +197,18 @@ def _inputs(op: str, texts: Sequence[str]) -> Mapping[str, Tensor]:
         dtype, colon, shape = described.partition(":")
         if not colon:
             raise typer.BadParameter(f"{text!r} is not of the form NAME=DTYPE:SHAPE, such as scales=float16:200000,2")
-        _check_one_of("input", name, _further(op))
+        _check_one_of("input", name, _further_inputs(op))
         _check_one_of("input", dtype, DTYPES)
         found[name] = _by_shape(DTYPES[dtype], _shape(shape), f"/{name}")
-    missing = [name for name in _further(op) if name not in found and name not in OPERATORS[op].signature.optional]
+    missing = [
+        name for name in _further_inputs(op) if name not in found and name not in OPERATORS[op].signature.optional
+    ]
     if missing:
         raise typer.BadParameter(f"--op {op} takes --input {missing[0]}=DTYPE:SHAPE")
     return found
 
 
-def _further(op: str) -> Sequence[str]:
+def _further_inputs(op: str) -> Sequence[str]:
     """Return the names of the operator's inputs whose type and shape data and indices do not determine."""
     signature = _SIGNATURES[op]
     return signature.further if signature.kind == "gather" else ()

@@ -36,7 +36,7 @@ def read_settings(**given: Any) -> Settings:
         raise typer.Exit(WRONG_SETTINGS) from None
 
 
-def tell_misspelt_variables(environment: Iterable[str]) -> None:
+def warn_of_misspelled_variables(environment: Iterable[str]) -> None:
     """Print a line about each variable whose name looks like a misspelled setting."""
     for variable in environment:
         name = variable.removeprefix(_PREFIX)

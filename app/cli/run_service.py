@@ -38,14 +38,14 @@ def run_service(settings: Settings) -> None:
             raise typer.Exit(serve_workers(settings))
         serve(settings, create_app(settings))
     except (BadKeysFile, NoTracing, NoGrpc, BadTls) as error:
-        raise failure(f"{_flag(error, settings)}: {error}", WRONG_SETTINGS) from None
+        raise failure(f"{_setting_of_error(error, settings)}: {error}", WRONG_SETTINGS) from None
     except (BadAddress, BadShardMap) as error:
         raise failure(f"--cluster (GATHERND_CLUSTER) {settings.cluster}: {error}", WRONG_SETTINGS) from None
     except (CannotListen, StoreRefused) as error:
         raise failure(str(error), NOT_AVAILABLE) from None
 
 
-def _flag(error: BadKeysFile | NoTracing | NoGrpc | BadTls, settings: Settings) -> str:
+def _setting_of_error(error: BadKeysFile | NoTracing | NoGrpc | BadTls, settings: Settings) -> str:
     """Return the flag and variable of the setting that caused an error."""
     if isinstance(error, BadKeysFile):
         return f"--api-keys-file (GATHERND_API_KEYS_FILE) {settings.api_keys_file}"

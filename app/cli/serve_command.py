@@ -13,7 +13,7 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 from rich.markup import escape
 
-from app.cli.read_settings import read_settings, tell_misspelt_variables
+from app.cli.read_settings import read_settings, warn_of_misspelled_variables
 from app.settings import Settings, default_text, topics
 from gathernd_cli.uncollected_imports import uncollected_imports
 
@@ -27,7 +27,7 @@ def serve_command(**given: list[str] | bool | None) -> None:
         flag = f"--{name.replace('_', '-')}"
         arguments += [flag] if value is True else [f"{flag}={text}" for text in value or ()]
     settings = read_settings(_cli_parse_args=arguments, _cli_prog_name="gathernd serve")
-    tell_misspelt_variables(os.environ)
+    warn_of_misspelled_variables(os.environ)
     with uncollected_imports():
         from app.cli.run_service import run_service  # noqa: PLC0415  (imports the whole service)
     run_service(settings)

@@ -37,7 +37,7 @@ StoreFolder = Annotated[
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _exit_on_failure() -> Iterator[None]:
     """End the command with a message and exit code 1 if the store or the disk fails."""
     try:
         yield
@@ -63,7 +63,7 @@ def store_backup(
     Files that the folder has already are not copied again.
     The older backup stays valid until the new one is complete.
     """
-    with _told():
+    with _exit_on_failure():
         try:
             done = back_up(store_dir or read_settings().store_dir, folder, skip_damaged=skip_damaged)
         except DamagedVersions as damaged:
@@ -96,7 +96,7 @@ def store_restore(
 
     Names, version numbers, aliases and times are restored; ETags are new, and Idempotency-Keys are not restored.
     """
-    with _told():
+    with _exit_on_failure():
         done = restore(folder, store_dir or read_settings().store_dir)
     print_fields(
         [
@@ -114,7 +114,7 @@ def store_check(store_dir: StoreFolder = None) -> None:
 
     The exit code is 1 if there is damage. A note needs no action.
     """
-    with _told():
+    with _exit_on_failure():
         found = list(check(store_dir or read_settings().store_dir))
     if found or not sys.stdout.isatty():
         print_rows(

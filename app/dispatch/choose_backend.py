@@ -254,14 +254,14 @@ class BackendChooser:
             closed = "it does not fit into the device's memory"
         if closed is not None:
             return ConsideredRoute("gpu", False, closed)
-        return _reaches("gpu", size, self.gpu_from)
+        return _route_from_threshold("gpu", size, self.gpu_from)
 
     def _split_route(self, slices: int, size: Size, least: Size) -> ConsideredRoute:
         if self.threads < 2:
             return ConsideredRoute("split", False, "the pool has one thread")
         if slices < 2:
             return ConsideredRoute("split", False, "there are fewer than two slices to share")
-        return _reaches("split", size, least)
+        return _route_from_threshold("split", size, least)
 
     def _only_route(
         self, facts: Facts, has_gpu: bool, split: ConsideredRoute, loop: ConsideredRoute
@@ -289,7 +289,7 @@ def _loop_route(facts: Facts, size: Size, most: Size) -> ConsideredRoute:
     return ConsideredRoute("loop", False, "it would hold up other requests: it is above the threshold", most)
 
 
-def _reaches(route: Route, size: Size, least: Size) -> ConsideredRoute:
+def _route_from_threshold(route: Route, size: Size, least: Size) -> ConsideredRoute:
     if size.items >= least.items or size.bytes >= least.bytes:
         return ConsideredRoute(route, True, "it reaches the threshold in items or in bytes", least)
     return ConsideredRoute(route, False, "it is below the threshold in items and in bytes", least)

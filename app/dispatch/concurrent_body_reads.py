@@ -89,8 +89,8 @@ class BodyReadLimit:
         """
         waiting = _Body(body, size)
         behind = self.waiting and not waiting.small
-        waiting.look()
-        if not behind and self._free() > 0 and (waiting.small or self._fits(waiting, self._planned())):
+        waiting.estimate_before_read()
+        if not behind and self._free_slots() > 0 and (waiting.small or self._fits(waiting, self._planned_bytes())):
             self._reading[body] = waiting
             return
         body.ask_for_it()  # to see whether the body arrives
@@ -130,16 +130,16 @@ class BodyReadLimit:
         if self._reading.pop(body, None) is not None and self.waiting:
             self._admit()
 
-    def _free(self) -> int:
+    def _free_slots(self) -> int:
         """Return how many more bodies may be read now."""
         return self.body_reads - sum(body.brisk for body in self._reading.values())
 
-    def _planned(self) -> int:
+    def _planned_bytes(self) -> int:
         """Return the bytes of the budget that are held, or soon will be, for brisk bodies and for responses."""
         for reservation in [each for each in self._unanswered if not each.held]:  # for requests that have ended
             del self._unanswered[reservation]
         answers = sum(max(0, both - reservation.held) for reservation, both in self._unanswered.items())
-        coming = sum(max(0, body.counted - _charged(body.incoming.received)) for body in self._reading.values())
+        coming = sum(max(0, body.counted - _charged_bytes(body.incoming.received)) for body in self._reading.values())
         return self.budget.used + answers + coming
 
     def _fits(self, waiting: _Body, planned: int) -> bool:
@@ -154,11 +154,11 @@ class BodyReadLimit:
             return True
         if planned > self.budget.used or planned + both // 2 > total:
             return False
-        return both > total or waiting.waited() >= self.queue_timeout / 2
+        return both > total or waiting.waiting_time() >= self.queue_timeout / 2
 
     def _admit(self) -> None:
         """Start reading bodies while there is room. Small bodies have their own budget and may overtake large ones."""
-        free, planned = self._free(), self._planned()
+        free, planned = self._free_slots(), self._planned_bytes()
         blocked = False
         for waiting in tuple(self.waiting):
             if free <= 0:
@@ -167,7 +167,7 @@ class BodyReadLimit:
                 continue  # its client has gone
             if blocked and not waiting.small:
                 continue
-            waiting.look()
+            waiting.estimate_before_read()
             if not self._fits(waiting, planned):
                 blocked = True
                 continue
@@ -189,7 +189,7 @@ class BodyReadLimit:
         self._ticks += 1
         if self._ticks % JUDGED_AFTER == 0:
             for body in self._reading.values():
-                body.judge(self.budget.total // self.body_reads)
+                body.estimate_during_read(self.budget.total // self.body_reads)
         self._admit()
         if self.waiting:
             self._ticking = True
@@ -216,17 +216,17 @@ class _Body:
         self.brisk = False
         self.counted = 0
 
-    def waited(self) -> float:
+    def waiting_time(self) -> float:
         """Return the seconds for which the body has waited."""
         return monotonic() - self.begun
 
-    def look(self) -> None:
+    def estimate_before_read(self) -> None:
         """Update `brisk` and `counted` before the body is read. A sender may announce a body and not send it."""
         come = self.incoming.received + self.incoming.unread()
-        self.brisk = self.waited() < GRACE_S or come >= ACTIVE_BYTES
+        self.brisk = self.waiting_time() < GRACE_S or come >= ACTIVE_BYTES
         self.counted = self.both if self.brisk else 0
 
-    def judge(self, least: int) -> None:
+    def estimate_during_read(self, least: int) -> None:
         """Update `brisk` and `counted` while the body is read. `counted` is at least `least` if the body is that long.
 
         A body that has been read for less than JUDGED_AFTER ticks is unchanged.
@@ -249,6 +249,6 @@ def _is_small(size: int | None) -> bool:
     return size is not None and size <= SMALL_REQUEST_BYTES
 
 
-def _charged(received: int) -> int:
+def _charged_bytes(received: int) -> int:
     """Return how many of the `received` bytes of a body are charged to the budget for large requests."""
     return received if received > SMALL_REQUEST_BYTES else 0

@@ -26,14 +26,14 @@ class Example:
 class ErrorRow:
     """A code: its texts, an example, its status over HTTP and the name of its status over gRPC.
 
-    `title` heads the error body; `meaning` and `mend` (how to fix the request) are on the page of the code. `hints`
+    `title` heads the error body; `meaning` and `fix` (how to fix the request) are on the page of the code. `hints`
     serve errors without a hint of their own: `hints.py` takes the first whose facts, in braces, the error has. The last
     needs no facts.
     """
 
     title: str
     meaning: str
-    mend: str
+    fix: str
     hints: tuple[str, ...]
     example: Example
     status: int = 422

@@ -36,10 +36,10 @@ def hint_of(error: GatherError, retry_after: int) -> str:
 
     `retry_after` is the value of the answer's Retry-After header, in seconds.
     """
-    return _of_text(_hint(error, retry_after))
+    return _relative_to_text(_hint(error, retry_after))
 
 
-def _of_text(hint: str) -> str:
+def _relative_to_text(hint: str) -> str:
     """Make pointers into a JSON text relative to that text, and say so. Other hints are returned unchanged."""
     for text in _TEXTS:
         if f"{text}/" in hint and not hint.startswith(f"In the JSON text at {text}: "):
@@ -50,7 +50,7 @@ def _of_text(hint: str) -> str:
 def _hint(error: GatherError, retry_after: int) -> str:
     if error.hint is not None:
         return error.hint
-    facts = _facts(error, retry_after)
+    facts = _template_values(error, retry_after)
     for template in CATALOGUE[error.code].hints:
         try:
             return template.format_map(facts)
@@ -59,7 +59,7 @@ def _hint(error: GatherError, retry_after: int) -> str:
     raise AssertionError("the last template needs no facts")
 
 
-def _facts(error: GatherError, retry_after: int) -> dict[str, object]:
+def _template_values(error: GatherError, retry_after: int) -> dict[str, object]:
     """Return the names that templates may use, for which the error has values: pointer, axis, size, `low` and `high`
     of the first place; `limit`, `maximum` and `setting` of a limit; `retry_after` in seconds.
     """

@@ -14,7 +14,7 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
         "No keys",
         grpc_status="FAILED_PRECONDITION",
         meaning="The request names rows by key, but the table has no key column: its rows have positions only.",
-        mend=(
+        fix=(
             "Send positions in `indices`, or upload the table with its keys: a safetensors body with `keys` and `data`."
         ),
         hints=("Send positions in 'indices' in place of 'keys', or upload the table with its keys.",),
@@ -33,7 +33,7 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
             "The table does not have one of the keys. `total` counts all missing keys; `errors` lists the first ten in "
             "row-major order."
         ),
-        mend=(
+        fix=(
             "Leave the keys out, or say what to return for them: `missing` fill returns rows of `fill_value`, "
             "`missing` row returns the row that `missing_row` names. `found` says which keys the table has."
         ),
@@ -61,7 +61,7 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
             "A key column has a key more than once. `total` counts all repetitions; `errors` lists the first ten "
             "positions that repeat an earlier key."
         ),
-        mend="Give each row its own key: remove the repeated rows, or merge them.",
+        fix="Give each row its own key: remove the repeated rows, or merge them.",
         hints=(
             "Remove the row at {pointer}, or give it a key that no other row has.",
             "Give each row a key that no other row has.",

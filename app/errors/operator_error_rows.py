@@ -32,7 +32,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "invalid_field": ErrorRow(
         "Invalid field",
         meaning="A field is missing, unknown, repeated, of the wrong JSON type, or has a value that is not allowed.",
-        mend="Compare the request with the schema at /openapi.json; the pointer names the field.",
+        fix="Compare the request with the schema at /openapi.json; the pointer names the field.",
         hints=(
             "Correct {pointer} to match the schema at /openapi.json.",
             "Correct the request to match the schema at /openapi.json.",
@@ -53,7 +53,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "The element type is unknown, the dialect does not allow it for data or indices, or the format cannot "
             "carry it."
         ),
-        mend=(
+        fix=(
             "Convert the tensor, or choose another dialect (openvino-8 takes indices of every integer type) or another "
             "format (JSON carries every type)."
         ),
@@ -79,7 +79,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "The dtype cannot hold a value: it is out of range, not integral, not a boolean, or a string with a lone "
             "surrogate. Values are never wrapped, clipped or truncated; floats are rounded once, half to even."
         ),
-        mend="Correct the value or choose a wider dtype; the pointer names the value.",
+        fix="Correct the value or choose a wider dtype; the pointer names the value.",
         hints=(
             "Correct the value at {pointer}, or choose a wider dtype.",
             "Correct the value, or choose a wider dtype.",
@@ -99,7 +99,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "The number of values or bytes does not match shape and dtype, or the nesting of the lists does not match "
             "shape. Ragged lists are refused even if their total matches."
         ),
-        mend=(
+        fix=(
             "Send exactly as many values as the product of the shape, flat in row-major order or nested like the shape."
         ),
         hints=(
@@ -120,7 +120,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         meaning=(
             "GatherND needs data and indices of rank 1 or more; Gather and GatherElements need data of rank 1 or more."
         ),
-        mend="Add a dimension: shape [1] instead of [].",
+        fix="Add a dimension: shape [1] instead of [].",
         hints=(
             "Give {pointer} a dimension: [1] in place of [].",
             "Give the tensor a dimension: shape [1] in place of [].",
@@ -142,7 +142,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "GatherElements and ScatterElements need indices of the same rank as data: each index replaces the `axis` "
             "coordinate of its own position. A pooled feature of a lookup needs indices of rank 1."
         ),
-        mend="Give indices as many dimensions as data has; for whole slices use POST /gather or POST /scatternd.",
+        fix="Give indices as many dimensions as data has; for whole slices use POST /gather or POST /scatternd.",
         hints=(
             "Give indices {high} dimensions, as many as data has, or use POST /gather for whole slices.",
             "Give indices as many dimensions as data has, or use POST /gather for whole slices.",
@@ -169,7 +169,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "be 0 there. For Gather-8 it must not exceed axis, and may also equal the smaller rank or be negative, "
             "counted from the rank of indices."
         ),
-        mend="Use a smaller batch_dims, or a dialect other than onnx-11.",
+        fix="Use a smaller batch_dims, or a dialect other than onnx-11.",
         hints=(
             "Use a batch_dims from {low} to {high}.",
             "Use a batch_dims that is less than both ranks.",
@@ -189,7 +189,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "batch_shape_mismatch": ErrorRow(
         "Batch shape mismatch",
         meaning="The first batch_dims dimensions of data and indices must be equal. They are not broadcast.",
-        mend="Give both tensors the same leading dimensions.",
+        fix="Give both tensors the same leading dimensions.",
         hints=(
             "Make dimension {axis} of indices {size}, as in data.",
             "Give data and indices the same leading dimensions.",
@@ -218,7 +218,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "The last dimension of indices is the length of an index tuple. It must be at least 1 and at most "
             "rank(data) - batch_dims."
         ),
-        mend="Make the last dimension of indices the number of data axes that you index.",
+        fix="Make the last dimension of indices the number of data axes that you index.",
         hints=(
             "Make the last dimension of indices {low}.",
             "Make the last dimension of indices the number of data axes that you index.",
@@ -243,7 +243,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "axis_out_of_range": ErrorRow(
         "Axis out of range",
         meaning="axis must be in [-r, r-1], where r is the rank of data.",
-        mend="Use an axis that data has; negative axes count from the end.",
+        fix="Use an axis that data has; negative axes count from the end.",
         hints=(
             "Use an axis from {low} to {high}.",
             "Use an axis that data has.",
@@ -270,7 +270,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "GatherElements and ScatterElements need indices that are no larger than data on every axis except `axis`. "
             "They are not broadcast."
         ),
-        mend="Cut indices to the size of data on every other axis, or choose another axis.",
+        fix="Cut indices to the size of data on every other axis, or choose another axis.",
         hints=(
             "Make dimension {axis} of indices {size} or less, as data has {size} there, or choose another axis.",
             "Cut indices to the size of data on every axis except `axis`.",
@@ -301,7 +301,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "An index is outside the axis of data that it addresses. Each component is checked against its own axis. "
             "`total` counts all bad components; `errors` lists the first ten in row-major order."
         ),
-        mend=(
+        fix=(
             "Correct the index. `allowed` gives the valid range; it is null on an axis of size 0, where no index is "
             "valid. A gather can also clip, wrap or fill indices that are out of bounds: set `out_of_bounds`."
         ),
@@ -344,7 +344,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "The output would exceed the limit of bytes. The service decides this from the shapes, before it allocates "
             "anything."
         ),
-        mend="Ask for fewer slices per request, or have the operator raise GATHERND_MAX_OUTPUT_BYTES.",
+        fix="Ask for fewer slices per request, or have the operator raise GATHERND_MAX_OUTPUT_BYTES.",
         hints=(
             (
                 "Ask for fewer slices per request, so that the output has at most {maximum} bytes, or have the "
@@ -368,7 +368,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             "A rank, a dimension, an element count, a byte size or the length of a string exceeds the service's limit; "
             "`limit` and `maximum` name it."
         ),
-        mend="Send smaller tensors, or have the operator raise the limit.",
+        fix="Send smaller tensors, or have the operator raise the limit.",
         hints=(
             "Send a smaller tensor: the limit {limit} is {maximum}; the operator can raise it with {setting}.",
             "Send a smaller request: the limit {limit} is {maximum} and cannot be raised.",
@@ -390,7 +390,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             "where k is indices.shape[-1]. Those of ScatterElements must have the shape of indices. grad_output must "
             "have the shape of the gather's output. A lookup needs one weight for each index."
         ),
-        mend="Send one slice of the tensor for each index tuple; for ScatterElements, one item for each index.",
+        fix="Send one slice of the tensor for each index tuple; for ScatterElements, one item for each index.",
         hints=("Send updates of shape indices.shape[:-1] + tensor.shape[k:], one slice for each index tuple.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/tensors/items/scatter -H 'Content-Type: application/json' -d '{
@@ -415,7 +415,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             "The offsets of a pooled feature say where each bag begins. They must have one dimension, begin with 0, "
             "never decrease, and never exceed the number of indices. The last bag ends with the last index."
         ),
-        mend="For each bag, send the number of indices before it: 0, 2, 2 for bags of 2, 0 and 3 indices.",
+        fix="For each bag, send the number of indices before it: 0, 2, 2 for bags of 2, 0 and 3 indices.",
         hints=("Send offsets that begin with 0, never decrease, and never exceed the number of indices.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/lookup -H 'Content-Type: application/json' -d '{
@@ -446,7 +446,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             "The outputs of a lookup's features are joined on axis 1 unless `concat` is false. They must then have the "
             "same type, the same number of rows, and the same sizes after axis 1."
         ),
-        mend="Send `concat` false, or give all features tensors of one type and the same number of indices or bags.",
+        fix="Send `concat` false, or give all features tensors of one type and the same number of indices or bags.",
         hints=(
             (
                 "Send 'concat': false to get one output for each feature, or give all features the same type and "
@@ -467,7 +467,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
         "Device unavailable",
         grpc_status="FAILED_PRECONDITION",
         meaning="The request asks for a GPU, but the service has none, or the GPU does not support the type.",
-        mend="Use device auto: it picks the fastest device that can run the request.",
+        fix="Use device auto: it picks the fastest device that can run the request.",
         hints=("Write 'auto' in place of 'gpu' for the device: it picks the fastest device that can run the request.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{

@@ -33,7 +33,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             "The queue or the memory budget is full, or too many requests are in progress; `limit` says which. Nothing "
             "was done."
         ),
-        mend="Send the request again after the number of seconds in Retry-After.",
+        fix="Send the request again after the number of seconds in Retry-After.",
         hints=(
             "Send the request again after {retry_after} s, or have the operator raise {setting} if this goes on.",
             "Send the request again after {retry_after} s.",
@@ -50,7 +50,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=503,
         grpc_status="UNAVAILABLE",
         meaning="The service is starting or stopping.",
-        mend="Wait until GET /readyz answers 200.",
+        fix="Wait until GET /readyz answers 200.",
         hints=("Send the request again after {retry_after} s, once GET /readyz answers 200.",),
         example=Example(
             _GATHER,
@@ -63,7 +63,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=503,
         grpc_status="DEADLINE_EXCEEDED",
         meaning="The deadline of the caller or of the service passed before the work was done.",
-        mend=(
+        fix=(
             "Send the request again after the number of seconds in Retry-After, or allow more time: X-Gathernd-Timeout "
             "is in seconds, the parameter `timeout` of the inference protocol in microseconds."
         ),
@@ -93,7 +93,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             "rows succeed. A scatter also gets this error if a range has no primary or too few in-sync replicas, or if "
             "the outcome of the scatter is unknown."
         ),
-        mend=(
+        fix=(
             "Send the request again after the number of seconds in Retry-After; send a scatter with the same "
             "Idempotency-Key. If the error persists, have an operator check the shards."
         ),
@@ -123,7 +123,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             "machine, such as a scatter with If-Match to several ranges, or it names rows by position in a table with "
             "keys, whose rows a cluster places by key."
         ),
-        mend="Send the tensors in the request. An operator sets the log level when the service starts.",
+        fix="Send the tensors in the request. An operator sets the log level when the service starts.",
         hints=("Leave out this part of the protocol, and send the tensors in the request itself.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/v2/systemsharedmemory/region/x/register -X POST",
@@ -137,7 +137,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         meaning=(
             "The file of this resident tensor no longer holds the acknowledged content. Other tensors are still served."
         ),
-        mend="Upload the tensor again, or restore the store from a backup.",
+        fix="Upload the tensor again, or restore the store from a backup.",
         hints=("Upload the tensor again with PUT, or have the operator restore the store from a backup.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
@@ -156,7 +156,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             "connection; its host has an address that is not public; or the file changed during the import, does not "
             "match its checksum, or is not a valid npy or safetensors file. Nothing was changed."
         ),
-        mend=(
+        fix=(
             "Check from the service's machine that the URL can be read, and send the request again; or download the "
             "file and upload it with PUT /tensors/{name}."
         ),
@@ -178,7 +178,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             "The disk is full, or the store has reached its quota of bytes, tensors or remembered Idempotency-Keys. "
             "The old content of the tensor is unchanged."
         ),
-        mend="Delete tensors, or have the operator make room or raise the quota.",
+        fix="Delete tensors, or have the operator make room or raise the quota.",
         hints=(
             "Delete tensors that are not needed, or have the operator raise {setting}.",
             "Delete tensors that are not needed, or have the operator make room on the disk.",
@@ -196,7 +196,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=500,
         grpc_status="INTERNAL",
         meaning="The service failed. This is a defect of the service, not of the request.",
-        mend="Report it with the request_id; the service's log has it too.",
+        fix="Report it with the request_id; the service's log has it too.",
         hints=("Report it to the operator with the request_id; the service's log has it too.",),
         example=Example(
             _GATHER,

@@ -33,7 +33,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "The body is not what its Content-Type says: invalid JSON (a bare NaN or a duplicate key counts as "
             "invalid), broken framing, or a binary part that ends early."
         ),
-        mend=(
+        fix=(
             'Send valid JSON in UTF-8. Write non-finite numbers as the strings "NaN", "Infinity" and "-Infinity", '
             "and name each key once."
         ),
@@ -51,7 +51,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=401,
         grpc_status="UNAUTHENTICATED",
         meaning="The service requires an API key. The request has no key, or an unknown one.",
-        mend="Send 'Authorization: Bearer KEY'. An operator makes a key with 'gathernd keys add'.",
+        fix="Send 'Authorization: Bearer KEY'. An operator makes a key with 'gathernd keys add'.",
         hints=(
             (
                 "Send 'Authorization: Bearer KEY' with a key that 'gathernd keys add' made; the Python client and the "
@@ -74,7 +74,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "keys, and then accepts changes of tensors over loopback only; or GATHERND_IMPORT_FROM does not allow the "
             "URL of an import."
         ),
-        mend=(
+        fix=(
             "Use a key with the required scope; call the service by its own name, or add the name to "
             "GATHERND_ALLOWED_HOSTS; set GATHERND_API_KEYS_FILE to change tensors from other hosts; add a prefix of "
             "the URL to GATHERND_IMPORT_FROM."
@@ -98,7 +98,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "No route has this path, no import has this id, or the service has forgotten the import, as it does with "
             "old ones."
         ),
-        mend=(
+        fix=(
             "See /docs for the routes. The operators are POST /gathernd, POST /gather, POST /gather_elements, POST "
             "/scatternd and POST /scatter_elements."
         ),
@@ -116,7 +116,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=405,
         grpc_status="UNIMPLEMENTED",
         meaning="The route exists but does not accept this method.",
-        mend="Use one of the methods in the answer's Allow header.",
+        fix="Use one of the methods in the answer's Allow header.",
         hints=("Use one of the methods in the answer's Allow header.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/gathernd",
@@ -132,7 +132,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "No resident tensor or alias has this name, or this version of the tensor no longer exists. Names are "
             "case-sensitive."
         ),
-        mend=(
+        fix=(
             "List the names with GET /tensors and GET /aliases, and the versions of a tensor with GET /tensors/{name}; "
             "or upload the tensor with PUT /tensors/{name}."
         ),
@@ -155,7 +155,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "No model has this name and version. Each operator is a model, such as 'gathernd', with version 1 only. "
             "Each resident tensor and each alias is a model, with the versions that are kept."
         ),
-        mend="List the models with POST /v2/repository/index.",
+        fix="List the models with POST /v2/repository/index.",
         hints=("Use a model and a version that POST /v2/repository/index lists.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/v2/models/gather_nd",
@@ -171,7 +171,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "The request did not arrive in time: the sender was too slow or stopped. A connection whose client does "
             "not read its answer is closed with the same code."
         ),
-        mend="Send faster, send less, or have the operator raise the limit.",
+        fix="Send faster, send less, or have the operator raise the limit.",
         hints=(
             (
                 "Send the request faster, or have the operator raise GATHERND_BODY_TIMEOUT or lower "
@@ -189,7 +189,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=431,
         grpc_status="RESOURCE_EXHAUSTED",
         meaning="The request line and header fields are too long or too many.",
-        mend="Send fewer and shorter header fields.",
+        fix="Send fewer and shorter header fields.",
         hints=(
             "Send fewer and shorter header fields, cookies above all, or have the operator raise {setting}.",
             "Send fewer and shorter header fields, cookies above all.",
@@ -208,7 +208,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "Tensors and aliases share one set of names. The request uploads or removes a tensor under the name of an "
             "alias, or sets an alias under the name of a tensor."
         ),
-        mend=(
+        fix=(
             "Use another name. To change the tensor or alias that has the name, use the routes of its kind; GET "
             "/aliases lists the aliases."
         ),
@@ -227,7 +227,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=409,
         grpc_status="FAILED_PRECONDITION",
         meaning="An alias points to the tensor or version that the request removes.",
-        mend=(
+        fix=(
             "Point the alias to another version with PUT /aliases/{alias}, or remove it with DELETE /aliases/{alias}; "
             "then remove the tensor."
         ),
@@ -254,7 +254,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "If-Match or If-None-Match does not hold for the current tensor or alias. In a cluster also: a scatter was "
             "retried with its Idempotency-Key after the version it was first sent to was removed."
         ),
-        mend="Read the current ETag, decide again, and send that ETag.",
+        fix="Read the current ETag, decide again, and send that ETag.",
         hints=("Read the current ETag with GET, decide again, and send that ETag in If-Match.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/tensors/items -X DELETE -H 'If-Match: \"4e07408562bedb8b-3\"'",
@@ -270,7 +270,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         meaning=(
             "The requested rows are outside the tensor: rows=a:b needs 0 <= a <= b <= n, where n is the number of rows."
         ),
-        mend="Ask for rows=a:b within the tensor's first dimension.",
+        fix="Ask for rows=a:b within the tensor's first dimension.",
         hints=("Ask for rows=a:b with 0 <= a <= b <= n, where n is the tensor's number of rows.",),
         example=Example(
             "curl -s 'http://127.0.0.1:8080/tensors/items/content?rows=2:9'",
@@ -285,7 +285,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=413,
         grpc_status="RESOURCE_EXHAUSTED",
         meaning="The body exceeds the limit, as sent or after decompression, or could never fit the memory budget.",
-        mend=(
+        fix=(
             "Send less, use a binary format, upload the data once as a resident tensor, or have the operator raise "
             "the limit."
         ),
@@ -305,7 +305,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         "Unsupported media type",
         status=415,
         meaning="The route does not accept this Content-Type or Content-Encoding.",
-        mend="With curl, add -H 'Content-Type: application/json'. Supported encodings are gzip and deflate.",
+        fix="With curl, add -H 'Content-Type: application/json'. Supported encodings are gzip and deflate.",
         hints=("Send 'Content-Type: application/json' with a JSON body.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -d '{

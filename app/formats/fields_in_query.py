@@ -58,7 +58,7 @@ def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -
             raise _not_in_query(name, body, where)
         if explain is not None:
             raise invalid_field(_AT_EXPLAIN, "explain is given twice", "Give 'explain' once.")
-        explain = explains(value)
+        explain = parse_explain(value)
     return explain is True
 
 
@@ -75,7 +75,7 @@ def read_document(query: bytes, model: type[BaseModel]) -> tuple[dict[str, Any],
     return document, document.pop(_EXPLAIN, "false")
 
 
-def explains(text: str) -> bool:
+def parse_explain(text: str) -> bool:
     """Parse the text of `explain`. Raises invalid_field for a text that is neither true nor false."""
     allowed = "true", "false"
     if text not in allowed:

@@ -82,9 +82,9 @@ class Calls(grpc.GenericRpcHandler):
         """Return the handler of a method; for an unknown method, a handler that refuses it."""
         return self._handlers.get(details.method) or self._refusing_handler(details.method)
 
-    async def quiet(self, seconds: float) -> None:
+    async def wait_until_idle(self, seconds: float) -> None:
         """Wait up to `seconds` for a moment without calls in flight."""
-        await self._under_way.quiet(seconds)
+        await self._under_way.wait_until_idle(seconds)
 
     def end_idle_streams(self) -> None:
         """End the streams that wait for a request; a stream that is answering one ends after it."""
@@ -138,7 +138,7 @@ class Calls(grpc.GenericRpcHandler):
             if running - len(self._under_way.public) > self._admission.requests:
                 raise self._admission.too_many()
 
-    async def _inflated(self, message: bytes, coding: bytes, request: RpcRequest, most: int) -> bytes:
+    async def _inflate(self, message: bytes, coding: bytes, request: RpcRequest, most: int) -> bytes:
         """Decompress a message. Raises payload_too_large above `most` bytes, and malformed_request."""
 
         def inflated() -> bytes:
@@ -173,14 +173,14 @@ class Calls(grpc.GenericRpcHandler):
         request.received = size = len(message)
         if size > most:
             raise too_large(most, "message_bytes")
-        return await self._taken(message, request, most)
+        return await self._accept_message(message, request, most)
 
-    async def _taken(self, message: bytes, request: RpcRequest, most: int) -> bytes:
-        """Charge a received message, and decompress it. May raise any error of charging and of `_inflated`."""
+    async def _accept_message(self, message: bytes, request: RpcRequest, most: int) -> bytes:
+        """Charge a received message, and decompress it. May raise any error of charging and of `_inflate`."""
         request.memory.charge(len(message))
         request.admitted = len(message) > SMALL_BODY_BYTES
         coding = coding_of(message)
-        return message if coding is None else await self._inflated(message, coding, request, most)
+        return message if coding is None else await self._inflate(message, coding, request, most)
 
     def _unary_handler(self, rpc: Rpc) -> Any:
         handler = self._call_handlers.get(rpc.method)
@@ -251,7 +251,7 @@ class Calls(grpc.GenericRpcHandler):
         logger.error("a request failed", exc_info=error, extra={"fields": {"request_id": request.request_id}})
         return GatherError("internal", "the service failed; its log has the request_id")
 
-    def _gone(self, request: RpcRequest) -> str:
+    def _code_of_cancelled(self, request: RpcRequest) -> str:
         """Return the code of a call that was cancelled or whose deadline has passed."""
         if request.callers_deadline and perf_counter() >= request.deadline - 0.001:
             return "deadline_exceeded"
@@ -289,7 +289,7 @@ class Calls(grpc.GenericRpcHandler):
         try:
             message: Any = await context.read()
         except asyncio.CancelledError:
-            gave_way = self._under_way.gave_way()
+            gave_way = self._under_way.preemption_error()
             if gave_way is not None:
                 raise gave_way from None
             if not self._stopping.is_set():
@@ -309,7 +309,7 @@ class Calls(grpc.GenericRpcHandler):
             try:
                 if running > self._admission.requests:
                     raise self._admission.too_many()
-                message = await self._taken(message, request, self._max_message_bytes)
+                message = await self._accept_message(message, request, self._max_message_bytes)
                 written = await self._run(self._inference.infer(message, request, stream=True), request)
             except ClientGone:
                 raise
@@ -324,7 +324,7 @@ class Calls(grpc.GenericRpcHandler):
             code = error.code
             raise
         except (ClientGone, asyncio.CancelledError):
-            code = self._gone(request)
+            code = self._code_of_cancelled(request)
             raise
         finally:
             if not request.disconnected:
@@ -349,7 +349,7 @@ class Calls(grpc.GenericRpcHandler):
             try:
                 service = read_message(rpc, await self._read_public(context, request, task)).service
                 self._under_way.watch(task)
-                await self._tell(rpc, service, context)
+                await self._send_statuses(rpc, service, context)
             except (GatherError, asyncio.CancelledError) as error:
                 self._metrics.begin()
                 await self._end_with(error, request, context)
@@ -363,7 +363,7 @@ class Calls(grpc.GenericRpcHandler):
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    async def _tell(self, rpc: Rpc, service: str, context: Context) -> None:
+    async def _send_statuses(self, rpc: Rpc, service: str, context: Context) -> None:
         """Send the status of a service, and each change of it, until the server stops."""
         last = -1
         while True:
@@ -381,11 +381,11 @@ class Calls(grpc.GenericRpcHandler):
         Returns only if the caller is gone.
         """
         if isinstance(error, ClientGone | asyncio.CancelledError):
-            failure = self._under_way.gave_way()
+            failure = self._under_way.preemption_error()
         else:
             failure = self._error(error, request)
         drop_tracebacks(error)
-        self._count(request, self._gone(request) if failure is None else failure.code)
+        self._count(request, self._code_of_cancelled(request) if failure is None else failure.code)
         if failure is not None:
             await self._abort(context, failure, request)
 

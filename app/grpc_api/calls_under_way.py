@@ -107,16 +107,16 @@ class PublicMessages(Places):
 
     async def _end_late_calls(self) -> None:
         """While tasks wait, end the same number of calls whose messages are late."""
-        while self.waiting and (coming := self._coming()):
+        while self.waiting and (coming := self._calls_receiving()):
             await asyncio.sleep(next(iter(coming.values())) + _MOMENT_S - perf_counter())
             latest = perf_counter() - _MOMENT_S
-            late = [task for task, since in self._coming().items() if since <= latest]
+            late = [task for task, since in self._calls_receiving().items() if since <= latest]
             await asyncio.sleep(_LAST_LOOK_S)
             for task in [one for one in late if one in self.taken][: len(self.waiting)]:
                 self._giving_way.add(task)
                 task.cancel()
 
-    def _coming(self) -> dict[asyncio.Task[Any], float]:
+    def _calls_receiving(self) -> dict[asyncio.Task[Any], float]:
         """Return the calls whose messages are being received, with their start; the oldest comes first."""
         return {task: since for task, since in self.taken.items() if task not in self._giving_way}
 
@@ -139,7 +139,7 @@ _Since = dict[asyncio.Task[Any], float]
 """Tasks of calls, with the start of their wait; the longest wait comes first."""
 
 
-def divided(most: int) -> tuple[int, int]:
+def divide_limit(most: int) -> tuple[int, int]:
     """Divide a limit on messages. Returns the numbers for calls with a slot, and for calls that need no key."""
     public = max(1, min(_MOST_PUBLIC, most // 8))
     return max(1, most - public), public
@@ -220,7 +220,7 @@ class CallsUnderWay:
         for task in tuple(self._idle_streams):
             task.cancel()
 
-    def gave_way(self) -> GatherError | None:
+    def preemption_error(self) -> GatherError | None:
         """If the current call was ended for another one, undo its cancellation and return its error; else None."""
         task = _running_task()
         if task not in self._giving_way:
@@ -229,7 +229,7 @@ class CallsUnderWay:
         places = self._messages if task in self._messages.taken else self.places
         return self._too_many("the call's place was needed for another", places.most)
 
-    async def quiet(self, seconds: float) -> None:
+    async def wait_until_idle(self, seconds: float) -> None:
         """Wait up to `seconds` for a moment without calls in flight.
 
         Health watches and streams that wait for a request do not count.

@@ -40,13 +40,13 @@ def quiet_core() -> None:
 
 def quiet_python() -> None:
     """Suppress what gRPC's Python layer logs and prints because of callers' mistakes."""
-    logging.getLogger(_LOGGER).addFilter(is_no_callers_doing)
+    logging.getLogger(_LOGGER).addFilter(is_worth_logging)
     # It prints a traceback to stderr, bypassing logging, if it cannot send an error because the call has ended.
     own = vars(import_module(_LOGGER))
-    own["traceback"] = SimpleNamespace(**vars(traceback) | {"print_exc": _nothing})
+    own["traceback"] = SimpleNamespace(**vars(traceback) | {"print_exc": _print_nothing})
 
 
-def is_no_callers_doing(record: logging.LogRecord) -> bool:
+def is_worth_logging(record: logging.LogRecord) -> bool:
     """Return True if a line of gRPC's own log should be kept.
 
     Drops the tracebacks of method names and metadata that are not UTF-8, and of calls that ended before their answer.
@@ -57,5 +57,5 @@ def is_no_callers_doing(record: logging.LogRecord) -> bool:
     return not isinstance(error, UnicodeDecodeError | grpc.aio.InternalError)
 
 
-def _nothing(*_: object, **__: object) -> None:
+def _print_nothing(*_: object, **__: object) -> None:
     """Print nothing."""

@@ -14,7 +14,7 @@ from app.api.routes.v2_models import (
     ENTRY_BYTES,
     METADATA,
     STATISTICS_BYTES,
-    charging,
+    charged_writer,
     repository_index,
     statistics_of,
     statistics_of_all,
@@ -59,13 +59,13 @@ def call_handlers(models: Models, readiness: Readiness) -> Mapping[str, CallHand
         return {"config": model_config(*models.find(request.name, request.version or None))}
 
     async def statistics(request: Any, memory: Memory) -> dict[str, Any]:
-        write = charging(memory, STATISTICS_BYTES, _as_it_is)
+        write = charged_writer(memory, STATISTICS_BYTES, _identity)
         if not request.name:
             return {"model_stats": await statistics_of_all(models, write)}
         return {"model_stats": await statistics_of(models, request.name, request.version or None, write)}
 
     async def index(request: Any, memory: Memory) -> dict[str, Any]:
-        write = charging(memory, ENTRY_BYTES, _as_it_is)
+        write = charged_writer(memory, ENTRY_BYTES, _identity)
         return {"models": await repository_index(models, readiness, only_ready=request.ready, write=write)}
 
     async def find(request: Any, _: Memory) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def read_message(rpc: Rpc, message: bytes) -> Any:
         raise malformed(f"the message is not a valid {rpc.input}") from None
 
 
-def _as_it_is(content: dict[str, Any]) -> dict[str, Any]:
+def _identity(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 

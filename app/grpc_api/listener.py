@@ -82,7 +82,7 @@ class GrpcListener:
             return
         if self._unix_socket is not None:
             self._unix_socket.remove()
-        await self._calls.quiet(min(_MOST_QUIET_S, grace))
+        await self._calls.wait_until_idle(min(_MOST_QUIET_S, grace))
         stopping = asyncio.ensure_future(server.stop(grace))
         await asyncio.sleep(min(_QUIET_S, grace))
         self._calls.end_idle_streams()

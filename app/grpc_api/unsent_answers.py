@@ -39,7 +39,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 @dataclass(slots=True, eq=False)
-class _Unsent:
+class _UnsentAnswer:
     """A waiting answer: the time of its next check, and the bytes that its caller had acknowledged at the last one."""
 
     context: Context
@@ -65,14 +65,14 @@ class UnsentAnswers:
         self._full_queues: dict[int, _FullQueue] = {}  # by socket inode
         self._pause = timeout / 2
         self._least = max(int(rate * self._pause), _LEAST_BYTES)
-        self._waiting: set[_Unsent] = set()
+        self._waiting: set[_UnsentAnswer] = set()
 
     def add(self, context: Context, task: asyncio.Task[Any], done: Callable[[], None]) -> None:
         """Track the answer that the handler of a call, running in `task`, is about to return.
 
         `done` is called once the answer has been sent or abandoned.
         """
-        unsent = self._begin(context)
+        unsent = self._begin_waiting(context)
 
         def sent(_: object) -> None:
             self._waiting.discard(unsent)
@@ -83,30 +83,30 @@ class UnsentAnswers:
 
     async def wait(self, context: Context, sending: Awaitable[Any]) -> None:
         """Await `sending`, a stream's answer or a call's final error. The call releases its own charge."""
-        unsent = self._begin(context)
+        unsent = self._begin_waiting(context)
         try:
             await sending
         finally:
             self._waiting.discard(unsent)
 
-    def _begin(self, context: Context) -> _Unsent:
-        unsent = _Unsent(context, monotonic() + self._pause)
+    def _begin_waiting(self, context: Context) -> _UnsentAnswer:
+        unsent = _UnsentAnswer(context, monotonic() + self._pause)
         self._waiting.add(unsent)
         return unsent
 
     async def sweep(self, interval: float = 1.0) -> None:
-        """Check the waiting answers at intervals, until cancelled; see `look`."""
+        """Check the waiting answers at intervals, until cancelled; see `check_due`."""
         while True:
             await asyncio.sleep(min(interval, self._pause))
-            self.look()
+            self.check_due()
 
-    def look(self) -> None:
+    def check_due(self) -> None:
         """Check the answers that are due, and reset the connections of callers that read too slowly."""
         now = monotonic()
         if not any(one.look_at <= now for one in self._waiting):
             self._full_queues.clear()
             return
-        overdue: dict[Address, list[_Unsent]] = {}
+        overdue: dict[Address, list[_UnsentAnswer]] = {}
         for one in self._waiting:
             if one.look_at <= now and (address := address_of_peer(one.context.peer())) is not None:
                 overdue.setdefault(address, []).append(one)
@@ -116,12 +116,12 @@ class UnsentAnswers:
                 peer = connection.getpeername()
                 if connection.family == socket.AF_UNIX:
                     if connection.getsockname() == self.unix_address:
-                        self._look_at_unix_connection(connection, now, known)
+                        self._check_unix_connection(connection, now, known)
                 elif connection.family in (socket.AF_INET, socket.AF_INET6):
                     address = peer[0].removeprefix("::ffff:"), peer[1]
-                    self._look_at_connection(connection, now, address[0], overdue.get(address, []))
+                    self._check_connection(connection, now, address[0], overdue.get(address, []))
 
-    def _look_at_connection(self, connection: socket.socket, now: float, host: str, overdue: list[_Unsent]) -> None:
+    def _check_connection(self, connection: socket.socket, now: float, host: str, overdue: list[_UnsentAnswer]) -> None:
         """Reset a connection if its peer has not acknowledged enough bytes since the last check of an answer."""
         acknowledged = _bytes_acknowledged(connection) if overdue else 0
         for one in overdue:
@@ -131,7 +131,7 @@ class UnsentAnswers:
                 break
             one.acknowledged, one.look_at = acknowledged, now + self._pause
 
-    def _look_at_unix_connection(self, connection: socket.socket, now: float, known: Mapping[int, _FullQueue]) -> None:
+    def _check_unix_connection(self, connection: socket.socket, now: float, known: Mapping[int, _FullQueue]) -> None:
         """Reset a connection if its peer has read nothing for as long as its unread bytes take at the minimum rate."""
         size = unsent_bytes(connection)  # includes the kernel's overhead for each piece
         if not size:

@@ -36,9 +36,9 @@ class FileSource:
 
     def _open(self) -> bytes:
         with self._lock:  # `close` always follows, even if `open` was cancelled
-            return self._opened()
+            return self._open_checked()
 
-    def _opened(self) -> bytes:
+    def _open_checked(self) -> bytes:
         try:
             # Open with O_PATH first: it reads nothing and never blocks, whatever kind of file this is. The descriptor
             # gives the real path, so a link that changes in between has no effect.
@@ -56,7 +56,7 @@ class FileSource:
                 os.close(place)
         except OSError as error:
             raise SourceFailed(f"the file could not be opened: {os.strerror(error.errno or 0)}") from None
-        self._file, self._identity = file, _look(file)
+        self._file, self._identity = file, _file_identity(file)
         self.size = size = os.fstat(file.fileno()).st_size
         return _read(file, self._identity, 0, min(HEAD_BYTES, size))
 
@@ -81,7 +81,7 @@ class FileSource:
                 self._file = None
 
 
-def _look(file: FileIO) -> tuple[int, ...]:
+def _file_identity(file: FileIO) -> tuple[int, ...]:
     found = os.fstat(file.fileno())
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -96,7 +96,7 @@ def _read(file: FileIO, identity: tuple[int, ...], begin: int, end: int) -> byte
             content += piece
     except OSError as error:
         raise SourceFailed(f"the file could not be read: {os.strerror(error.errno or 0)}") from None
-    if _look(file) != identity:
+    if _file_identity(file) != identity:
         raise SourceFailed(CHANGED)
     return bytes(content)
 

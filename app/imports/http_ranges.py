@@ -85,13 +85,13 @@ class HttpRanges(ABC):
                     try:
                         return await self._open()
                     except Interrupted as failure:
-                        await attempts.after(failure)
+                        await attempts.wait_for_retry(failure)
         except TimeoutError:
             raise _too_slow() from None
 
     async def _open(self) -> bytes:
         async with AsyncExitStack() as stack:
-            answer = await self._range(stack, 0, HEAD_BYTES)
+            answer = await self._request_range(stack, 0, HEAD_BYTES)
             if answer.status_code == 416 and _EMPTY_RANGE.fullmatch(answer.headers.get("content-range", "")):
                 return b""
             if answer.status_code == 200:
@@ -109,9 +109,9 @@ class HttpRanges(ABC):
                     if len(head) > end:
                         raise SourceFailed("the server sends more than it announced")
             except httpx.TransportError:
-                raise cut() from None
+                raise connection_cut() from None
             if len(head) < end:
-                raise cut()
+                raise connection_cut()
             return bytes(head)
 
     async def _open_whole(self, stack: AsyncExitStack, answer: httpx.Response) -> bytes:
@@ -119,7 +119,7 @@ class HttpRanges(ABC):
         try:
             head = await whole.head()
         except httpx.TransportError:
-            raise cut() from None
+            raise connection_cut() from None
         self.size, self.checksum = whole.size, _checksum_of(answer)
         whole.keep_open(stack)
         self._whole = whole
@@ -129,8 +129,8 @@ class HttpRanges(ABC):
         """See `Source`."""
         try:
             if self._whole is not None:
-                return await self._whole.read(begin, end, self.size, _in_time)
-            async with _in_time(end - begin):
+                return await self._whole.read(begin, end, self.size, _time_limit)
+            async with _time_limit(end - begin):
                 return await self._read(begin, end)
         except TimeoutError:
             raise _too_slow() from None
@@ -143,7 +143,7 @@ class HttpRanges(ABC):
             came = done
             try:
                 async with AsyncExitStack() as stack:
-                    answer = await self._range(stack, begin + done, end)
+                    answer = await self._request_range(stack, begin + done, end)
                     self._check(answer, begin + done, end)
                     async for piece in answer.aiter_raw():
                         if done + len(piece) > len(content):
@@ -151,16 +151,16 @@ class HttpRanges(ABC):
                         content[done : done + len(piece)] = piece
                         done += len(piece)
                 if done < len(content):
-                    raise cut()
+                    raise connection_cut()
                 if came == 0:
                     _check_digest(answer, content)
             except (Interrupted, httpx.TransportError) as failure:
                 if done > came:
                     attempts.progress()
-                await attempts.after(failure if isinstance(failure, Interrupted) else cut())
+                await attempts.wait_for_retry(failure if isinstance(failure, Interrupted) else connection_cut())
         return content
 
-    async def _range(self, stack: AsyncExitStack, begin: int, end: int) -> httpx.Response:
+    async def _request_range(self, stack: AsyncExitStack, begin: int, end: int) -> httpx.Response:
         """Request a range and return the response. Raises Interrupted and SourceFailed."""
         headers = {"range": f"bytes={begin}-{end - 1}"}
         etag = (self._validators or {}).get("etag")
@@ -190,7 +190,7 @@ class _Attempts:
         """Reset the count, because bytes arrived."""
         self._failures = 0
 
-    async def after(self, failure: Interrupted) -> None:
+    async def wait_for_retry(self, failure: Interrupted) -> None:
         """Wait before the next attempt. Raises SourceFailed if there have been too many."""
         self._failures += 1
         if self._failures >= self._most:
@@ -214,12 +214,12 @@ def client(*, tls: bool, of_environment: bool = False) -> httpx.AsyncClient:
     )
 
 
-def cut() -> Interrupted:
+def connection_cut() -> Interrupted:
     """Return the exception for a connection that ended too early."""
     return Interrupted("the connection was cut")
 
 
-def _in_time(size: int) -> asyncio.Timeout:
+def _time_limit(size: int) -> asyncio.Timeout:
     return asyncio.timeout(_GRACE_S + size / _SLOWEST)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 import httpx
 
 from app.imports.checked_addresses import checked_addresses
-from app.imports.http_ranges import FIELDS, LATER, HttpRanges, client, cut, seconds
+from app.imports.http_ranges import FIELDS, LATER, HttpRanges, client, connection_cut, seconds
 from app.imports.source import Interrupted, SourceFailed
 from app.imports.source_urls import AllowedSources, BadUrl, SourceUrl, parse
 
@@ -83,7 +83,7 @@ class HttpsSource(HttpRanges):
                 raise SourceFailed("the certificate of its host is not valid") from None
             raise Interrupted(f"the host {url.host} could not be reached") from None
         except httpx.TransportError:
-            raise cut() from None
+            raise connection_cut() from None
         except (httpx.InvalidURL, ValueError):  # httpx parses the field Location as well
             raise SourceFailed("the server's answer could not be read") from None
         stack.push_async_callback(answer.aclose)

@@ -122,25 +122,25 @@ class ImportJobs:
             if source.size and found.end > self._max_bytes:
                 raise self._too_large()
             steps = ImportSteps(request, found, source.checksum, source.size, has_ranges=source.has_ranges)
-            await self._on_disk(lambda: steps.enter(self._store, self._tensors))
+            await self._run_in_disk_thread(lambda: steps.enter(self._store, self._tensors))
         except BaseException as problem:
             try:
                 if steps is not None:
-                    await self._on_disk(steps.withdraw)
+                    await self._run_in_disk_thread(steps.withdraw)
                 if source is not None:
-                    await self._closed(source)
+                    await self._close_source(source)
             finally:
                 reservation.release()
                 self._free.release()
             if isinstance(problem, SourceFailed):
                 raise problem.as_error(request.url.shown) from None
             raise
-        task = asyncio.get_running_loop().create_task(self._carry_out(steps, source, reservation, caller))
+        task = asyncio.get_running_loop().create_task(self._run_import(steps, source, reservation, caller))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return steps.record
 
-    async def _closed(self, source: Source) -> None:
+    async def _close_source(self, source: Source) -> None:
         """Close a source. Exceptions are logged and suppressed."""
         try:
             await source.close()
@@ -154,7 +154,7 @@ class ImportJobs:
             facts={"limit": "upload_bytes", "maximum": self._max_bytes},
         )
 
-    async def _on_disk(self, work: Callable[[], T]) -> T:
+    async def _run_in_disk_thread(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and wait until it ends, even if this coroutine is cancelled repeatedly."""
         working = asyncio.get_running_loop().run_in_executor(self._disk, work)
         cancelled: asyncio.CancelledError | None = None
@@ -171,7 +171,7 @@ class ImportJobs:
         finally:
             del working, cancelled  # the traceback refers to this frame and would keep the work alive
 
-    async def _carry_out(
+    async def _run_import(
         self, steps: ImportSteps, source: Source, reservation: MemoryReservation, caller: Caller | None
     ) -> None:
         begun = time.monotonic()
@@ -180,19 +180,19 @@ class ImportJobs:
             try:
                 await self._read(steps, source)
             except asyncio.CancelledError:
-                await self._on_disk(lambda: steps.stop(closing=self._closing))
+                await self._run_in_disk_thread(lambda: steps.stop(closing=self._closing))
             except (SourceFailed, GatherError) as problem:
                 drop_tracebacks(problem)
                 error = problem.as_error(steps.record.url) if isinstance(problem, SourceFailed) else problem
-                await self._on_disk(lambda: steps.fail(error))
+                await self._run_in_disk_thread(lambda: steps.fail(error))
             except Exception as problem:
                 logger.exception("an import failed")
                 drop_tracebacks(problem)
-                await self._on_disk(lambda: steps.fail(GatherError("internal", "the import failed")))
+                await self._run_in_disk_thread(lambda: steps.fail(GatherError("internal", "the import failed")))
         finally:
             watching.cancel()
             try:
-                await self._closed(source)
+                await self._close_source(source)
             finally:
                 reservation.release()
                 self._free.release()
@@ -215,24 +215,24 @@ class ImportJobs:
 
     async def _read(self, steps: ImportSteps, source: Source) -> None:
         """Read the items (here, or in the shards of a cluster), write them, and commit."""
-        if not (steps.is_pulled and await self._have_pulled(steps, source)):
+        if not (steps.is_pulled and await self._let_shards_pull(steps, source)):
             await self._read_here(steps, source)
-        await self._on_disk(lambda: steps.commit(self._tensors))
+        await self._run_in_disk_thread(lambda: steps.commit(self._tensors))
 
-    async def _have_pulled(self, steps: ImportSteps, source: Source) -> bool:
+    async def _let_shards_pull(self, steps: ImportSteps, source: Source) -> bool:
         """Have the shards read the items.
 
         Returns False if they cannot; the upload is then started again, to be read here.
         """
         try:
-            while await self._on_disk(steps.take_pulled):
+            while await self._run_in_disk_thread(steps.take_pulled):
                 pass
             await source.read(steps.span[0], steps.span[0] + 1)  # raises if the source has changed since it was opened
         except GatherError as problem:
             if problem.code != "shard_unavailable":
                 raise
             logger.warning("%s is not read by the shards: %s", steps.record.url, problem.detail)
-            await self._on_disk(lambda: steps.begin_anew(self._tensors))
+            await self._run_in_disk_thread(lambda: steps.begin_anew(self._tensors))
             return False
         return True
 
@@ -241,7 +241,7 @@ class ImportJobs:
             reading = read_source.pieces(source, *span)
             try:
                 async for piece in reading:
-                    await self._on_disk(lambda: steps.take(piece))  # noqa: B023  (called before the next one comes)
+                    await self._run_in_disk_thread(lambda: steps.take(piece))  # noqa: B023  (called before the next one comes)
             finally:
                 await reading.aclose()
 

@@ -15,7 +15,16 @@ from typing import Any, Final
 
 import httpx
 
-from app.imports.http_ranges import FIELDS, LATER, HttpRanges, amazon_checksum, client, cut, seconds, validators_of
+from app.imports.http_ranges import (
+    FIELDS,
+    LATER,
+    HttpRanges,
+    amazon_checksum,
+    client,
+    connection_cut,
+    seconds,
+    validators_of,
+)
 from app.imports.source import CHANGED, Checksum, Interrupted, SourceFailed
 from app.imports.source_urls import SourceUrl
 
@@ -65,7 +74,7 @@ class S3Source(HttpRanges):
         await self._client.aclose()
 
     async def _open(self) -> bytes:
-        self.size, etag, checksum = await self._look()
+        self.size, etag, checksum = await self._read_metadata()
         if self.size == 0:
             self.checksum = checksum
             return b""
@@ -75,7 +84,7 @@ class S3Source(HttpRanges):
         self.checksum = self.checksum or checksum
         return head
 
-    async def _look(self) -> tuple[int, str | None, Checksum | None]:
+    async def _read_metadata(self) -> tuple[int, str | None, Checksum | None]:
         """Return the object's size, its ETag if that is strong, and its checksum if the service has one."""
         async with AsyncExitStack() as stack:
             answer = await self._send(stack, "HEAD", {"x-amz-checksum-mode": "ENABLED"})
@@ -106,7 +115,7 @@ class S3Source(HttpRanges):
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise Interrupted("the service that has it did not answer") from None
         except httpx.TransportError:
-            raise cut() from None
+            raise connection_cut() from None
         except (httpx.InvalidURL, ValueError):  # httpx parses the field Location as well
             raise SourceFailed("the answer of the service that has it could not be read") from None
         stack.push_async_callback(answer.aclose)

@@ -108,15 +108,15 @@ def parse(text: str) -> SourceUrl:
     if scheme == "file":
         if authority.lower() not in ("", "localhost") or not path or query:
             raise BadUrl("a file has the form file:///folder/name")
-        return SourceUrl(scheme, "", 0, _decoded(path))
+        return SourceUrl(scheme, "", 0, _decode(path))
     if scheme == "s3":
         if not _BUCKET.fullmatch(authority) or query:
             raise BadUrl("an object has the form s3://bucket/key")
-        return SourceUrl(scheme, authority, 0, _literal(path or "/"))
+        return SourceUrl(scheme, authority, 0, _check_unescaped(path or "/"))
     if not text.isascii() or " " in text:
         raise BadUrl("it has characters that are not escaped")
     host, port = _host_and_port(scheme, authority)
-    return SourceUrl(scheme, host, port, _normal(path or "/"), query)
+    return SourceUrl(scheme, host, port, _normalize(path or "/"), query)
 
 
 def _host_and_port(scheme: str, authority: str) -> tuple[str, int]:
@@ -142,13 +142,13 @@ def _check_path(scheme: str, path: str) -> None:
     if _FORBIDDEN.search(path):
         raise BadUrl("its path has an escaped dot, slash, backslash or control character")
     segments = path.split("/")[1:]
-    if any(_UP.match(segment) for segment in (*segments, *_plain(path).split("/"))):
+    if any(_UP.match(segment) for segment in (*segments, *_decode_fully(path).split("/"))):
         raise BadUrl("its path has a segment . or .., or one that some servers read as that")
     if scheme not in _PORTS and "" in segments[:-1]:
         raise BadUrl("its path has an empty segment")
 
 
-def _plain(path: str) -> str:
+def _decode_fully(path: str) -> str:
     """Decode all escapes in a path, even repeated ones, and replace look-alikes of dots and slashes.
 
     Some servers and file systems read a path this way. Keys of s3 are signed unchanged.
@@ -158,14 +158,14 @@ def _plain(path: str) -> str:
     return path if path.isascii() else normalize("NFKC", path).translate(_LOOK_ALIKE)
 
 
-def _escapes(path: str) -> None:
+def _check_escapes(path: str) -> None:
     for match in _ESCAPE.finditer(path):
         if match[1] is None or not _HEX.fullmatch(match[1]):
             raise BadUrl("its path has a % that begins no escape")
 
 
-def _decoded(path: str) -> str:
-    _escapes(path)
+def _decode(path: str) -> str:
+    _check_escapes(path)
     try:
         text = unquote(path, errors="strict")
     except UnicodeDecodeError:
@@ -175,15 +175,15 @@ def _decoded(path: str) -> str:
     return text
 
 
-def _literal(path: str) -> str:
+def _check_unescaped(path: str) -> str:
     if "%" in path:
         raise BadUrl("its key has a %, and keys of s3 are not escaped")
     return path
 
 
-def _normal(path: str) -> str:
+def _normalize(path: str) -> str:
     """Remove unnecessary escapes from a path and write the others in upper case."""
-    _escapes(path)
+    _check_escapes(path)
 
     def normal(match: re.Match[str]) -> str:
         octet = int(match[1], 16)

@@ -68,10 +68,10 @@ async def find_tensor(
 
 
 async def _find_in_npy(source: Source, head: bytes) -> Found:
-    start = _sound(lambda: npy.read_start(head))
+    start = _read_header(lambda: npy.read_start(head))
     if start is None:
-        head = await _longer(source, head, npy.MAX_HEADER + 12)
-        start = _sound(lambda: npy.read_start(head))
+        head = await _extend_head(source, head, npy.MAX_HEADER + 12)
+        start = _read_header(lambda: npy.read_start(head))
     if start is None:
         raise SourceFailed("it ends within its header")
     if source.size is None:
@@ -85,24 +85,24 @@ async def _find_in_safetensors(
     size = int.from_bytes(head[:8], "little")
     check_header_size(size, "/url")
     memory.charge(HEADER_BYTES * size)
-    head = await _longer(source, head, 8 + size)
+    head = await _extend_head(source, head, 8 + size)
     if len(head) < 8 + size:
         raise SourceFailed("it ends within its header")
-    entries = _sound(lambda: read_header(head[8 : 8 + size]))
+    entries = _read_header(lambda: read_header(head[8 : 8 + size]))
     described = 8 + size + max((entry.end for entry in entries), default=0)
     if source.size is None:
         source.size = max(described, len(head))
     if source.size != described:
         raise SourceFailed("its header does not describe all of it, and no more")
-    of_keys = () if keys is None else _keys_named(entries, keys)
-    entry = _named([one for one in entries if one not in of_keys], tensor)
+    of_keys = () if keys is None else _find_keys(entries, keys)
+    entry = _find_entry([one for one in entries if one not in of_keys], tensor)
     dtype = BY_SAFETENSORS.get(entry.dtype)
     if dtype is None:
         raise SourceFailed(f"{entry.dtype!a} is not an element type of this service", hint_for_type(entry.dtype))
     if entry.fault:
         raise SourceFailed(f"of its tensor {shorten(entry.name)!a} {entry.fault}")
     begin = 8 + size + entry.begin
-    spec = None if not of_keys else _sound(lambda: keys_spec(of_keys))
+    spec = None if not of_keys else _read_header(lambda: keys_spec(of_keys))
     spans = tuple((8 + size + one.begin, 8 + size + one.end) for one in of_keys)
     if any(after < end for (_, end), after in zip(spans, (*(first for first, _ in spans[1:]), begin), strict=False)):
         raise SourceFailed(
@@ -113,7 +113,7 @@ async def _find_in_safetensors(
     return Found(start, begin, 8 + size + entry.end, head[:begin] if len(entries) == 1 else None, spans)
 
 
-def _keys_named(entries: Sequence[Entry], keys: str) -> tuple[Entry, ...]:
+def _find_keys(entries: Sequence[Entry], keys: str) -> tuple[Entry, ...]:
     """Return the tensors that hold the keys: the one named `keys`, or `NAME.offsets` and `NAME.bytes` for strings."""
     named = {entry.name: entry for entry in entries}
     for names in ((keys,), (f"{keys}.offsets", f"{keys}.bytes")):
@@ -126,7 +126,7 @@ def _keys_named(entries: Sequence[Entry], keys: str) -> tuple[Entry, ...]:
     )
 
 
-def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:
+def _find_entry(entries: Sequence[Entry], tensor: str | None) -> Entry:
     if tensor is None and len(entries) == 1:
         return entries[0]
     names = [entry.name for entry in entries]
@@ -150,13 +150,13 @@ def _named(entries: Sequence[Entry], tensor: str | None) -> Entry:
     )
 
 
-async def _longer(source: Source, head: bytes, size: int) -> bytes:
+async def _extend_head(source: Source, head: bytes, size: int) -> bytes:
     """Return the first `size` bytes, or all bytes if there are fewer."""
     size = size if source.size is None else min(size, source.size)
     return head[:size] if len(head) >= size else head + bytes(await source.read(len(head), size))
 
 
-def _sound(read: Callable[[], T]) -> T:
+def _read_header(read: Callable[[], T]) -> T:
     """Call `read` on a header. Its errors describe a request body; turn them into SourceFailed."""
     try:
         return read()

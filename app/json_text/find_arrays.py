@@ -83,7 +83,7 @@ def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) 
     return found[:3]
 
 
-class _NotClosed(Exception):
+class _UnclosedText(Exception):
     """A string is not closed, or lists and objects are nested too deeply."""
 
 
@@ -102,7 +102,7 @@ def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
     try:
         while (mark := _MARK.search(body, place)) is not None:
             place = mark.end()
-            depth = _depth_behind(mark, depth)
+            depth = _depth_after(mark, depth)
             if is_inside:
                 is_inside = depth != level
                 if not is_inside:
@@ -120,31 +120,31 @@ def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
             if body[place] in b"[{":
                 is_inside, kind = True, _OPENINGS.match(body, place)[0].count(b"[")  # type: ignore[index]
             else:
-                place, kind = _after_scalar(body, place)
+                place, kind = _skip_scalar(body, place)
                 places.append((begin, place, kind))
-    except _NotClosed:
+    except _UnclosedText:
         is_inside = True
     return FoundArrays(not is_inside, members, count, places)
 
 
-def _depth_behind(mark: re.Match[bytes], depth: int) -> int:
+def _depth_after(mark: re.Match[bytes], depth: int) -> int:
     """Return the depth after a match of _MARK, given the `depth` before it. Raises _NotClosed."""
     c = mark.string[mark.start()]
     if c == ord('"') and mark.end() == mark.start() + 1:
-        raise _NotClosed
+        raise _UnclosedText
     depth += (c in b"[{") - (c in b"]}")
     if depth > MAX_DEPTH:
-        raise _NotClosed
+        raise _UnclosedText
     return depth
 
 
-def _after_scalar(body: memoryview, place: int) -> tuple[int, int]:
+def _skip_scalar(body: memoryview, place: int) -> tuple[int, int]:
     """Return the place after the string, number or name at `place`, and its kind. Raises _NotClosed."""
     if body[place] != ord('"'):
         return _SCALAR.match(body, place).end(), SCALAR  # type: ignore[union-attr]
     string = _STRING.match(body, place)
     if string is None:
-        raise _NotClosed
+        raise _UnclosedText
     return string.end(), ESCAPED if b"\\" in string[0] else QUOTED
 
 

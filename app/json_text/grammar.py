@@ -46,7 +46,7 @@ def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = Fals
 
     `bare` accepts NaN, Infinity and -Infinity as values. `memory` is charged before memory is allocated.
     """
-    end = _after_last(body)
+    end = _end_of_text(body)
     if end == 0 or body[end - 1] not in _LAST:
         # Add a delimiter, which stops readers at the end of a lone string, number or name, or of a truncated body.
         memory.charge(len(body))
@@ -77,7 +77,7 @@ def value_of(text: str, memory: Memory = UNCOUNTED) -> Any:
     return lossless_json.loads(text)
 
 
-def _after_last(body: Buffer) -> int:
+def _end_of_text(body: Buffer) -> int:
     """Return the place after the last byte that is not white space."""
     end = len(body)
     while end > 0:
@@ -101,13 +101,13 @@ def check(
     """
     try:
         found = _keys(view[:end].tobytes(), bare)
-    except _NotJsonAt as fault:
+    except _GrammarFault as fault:
         return fault.place, 0
     keys[:] = [hash(one) for one in found[: keys.size]]
     return -1, len(found)
 
 
-class _NotJsonAt(Exception):
+class _GrammarFault(Exception):
     """A text is not JSON; `place` is the position of the fault."""
 
     def __init__(self, place: int) -> None:
@@ -120,62 +120,62 @@ def _keys(text: bytes, bare: bool) -> list[tuple[int, str]]:
     keys: list[tuple[int, str]] = []
     open_ones: list[tuple[bytes, int]] = []
     """The closing character of each open list and object, and its number."""
-    count, place = 0, _after_space(text, 0)
+    count, place = 0, _skip_space(text, 0)
     while True:
         opening = text[place : place + 1]
         is_first = opening in (b"[", b"{")
         if is_first:
             if len(open_ones) == MAX_DEPTH:
-                raise _NotJsonAt(place)
+                raise _GrammarFault(place)
             count += 1
             open_ones.append((b"]" if opening == b"[" else b"}", count))
-            place = _after_space(text, place + 1)
+            place = _skip_space(text, place + 1)
         else:
-            place = _after_space(text, _after_scalar(text, place, bare))
+            place = _skip_space(text, _skip_scalar(text, place, bare))
         while open_ones and text.startswith(open_ones[-1][0], place):
             open_ones.pop()
             is_first = False
-            place = _after_space(text, place + 1)
+            place = _skip_space(text, place + 1)
         if not open_ones:
             if place < len(text):
-                raise _NotJsonAt(place)
+                raise _GrammarFault(place)
             return keys
         if not is_first:
-            place = _after(b",", text, place)
+            place = _skip_mark(b",", text, place)
         closing, number = open_ones[-1]
         if closing == b"}":
-            end = _after_string(text, place)
+            end = _skip_string(text, place)
             keys.append((number, json.loads(text[place:end])))
-            place = _after(b":", text, _after_space(text, end))
+            place = _skip_mark(b":", text, _skip_space(text, end))
 
 
-def _after_space(text: bytes, place: int) -> int:
+def _skip_space(text: bytes, place: int) -> int:
     space = _AFTER_SPACE.match(text, place)
     assert space is not None, "it may be empty"
     return space.end()
 
 
-def _after(mark: bytes, text: bytes, place: int) -> int:
+def _skip_mark(mark: bytes, text: bytes, place: int) -> int:
     """Return the place after a comma or a colon, and the white space after it. Raises _NotJsonAt."""
     if not text.startswith(mark, place):
-        raise _NotJsonAt(place)
-    return _after_space(text, place + 1)
+        raise _GrammarFault(place)
+    return _skip_space(text, place + 1)
 
 
-def _after_scalar(text: bytes, place: int, bare: bool) -> int:
+def _skip_scalar(text: bytes, place: int, bare: bool) -> int:
     """Return the place after a string, a number or a name. Raises _NotJsonAt."""
     if text.startswith(b'"', place):
-        return _after_string(text, place)
+        return _skip_string(text, place)
     found = (_BARE_TOO if bare else _NAME_OR_NUMBER).match(text, place)
     if found is None:
-        raise _NotJsonAt(place)
+        raise _GrammarFault(place)
     return found.end()
 
 
-def _after_string(text: bytes, place: int) -> int:
+def _skip_string(text: bytes, place: int) -> int:
     """Return the place after a string. Raises _NotJsonAt."""
     if not text.startswith(b'"', place):
-        raise _NotJsonAt(place)
+        raise _GrammarFault(place)
     place += 1
     while True:
         characters = _CHARACTERS.match(text, place)
@@ -183,11 +183,11 @@ def _after_string(text: bytes, place: int) -> int:
         try:
             characters[0].decode()
         except UnicodeDecodeError as error:
-            raise _NotJsonAt(place + error.start) from None
+            raise _GrammarFault(place + error.start) from None
         place = characters.end()
         if text.startswith(b'"', place):
             return place + 1
         escape = _ESCAPE.match(text, place)
         if escape is None:
-            raise _NotJsonAt(place + text.startswith(b"\\", place))
+            raise _GrammarFault(place + text.startswith(b"\\", place))
         place = escape.end()

@@ -42,7 +42,7 @@ def loads(text: str, *, bare: bool = False) -> Any:
 
     `bare` accepts NaN and infinities without quotes, which become None. Raises ValueError if it is not JSON.
     """
-    constant = _none if bare else _no_json
+    constant = _null_constant if bare else _refuse_constant
     try:
         if MINUS_ZERO not in text:  # the common case: faster, because int is parsed without a callback
             return json.loads(text, parse_float=Number, parse_constant=constant)
@@ -58,11 +58,11 @@ def integer_or_number(text: str) -> int | Number:
     return int(text) if len(text) <= MAX_DIGITS and text != MINUS_ZERO else Number(text)
 
 
-def _none(name: str) -> None:
+def _null_constant(name: str) -> None:
     """Convert NaN and infinities to None."""
 
 
-def _no_json(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     """Refuse NaN and the infinities, which are not JSON."""
     raise ValueError(f"{name} is not JSON")
 
@@ -73,11 +73,11 @@ def text_of(value: Any) -> str:
     Objects are written without members, and lists within a list as objects, to avoid recursion.
     """
     if isinstance(value, list):
-        return f"[{','.join(map(_text_within_list, value))}]"
-    return _text_within_list(value)
+        return f"[{','.join(map(_item_text, value))}]"
+    return _item_text(value)
 
 
-def _text_within_list(value: Any) -> str:
+def _item_text(value: Any) -> str:
     if type(value) is Number:
         return value.text
     return "{}" if isinstance(value, (dict, list)) else json.dumps(value)
@@ -109,14 +109,14 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
         mantissa, exponent = value.text.lower().split("e")
         if not Decimal(mantissa):
             return 0
-        return None if exponent.startswith("-") else _beyond(value, max_digits)
+        return None if exponent.startswith("-") else _huge_integer(value, max_digits)
     integral = number.to_integral_value()
     if integral != number:
         return None
-    return _beyond(value, max_digits) if number and number.adjusted() >= max_digits else int(integral)
+    return _huge_integer(value, max_digits) if number and number.adjusted() >= max_digits else int(integral)
 
 
-def _beyond(number: Number, max_digits: int) -> int:
+def _huge_integer(number: Number, max_digits: int) -> int:
     power: int = 10**max_digits
     return -power if number.text.startswith("-") else power
 

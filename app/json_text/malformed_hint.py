@@ -83,7 +83,7 @@ def hint(body: Buffer, place: int, end: int) -> str:
         return f"Put a [ at byte {opens}, before the first value{closing}: several values need a list in brackets."
     if first == b"(":
         return f"Write [ in place of ( {at}: lists need brackets."
-    around = _innermost(bytes(body[max(0, place - _SHORT_BODY) : place]))
+    around = _innermost_bracket(bytes(body[max(0, place - _SHORT_BODY) : place]))
     if first in (b"]", b"}"):
         if around:
             what = "list" if around == b"[" else "object"
@@ -114,8 +114,8 @@ def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
         sign = "-" if given.startswith("-") else ""
         known = _NAMES.get(given.lstrip("+-").lower().encode())
         if known is not None and known != given and not before.endswith(b"{"):
-            mended = known.replace('"', '"' + sign, 1)
-            return f"Write {mended} in place of {given} {at}."
+            corrected = known.replace('"', '"' + sign, 1)
+            return f"Write {corrected} in place of {given} {at}."
         if not before:
             return f"Send one JSON object as the body, which begins with {given}."
         word = _WORD.match(there)
@@ -135,11 +135,11 @@ def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
         given = number[0].decode()
         if len(given) > _SHOWN:
             return f"Write the number {at} as JSON has it: digits, and a digit on each side of the point."
-        return f"Write {_mended_number(given) or 'a decimal number'} in place of {given} {at}."
+        return f"Write {_corrected_number(given) or 'a decimal number'} in place of {given} {at}."
     return None
 
 
-def _hint_behind_text(before: bytes, there: bytes, place: int, end: int, around: bytes) -> str:
+def _hint_after_text(before: bytes, there: bytes, place: int, end: int, around: bytes) -> str:
     """Return a hint for a fault after a string; `before` ends with the string, at byte `end`."""
     opens = before.rfind(b'"', 0, -1)
     ahead = before[:opens].rstrip(_SPACE)
@@ -166,7 +166,7 @@ def _open_text(body: Buffer, end: int) -> int | None:
     return next((text.start() for text in texts if not text[1]), None)
 
 
-def _innermost(before: bytes) -> bytes:
+def _innermost_bracket(before: bytes) -> bytes:
     """Return the last bracket that `before` opens and does not close, even inside strings; b"" if there is none."""
     closed = 0
     for bracket in reversed(_BRACKET.findall(before)):
@@ -186,13 +186,13 @@ def _hint_for_text(before: bytes, there: bytes, place: int, end: int, around: by
     if before[-1:] == b"\\":
         return f"Write \\\\ for a backslash {at}: the characters after it are not an escape."
     if before[-1:] == b'"':
-        return _hint_behind_text(before, there, place, end, around)
+        return _hint_after_text(before, there, place, end, around)
     if before[-1:].isalnum() or before[-1:] in (b"}", b"]"):
         return f"Put a comma before what begins {at}, or send one JSON document and no more."
     return f"Correct the JSON {at}."
 
 
-def _mended_number(given: str) -> str | None:
+def _corrected_number(given: str) -> str | None:
     """Correct a number with a plus, leading zeros or a point without digits. Returns None for other faults."""
     match = re.fullmatch(r"([+-]?)([0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?", given)
     if match is None:

@@ -50,21 +50,21 @@ def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, dept
         return f"Send {wanted} values in the list at {where}, as in the first of these lists: {what} came."
     if not way and sizes is not None and len(sizes) == 1 + pairs:
         return hint_for_flat_list(name, shape, int(what))
-    return f"Send {wanted} values in the list at {where}, {_asked(shape)}: {what} came."
+    return f"Send {wanted} values in the list at {where}, {_expected_shape(shape)}: {what} came."
 
 
 def hint_for_flat_list(name: str, shape: Sequence[int], came: int) -> str:
     """Return one sentence for a flat list of `came` values."""
     wanted = items_text(shape).partition(" items")[0]
-    return f"Send {wanted} values in {name}, {_asked(shape)}, or make the shape fit them: {came} came."
+    return f"Send {wanted} values in {name}, {_expected_shape(shape)}, or make the shape fit them: {came} came."
 
 
-def _asked(shape: Sequence[int]) -> str:
+def _expected_shape(shape: Sequence[int]) -> str:
     short = len(shape) <= _SHOWN_RANK and all(size < _SHOWN_SIZE for size in shape)
     return f"as shape {list(shape)} asks" if short else "as the shape asks"
 
 
-def looked_at(first: int, end: int) -> int:
+def end_of_sample(first: int, end: int) -> int:
     """Return the end of the part of the span [first, end) of a body to pass to `hint`."""
     return min(end, first + _LOOKED_AT)
 

@@ -24,26 +24,26 @@ def base64_bytes(
     """
     text = memoryview(body)[first + 1 : end - 1]
     if escaped:
-        text = _unescaped(name, view, first, end, memory)
+        text = _unescape(name, view, first, end, memory)
     memory.charge(len(text) // 4 * 3)
     try:
         return pybase64.b64decode(text, validate=True)
     except ValueError:
-        raise _no_base64(name) from None
+        raise _not_base64(name) from None
 
 
-def _unescaped(name: str, view: NDArray[np.uint8], first: int, end: int, memory: Memory) -> memoryview:
+def _unescape(name: str, view: NDArray[np.uint8], first: int, end: int, memory: Memory) -> memoryview:
     """Decode the string in [first, end) of `view` to UTF-8. Raises invalid_field if it is not a valid string."""
     try:
         string = values_of(name, DTYPES["string"], ()).read(view, first, end, 0, memory)
     except GatherError as error:
         if error.code != "value_not_representable":
             raise
-        raise _no_base64(name) from None
+        raise _not_base64(name) from None
     assert isinstance(string, PackedStrings)
     return string.frame(0)[HEAD:]
 
 
-def _no_base64(name: str) -> GatherError:
+def _not_base64(name: str) -> GatherError:
     hint = "Encode the bytes with + and /, and = at the end, and without spaces or line breaks."
     return invalid_field(f"/{name}/base64", "the text is not base64 (RFC 4648, with padding)", hint)

@@ -70,7 +70,7 @@ def read_elements(
         values = json.loads(text.decode(), parse_int=integer_or_number, parse_float=Number, parse_constant=float)
     except (ValueError, RecursionError):
         return wrong
-    nested = _flattened(values, leaf)
+    nested = _flatten(values, leaf)
     if nested is None:
         return wrong
     sizes, elements = nested
@@ -90,7 +90,7 @@ def read_elements(
     return True, end, len(elements), used, len(sizes), sizes[-1] if sizes else inner
 
 
-def _flattened(values: Any, leaf: int) -> tuple[list[int], list[Any]] | None:
+def _flatten(values: Any, leaf: int) -> tuple[list[int], list[Any]] | None:
     """Return the sizes of evenly nested lists and their elements; None if they are uneven or not `leaf` deep."""
     sizes: list[int] = []
     level = [values]
@@ -112,7 +112,7 @@ def _store_items(dtype: DType, elements: Sequence[Any], bare: bool, out: NDArray
         if wrong.any():
             return int(wrong.argmax())
     else:
-        found = [_bool(one) if dtype.kind == "bool" else _whole(dtype, one) for one in elements]
+        found = [_to_bool(one) if dtype.kind == "bool" else _to_integer(dtype, one) for one in elements]
         if None in found:
             return found.index(None)
         items = np.array(found, dtype.numpy)
@@ -120,11 +120,11 @@ def _store_items(dtype: DType, elements: Sequence[Any], bare: bool, out: NDArray
     return None
 
 
-def _bool(value: object) -> bool | None:
+def _to_bool(value: object) -> bool | None:
     return value if type(value) is bool else None
 
 
-def _whole(dtype: DType, value: object) -> int | None:
+def _to_integer(dtype: DType, value: object) -> int | None:
     number = integer(value, _MOST_DIGITS) if type(value) in (int, Number) else None
     return number if number is not None and dtype.low <= number <= dtype.high else None
 
@@ -134,7 +134,7 @@ def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[
 
     A decimal is read as float64 and rounded again to the type, except for 8-bit floats, to which it is rounded once.
     """
-    read = [_float(one, bare) for one in elements]
+    read = [_to_float(one, bare) for one in elements]
     wrong = np.array([one is None for one in read], np.bool_)
     numbers = np.array([np.nan if one is None else one for one in read], np.float64)
     too_large = np.array([type(one) in (int, Number) for one in elements], np.bool_) & np.isinf(numbers)
@@ -147,7 +147,7 @@ def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[
         return numbers.astype(dtype.numpy), wrong | too_large
 
 
-def _float(value: object, bare: bool) -> float | None:
+def _to_float(value: object, bare: bool) -> float | None:
     """Return the float64 nearest to a JSON number, or the value of a name such as "NaN"; None for other values."""
     if type(value) is float:  # NaN or an infinity without quotes
         return value if bare else None

@@ -131,7 +131,7 @@ class Values:
         if not fine:
             raise self._refusal(span, element, place)
         if shape is None:
-            found = self._found(leaf, inner, dims)
+            found = self._shape_and_form(leaf, inner, dims)
             if found is None:
                 raise self._wrong_nesting(span, first)
             shape, form = found
@@ -143,7 +143,7 @@ class Values:
         octets = raw[_START.itemsize * parts :][:used]
         return PackedStrings(dtype, shape, starts, pointer, form, shape_pointer, dtype_pointer, octets=octets)
 
-    def _found(self, leaf: int, inner: int, dims: NDArray[np.int64]) -> tuple[tuple[int, ...], Form] | None:
+    def _shape_and_form(self, leaf: int, inner: int, dims: NDArray[np.int64]) -> tuple[tuple[int, ...], Form] | None:
         """Return the shape and the form found in the lists; None if complex items are not pairs."""
         shape: tuple[int, ...] = (*dims[: leaf - 1].tolist(), inner) if leaf else ()
         if self.dtype.kind == "complex" and 0 not in shape:
@@ -186,7 +186,7 @@ class Values:
         )
         if not fine:
             return self._wrong_nesting(span, stopped)
-        found = self._found(leaf, inner, dims) if self.shape is None else (self.shape, form)
+        found = self._shape_and_form(leaf, inner, dims) if self.shape is None else (self.shape, form)
         if found is None:
             return self._wrong_nesting(span, span.first)
         return self._wrong_value(span, element, place, *found)
@@ -207,7 +207,7 @@ class Values:
         if shape is None and self.protocol:
             hint = f"Nest the lists at {pointer} evenly: one list of indices for each item that is gathered."
         else:
-            lists = bytes(span.view[span.first : nesting_hint.looked_at(span.first, span.end)])
+            lists = bytes(span.view[span.first : nesting_hint.end_of_sample(span.first, span.end)])
             hint = nesting_hint.hint(lists, name, shape, is_complex, span.depth, pointer)
         if hint is None and shape is not None and span.depth == 1 and self.dtype.item_size:
             hint = nesting_hint.hint_for_flat_list(name, shape, span.commas() + 1)

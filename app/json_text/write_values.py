@@ -113,7 +113,7 @@ def _numbers(dtype: DType, array: NDArray[Any], memory: Memory) -> bytes | memor
             array = array.view(np.float64).reshape(-1, 2)
         text = orjson.dumps(array, option=_NUMPY)
         if array.dtype.kind == "f":
-            text = _named(text, array.reshape(-1))
+            text = _name_non_finite(text, array.reshape(-1))
     memory.adjust(most, len(text))
     return text
 
@@ -127,7 +127,7 @@ def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
     return text.data if text.size > _JOINED else text.tobytes()
 
 
-def _named(text: bytes, array: NDArray[np.float64]) -> bytes:
+def _name_non_finite(text: bytes, array: NDArray[np.float64]) -> bytes:
     """Replace the nulls in `text`, the list of the floats in `array`, with the names of the non-finite values."""
     finite = np.isfinite(array)
     if finite.all():

@@ -12,7 +12,7 @@ from app.json_text import grammar, lossless_json
 from app.memory.budget import Memory
 from app.near_name import instead_of, shorten
 from app.requests.envelope_cache import Validated, envelopes
-from app.requests.read_call import settle, validate
+from app.requests.read_call import finish_validation, validate
 from app.requests.request import Origin, Request
 from app.tensors.by_key import KEYS
 from app.tensors.lookup_call import ARRAYS, LOOKUP, LOOKUP_SIGNATURE
@@ -48,7 +48,7 @@ def validate_lookup(
     request = Request(_document(text, at, memory), None, origin, memory, ())
     fields = validate(LOOKUP_SIGNATURE, request, limits)
     arrays = _by_feature(len(fields.features), found, pointer, what)
-    validated, _ = settle(LOOKUP_SIGNATURE, request._replace(beside=arrays), fields)
+    validated, _ = finish_validation(LOOKUP_SIGNATURE, request._replace(beside=arrays), fields)
     envelopes.keep(LOOKUP_SIGNATURE, key, validated)
     return arrays, validated
 

@@ -120,7 +120,7 @@ def _check_features(features: Any, request: Request) -> None:
         _check_arrays_given(number, feature.get("pooling", "none"), [*feature], request.origin)
 
 
-def settle(row: Signature, request: Request, fields: Any) -> tuple[Validated, dict[str, ReadArray]]:
+def finish_validation(row: Signature, request: Request, fields: Any) -> tuple[Validated, dict[str, ReadArray]]:
     """Return the validated request and its arrays. Raises invalid_field for rules that the model cannot express."""
     family = FAMILIES[row.kind]
     arrays: tuple[tuple[str, Any], ...] = ()

@@ -132,7 +132,7 @@ class VersionChanges:
         name, keep = upload.spec.name, upload.spec.keep or self._keep_versions
 
         def check_bytes(size: int) -> None:
-            gone = versions.superseded(self._index.record_of(name), keep) if replaced is None else [replaced]
+            gone = versions.select_surplus(self._index.record_of(name), keep) if replaced is None else [replaced]
             self._quota.check_bytes(gone, size)
 
         with storage_errors(upload.abandon), self._group.locks.uploads():
@@ -154,7 +154,7 @@ class VersionChanges:
         name, keep, now = upload.spec.name, upload.spec.keep or self._keep_versions, time.time_ns()
 
         def going() -> Sequence[Row]:
-            return versions.replaced(self._index.record_of(name), keep, conditions, self._etag_of)
+            return versions.select_replaced(self._index.record_of(name), keep, conditions, self._etag_of)
 
         with storage_errors(upload.abandon):
             description = upload.describe()
@@ -279,12 +279,12 @@ class VersionChanges:
     def remove(self, reference: str, conditions: Conditions) -> None:
         """Remove a tensor with all its versions, or one version.
 
-        May raise everything `versions.removed` raises, and insufficient_storage.
+        May raise everything `versions.select_removed` raises, and insufficient_storage.
         """
         name = split_reference(reference)[0]
 
         def going() -> Sequence[Row]:
-            return versions.removed(self._index.record_of(name), reference, conditions, self._etag_of)
+            return versions.select_removed(self._index.record_of(name), reference, conditions, self._etag_of)
 
         with storage_errors(), self._group.locks.tensor(name):
             # Read the logs before the transaction, since they may be long; the tensor's lock keeps them unchanged.
@@ -302,12 +302,12 @@ class VersionChanges:
     def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
         """Create or move aliases, durably and visible to all readers at once. Returns each alias and whether it is new.
 
-        May raise everything `aliases.moved` raises, and insufficient_storage.
+        May raise everything `aliases.move_aliases` raises, and insufficient_storage.
         """
         etags = [new_etag() for _ in moves]
         with storage_errors(), self._locked_aliases([move.alias for move in moves]) as keys:
             with self._index.change() as transaction:
-                made = aliases.moved(moves, self._index.record_of, time.time_ns(), etags)
+                made = aliases.move_aliases(moves, self._index.record_of, time.time_ns(), etags)
                 for alias, _ in made:
                     if alias.etag in etags:
                         transaction.put_alias(alias)
@@ -317,10 +317,10 @@ class VersionChanges:
         return made
 
     def delete_alias(self, alias: str, conditions: Conditions) -> None:
-        """Remove an alias, durably. May raise everything `aliases.removed_alias` raises, and insufficient_storage."""
+        """Remove an alias, durably. May raise everything `aliases.alias_to_remove` raises, and insufficient_storage."""
         with storage_errors(), self._locked_aliases([alias]) as keys:
             with self._index.change() as transaction:
-                aliases.removed_alias(self._index.record_of(alias), conditions)
+                aliases.alias_to_remove(self._index.record_of(alias), conditions)
                 transaction.remove_alias(alias)
                 self._keys.store(transaction, keys)
             self._index.catch_up()

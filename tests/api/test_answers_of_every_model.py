@@ -11,7 +11,7 @@ import pytest
 from app.api.routes.v2_models import (
     ENTRY_BYTES,
     STATISTICS_BYTES,
-    charging,
+    charged_writer,
     repository_index,
     statistics_of,
     statistics_of_all,
@@ -66,11 +66,15 @@ class Written(Memory):
 def ask(which: str, written: Written) -> list[str]:
     models: Any = ManyModels()
     if which == "all":
-        return asyncio.run(statistics_of_all(models, charging(written, STATISTICS_BYTES, written.write)))
+        return asyncio.run(statistics_of_all(models, charged_writer(written, STATISTICS_BYTES, written.write)))
     if which == "one":
-        return asyncio.run(statistics_of(models, "model-7", None, charging(written, STATISTICS_BYTES, written.write)))
+        return asyncio.run(
+            statistics_of(models, "model-7", None, charged_writer(written, STATISTICS_BYTES, written.write))
+        )
     return asyncio.run(
-        repository_index(models, Readiness(), only_ready=False, write=charging(written, ENTRY_BYTES, written.write))
+        repository_index(
+            models, Readiness(), only_ready=False, write=charged_writer(written, ENTRY_BYTES, written.write)
+        )
     )
 
 

@@ -174,7 +174,7 @@ class Launcher:
 @pytest.fixture
 def launcher(client: CatalogueClient, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     made = Launcher(client)
-    monkeypatch.setattr(cluster_command, "_on_ray", lambda _, work: work(made))
+    monkeypatch.setattr(cluster_command, "_run_on_ray", lambda _, work: work(made))
     return made
 
 

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from app.cli import calibrate_command, keys_command, store_command, warm_command
-from app.cli.read_settings import tell_misspelt_variables
+from app.cli.read_settings import warn_of_misspelled_variables
 from app.settings import SETTING_NAMES
 
 COMMANDS = {
@@ -35,7 +35,7 @@ def test_a_variable_that_is_nearly_a_setting_is_told(
     given: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It would be as if it had not been set: a service without keys, for one."""
-    tell_misspelt_variables([given])
+    warn_of_misspelled_variables([given])
     assert capsys.readouterr().err == f"gathernd: {given} is not a setting and has no effect; did you mean {meant}?\n"
 
 
@@ -51,5 +51,5 @@ def test_variables_of_others_are_not_told(capsys: pytest.CaptureFixture[str]) ->
     ]
     of_tests = ["GATHERND_TEST_ALL", "GATHERND_REQUIRE_ALL", "GATHERND_SOAK"]
     others = ["GATHERND_URL", "GATHERND_API_KEY", "GATHERND_PODS_PORT_80_TCP_PROTO", "HOME", "MAX_BODYBYTES", *of_tests]
-    tell_misspelt_variables([*SETTING_NAMES, *others, *(f"GATHERND_{name}" for name in of_kubernetes)])
+    warn_of_misspelled_variables([*SETTING_NAMES, *others, *(f"GATHERND_{name}" for name in of_kubernetes)])
     assert capsys.readouterr().err == ""

@@ -107,7 +107,7 @@ def test_audit_fails_on_a_known_vulnerability_and_names_it(advisories: Advisorie
     done = run_audit(advisories.port, "requirements/runtime.lock")
     version = next(version for name, version in entries(ROOT / "requirements/runtime.lock") if name == "uvicorn")
     assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines()[0] == f"uvicorn {version}: GHSA-test, mended in 1000.0"
+    assert done.stdout.splitlines()[0] == f"uvicorn {version}: GHSA-test, fixed in 1000.0"
 
 
 @pytest.mark.parametrize(

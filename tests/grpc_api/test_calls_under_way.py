@@ -96,7 +96,7 @@ def test_it_is_quiet_once_no_call_is_under_way() -> None:
             places.end(task)
 
         running = asyncio.ensure_future(call())
-        quiet = asyncio.ensure_future(places.quiet(300))
+        quiet = asyncio.ensure_future(places.wait_until_idle(300))
         await asyncio.sleep(0.1)
         assert not quiet.done()
         over.set()

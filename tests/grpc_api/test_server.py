@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from app.grpc_api.grpc_package import is_no_callers_doing
+from app.grpc_api.grpc_package import is_worth_logging
 from tests.grpc_api.conftest import StartGrpc
 from tests.grpc_api.messages import Channel, example, output, pb
 from tests.http.conftest import Start
@@ -198,7 +198,7 @@ def test_a_stop_answers_what_runs_and_ends_streams(start_grpc: StartGrpc) -> Non
 )
 def test_of_grpcs_own_log_what_callers_cause_is_left_out(error: Exception | None, kept: bool) -> None:
     given = None if error is None else (type(error), error, None)
-    assert is_no_callers_doing(logging.LogRecord("grpc", logging.ERROR, "", 0, "text", (), given)) is kept
+    assert is_worth_logging(logging.LogRecord("grpc", logging.ERROR, "", 0, "text", (), given)) is kept
 
 
 class Load:

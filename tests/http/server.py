@@ -282,7 +282,7 @@ def check_problem(status: int, headers: dict[str, str], body: Any, request_id: s
 
 
 def check_hint(hint: str) -> None:
-    """Each error has a sentence on how to mend the request, without a name of the template left over."""
+    """Each error has a sentence on how to fix the request, without a name of the template left over."""
     assert re.fullmatch(r"[A-Z].*[^ ]\.", hint, re.DOTALL), hint
     assert len(hint) <= LONGEST_HINT, hint
     assert not re.search(r"\{[a-z_]+\}", hint), hint

@@ -32,7 +32,7 @@ class AliasesRoute:
         """`GET /aliases`."""
         limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.alias_page(limit, after))
-        await context.send(200, JSON, _list_of(found, following))
+        await context.send(200, JSON, _list_body(found, following))
 
     async def get(self, context: RequestContext) -> None:
         """`GET /aliases/{alias}`."""
@@ -42,7 +42,7 @@ class AliasesRoute:
         alias = await self.threads.look_up(name, lambda: self.store.alias(name))
         if await is_unchanged(context, alias.etag, kind="alias"):
             return
-        await context.send(200, JSON, orjson.dumps(_described(alias)), etag_field(alias.etag))
+        await context.send(200, JSON, orjson.dumps(_alias_body(alias)), etag_field(alias.etag))
 
     async def put(self, context: RequestContext) -> None:
         """`PUT /aliases/{alias}`."""
@@ -52,9 +52,9 @@ class AliasesRoute:
         check_json_type(context.headers.get(b"content-type", JSON))
         conditions = read_conditions(context.headers)
         move = AliasMove(name, alias_target(await read_json(context)), conditions)
-        ((alias, created),) = await self._move(context, [move])
+        ((alias, created),) = await self._move_aliases(context, [move])
         where = ((b"location", context.path.encode()),) if created else ()
-        text = orjson.dumps(_described(alias))
+        text = orjson.dumps(_alias_body(alias))
         await context.send(201 if created else 200, JSON, text, etag_field(alias.etag), *where)
 
     async def delete(self, context: RequestContext) -> None:
@@ -81,11 +81,11 @@ class AliasesRoute:
             )
             for one in alias_moves(await read_json(context, MOST_BYTES))
         ]
-        made = await self._move(context, moves)
+        made = await self._move_aliases(context, moves)
         aliases = sorted((alias for alias, _ in made), key=lambda alias: alias.alias)
-        await context.send(200, JSON, _list_of(aliases, None))
+        await context.send(200, JSON, _list_body(aliases, None))
 
-    async def _move(self, context: RequestContext, moves: Sequence[AliasMove]) -> Sequence[tuple[Alias, bool]]:
+    async def _move_aliases(self, context: RequestContext, moves: Sequence[AliasMove]) -> Sequence[tuple[Alias, bool]]:
         """Make or move aliases, and log each change."""
         made = await self.threads.change(moves[0].alias, lambda: self.store.put_aliases(moves))
         context.changes = [
@@ -95,11 +95,11 @@ class AliasesRoute:
         return made
 
 
-def _list_of(aliases: Sequence[Alias], following: str | None) -> bytes:
-    return orjson.dumps({"aliases": [_described(alias) for alias in aliases], "next": following})
+def _list_body(aliases: Sequence[Alias], following: str | None) -> bytes:
+    return orjson.dumps({"aliases": [_alias_body(alias) for alias in aliases], "next": following})
 
 
-def _described(alias: Alias) -> dict[str, Any]:
+def _alias_body(alias: Alias) -> dict[str, Any]:
     return {
         "alias": alias.alias,
         "tensor": alias.reference,

@@ -131,7 +131,7 @@ def _element_type(dtype: DType) -> dict[str, Any]:
     return found
 
 
-def _parameter(signature: Signature) -> str | None:
+def _parameter_name(signature: Signature) -> str | None:
     """Return the name of the parameter that the page offers, if any."""
     return signature.parameters[0].name if signature.parameters else None
 
@@ -144,7 +144,7 @@ def service_description() -> dict[str, Any]:
                 "name": row.name,
                 "title": row.summary,
                 "kind": row.signature.kind,
-                "parameter": _parameter(row.signature),
+                "parameter": _parameter_name(row.signature),
                 "dialects": [_dialect(each) for each in row.dialects.values()],
             }
             for row in OPERATORS.values()
@@ -156,7 +156,7 @@ def service_description() -> dict[str, Any]:
             "operators": [
                 {
                     "name": row.gather,
-                    "parameter": _parameter(row.signature),
+                    "parameter": _parameter_name(row.signature),
                     "dialects": [_dialect(each) for each in row.dialects.values()],
                 }
                 for row in GRADIENTS.values()
@@ -207,7 +207,7 @@ async def send_front_page(context: RequestContext) -> None:
 
 async def send_asset(context: RequestContext) -> None:
     """`GET /assets/{asset}`."""
-    await _send_named(context, _ASSETS, _web_file)
+    await _send_file_in_path(context, _ASSETS, _web_file)
 
 
 async def send_favicon(context: RequestContext) -> None:
@@ -222,10 +222,10 @@ async def send_docs(context: RequestContext) -> None:
 
 async def send_docs_asset(context: RequestContext) -> None:
     """`GET /docs/{asset}`."""
-    await _send_named(context, _SWAGGER, _swagger_file)
+    await _send_file_in_path(context, _SWAGGER, _swagger_file)
 
 
-async def _send_named(context: RequestContext, names: Container[str], read: Callable[[str], StaticFile]) -> None:
+async def _send_file_in_path(context: RequestContext, names: Container[str], read: Callable[[str], StaticFile]) -> None:
     """Answer with the file that the path names. Raises not_found if it is not in `names`."""
     (name,) = context.parameters
     if name not in names:
@@ -244,21 +244,21 @@ _CODE: Final = re.compile("`([^`]+)`")
 _WIDTH: Final = 100
 
 
-def _text(text: str) -> str:
+def _html_of_text(text: str) -> str:
     """Convert a text of the catalogue to HTML; text between backticks becomes code."""
     return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
 
 
-def _printed(value: Any, indent: str = "") -> str:
+def _format_json(value: Any, indent: str = "") -> str:
     """Format JSON for a page: values that fit are on one line, others have one member per line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) <= _WIDTH or not value or not isinstance(value, dict | list):
         return line
     inner = indent + "  "
     if isinstance(value, dict):
-        members = [f"{json.dumps(name)}: {_printed(member, inner)}" for name, member in value.items()]
+        members = [f"{json.dumps(name)}: {_format_json(member, inner)}" for name, member in value.items()]
     else:
-        members = [_printed(item, inner) for item in value]
+        members = [_format_json(item, inner) for item in value]
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     return f"{opening}\n{inner}" + f",\n{inner}".join(members) + f"\n{indent}{closing}"
 
@@ -273,7 +273,7 @@ def catalogue_page() -> str:
     return page(
         "Errors",
         "<h1>Errors</h1><p>Each error has one of these codes, the place in the request, and a <code>hint</code>: one "
-        "sentence on how to mend that request.</p>"
+        "sentence on how to fix that request.</p>"
         f"<table><thead><tr><th>code</th><th>status</th><th>title</th></tr></thead><tbody>{rows}</tbody></table>",
         "./",
     )
@@ -283,19 +283,19 @@ def error_page(code: Code, address: str = ADDRESS) -> str:
     """Return the page at /errors/{code}: meaning, fix, and an example request to `address` with its full answer."""
     entry, example = CATALOGUE[code], CATALOGUE[code].example
     command = example.command.replace(ADDRESS, address)
-    about = f"<p>{_text(example.about)}</p>" if example.about else ""
+    about = f"<p>{_html_of_text(example.about)}</p>" if example.about else ""
     return page(
         entry.title,
         f"<h1>{escape(entry.title)}</h1><p><code>{code}</code>, status {entry.status}</p>"
-        f"<p>{_text(entry.meaning)}</p><h2>How to mend it</h2><p>{_text(entry.mend)}</p>"
+        f"<p>{_html_of_text(entry.meaning)}</p><h2>How to fix it</h2><p>{_html_of_text(entry.fix)}</p>"
         f"<h2>A request that gets it</h2>{about}<pre><code>{escape(command, quote=False)}</code></pre>"
-        f"<h2>Its answer</h2><pre><code>{escape(_printed(example_answer(code)), quote=False)}</code></pre>"
+        f"<h2>Its answer</h2><pre><code>{escape(_format_json(example_answer(code)), quote=False)}</code></pre>"
         '<p><a href="../errors">All errors</a></p>',
         "../",
     )
 
 
-def _address(context: RequestContext) -> str:
+def _service_address(context: RequestContext) -> str:
     """Return the address that the reader used, or the default if Host is unusual and may be unsafe in a shell."""
     host = context.headers.get(b"host", b"").decode("latin-1")
     return ADDRESS if split_host(host) is None else f"{context.scope['scheme']}://{host}"
@@ -311,7 +311,7 @@ async def send_error_page(context: RequestContext) -> None:
     (code,) = context.parameters
     for known in CODES:
         if known == code:
-            await StaticFile.of(error_page(known, _address(context)).encode(), f"{known}.html").send(context)
+            await StaticFile.of(error_page(known, _service_address(context)).encode(), f"{known}.html").send(context)
             return
     near = near_name(code, CODES)
     hint = None if near is None else f"{instead_of(code, near)}."

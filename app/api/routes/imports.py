@@ -10,7 +10,7 @@ from app.api.disk_threads import DiskThreads
 from app.api.error_responses import JSON, problem
 from app.api.request_body import check_json_type, read_json
 from app.api.route_table import path_of
-from app.api.routes.tensors import described, read_flag, read_keep, read_note, read_page, read_replicas, time_text
+from app.api.routes.tensors import metadata_body, read_flag, read_keep, read_note, read_page, read_replicas, time_text
 from app.errors import GatherError
 from app.imports.import_jobs import ImportJobs
 from app.imports.import_steps import ImportSpec
@@ -48,13 +48,13 @@ class ImportsRoute:
         request = ImportSpec(name, url, asked.tensor, conditions, keep, prefault, lock, note, replicas, asked.keys)
         record = await self.jobs.begin(request, context.metrics.caller(context))
         where = (b"location", path_of("getImport", id=record.id).encode())
-        await context.send(202, JSON, dump(_described(record, context.request_id)), where)
+        await context.send(202, JSON, dump(_import_body(record, context.request_id)), where)
 
     async def list(self, context: RequestContext) -> None:
         """`GET /imports`."""
         limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.imports.page(limit, after))
-        body = {"imports": [_described(record, context.request_id) for record in found], "next": following}
+        body = {"imports": [_import_body(record, context.request_id) for record in found], "next": following}
         await context.send(200, JSON, dump(body))
 
     async def get(self, context: RequestContext) -> None:
@@ -63,19 +63,19 @@ class ImportsRoute:
         context.query_fields()
         record = await self.threads.look_up("", lambda: self.store.imports.find(number))
         if record is None:
-            raise _unknown(number)
-        await context.send(200, JSON, dump(_described(record, context.request_id)))
+            raise _unknown_import(number)
+        await context.send(200, JSON, dump(_import_body(record, context.request_id)))
 
     async def delete(self, context: RequestContext) -> None:
         """`DELETE /imports/{id}`."""
         (number,) = context.parameters
         context.query_fields()
         if not await self.threads.look_up("", lambda: self.store.imports.cancel(number)):
-            raise _unknown(number)
+            raise _unknown_import(number)
         await context.send_empty(204)
 
 
-def _unknown(number: str) -> GatherError:
+def _unknown_import(number: str) -> GatherError:
     return GatherError(
         "not_found",
         f"no import has the id {number[:64]!r}, or it was forgotten",
@@ -83,7 +83,7 @@ def _unknown(number: str) -> GatherError:
     )
 
 
-def _described(record: ImportRecord, request_id: str) -> dict[str, Any]:
+def _import_body(record: ImportRecord, request_id: str) -> dict[str, Any]:
     return {
         "id": record.id,
         "name": record.name,
@@ -95,5 +95,5 @@ def _described(record: ImportRecord, request_id: str) -> dict[str, Any]:
         "created": time_text(record.created),
         "ended": None if record.ended is None else time_text(record.ended),
         "error": None if record.error is None else problem(record.error.as_error(), request_id),
-        "metadata": None if record.metadata is None else described(record.metadata),
+        "metadata": None if record.metadata is None else metadata_body(record.metadata),
     }

@@ -46,7 +46,7 @@ CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], 
 """Adds the current ETags to metadata; without a request, the last known ETags if the current ones take long."""
 
 
-async def as_stored(found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
+async def keep_stored_metadata(found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
     """Return metadata unchanged, for a store that knows the current ETags itself."""
     del request
     return list(found)
@@ -66,7 +66,7 @@ class TensorsRoute:
         max_upload_bytes: int,
         current: CurrentEtags,
     ) -> None:
-        """`current` is `as_stored` if `store` knows the ETags of tensors itself."""
+        """`current` is `keep_stored_metadata` if `store` knows the ETags of tensors itself."""
         self.store = store
         self.current = current
         self.limits = limits
@@ -78,7 +78,7 @@ class TensorsRoute:
         limit, after = read_page(context)
         found, following = await self.threads.look_up("", lambda: self.store.page(limit, after))
         found = await self.current(found, None)
-        body: dict[str, Any] = {"tensors": [described(metadata) for metadata in found], "next": following}
+        body: dict[str, Any] = {"tensors": [metadata_body(metadata) for metadata in found], "next": following}
         await context.send(200, JSON, orjson.dumps(body))
 
     async def metadata(self, context: RequestContext, name: str) -> None:
@@ -99,7 +99,7 @@ class TensorsRoute:
         note = read_note(fields.get("note"), "/query/note")
         conditions = read_conditions(context.headers)
         codec = _codec_of(context.headers.get(b"content-type"))
-        declared = self._declared(context)
+        declared = self._declared_length(context)
         if conditions != Conditions():
             # Checked again at the commit; this early check avoids a useless transfer.
             conditions.check(await self.threads.look_up(name, lambda: self.store.etag_to_replace(name)))
@@ -150,7 +150,7 @@ class TensorsRoute:
                 f"Read the ETag with GET /tensors/{name}, and send it in If-Match.",
             )
         codec = _codec_of(context.headers.get(b"content-type"))
-        self._declared(context)
+        self._declared_length(context)
         etag = await self.threads.look_up(name, lambda: self.store.etag_to_replace(name))
         conditions.check(etag)
         assert etag is not None
@@ -162,7 +162,7 @@ class TensorsRoute:
         # The commit requires the same ETag, so that the keys belong to the rows that the caller named.
         await self._commit(context, upload, Conditions(match=(etag,)))
 
-    def _declared(self, context: RequestContext) -> int | None:
+    def _declared_length(self, context: RequestContext) -> int | None:
         """Return the declared length of the body, or None if it is unknown. Raises payload_too_large."""
         declared = context.content_length()
         if declared is not None and declared > self.max_upload_bytes:
@@ -217,7 +217,7 @@ class TensorsRoute:
 async def _send(context: RequestContext, status: int, metadata: Metadata, *extra: Field) -> None:
     """Answer with metadata."""
     named = etag_field(metadata.etag), version_field(metadata.version)
-    await context.send(status, JSON, orjson.dumps(described(metadata)), *named, *extra)
+    await context.send(status, JSON, orjson.dumps(metadata_body(metadata)), *named, *extra)
 
 
 def with_name(handler: Callable[[RequestContext, str], Awaitable[None]]) -> Handler:
@@ -365,7 +365,7 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
     return TENSORS.get(kind)
 
 
-def described(metadata: Metadata) -> dict[str, Any]:
+def metadata_body(metadata: Metadata) -> dict[str, Any]:
     """Return the JSON form of a tensor's metadata."""
     return {
         "name": metadata.name,
@@ -383,13 +383,13 @@ def described(metadata: Metadata) -> dict[str, Any]:
         "keys": None if metadata.keys is None else {"dtype": metadata.keys.dtype, "sha256": metadata.keys.sha256},
         **({} if metadata.capacity is None else {"capacity": metadata.capacity}),
         **({} if metadata.replicas is None else {"replicas": metadata.replicas}),
-        **({"ranges": [_described_range(one) for one in metadata.ranges]} if metadata.ranges else {}),
+        **({"ranges": [_range_body(one) for one in metadata.ranges]} if metadata.ranges else {}),
         **({"note": metadata.note} if metadata.note else {}),
         **({"damaged": True} if metadata.damaged else {}),
     }
 
 
-def _described_range(one: RangeMetadata) -> dict[str, Any]:
+def _range_body(one: RangeMetadata) -> dict[str, Any]:
     scattered = {"primary": one.primary, "in_sync": one.in_sync} if one.in_sync else {}
     return {"start": one.start, "stop": one.stop, "shards": one.shards, **scattered}
 

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
-from app.api.accept_header import admitted
+from app.api.accept_header import accepted_types
 from app.api.asgi_request import Field, RequestContext
 from app.api.conditional_requests import etag_field, is_unchanged, version_field
 from app.api.disk_threads import DiskThreads
@@ -76,7 +76,7 @@ class Download(NamedTuple):
 
 def codec_for_rows(context: RequestContext, dtype: str) -> TensorCodec:
     """Return the most preferred format by Accept that supports `dtype`; the most preferred one if none does."""
-    formats = _admitted(context)
+    formats = _accepted_codecs(context)
     return next((codec for codec in formats if dtype in codec.dtypes), formats[0])
 
 
@@ -85,7 +85,7 @@ def codec_for_keys(context: RequestContext, dtype: str) -> TensorCodec:
 
     safetensors supports string keys, as two tensors.
     """
-    formats = _admitted(context)
+    formats = _accepted_codecs(context)
     return next((codec for codec in formats if codec is SAFETENSORS_FILE or dtype in codec.dtypes), formats[0])
 
 
@@ -94,9 +94,9 @@ def no_keys(name: str) -> GatherError:
     return GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or ask for /content.")
 
 
-def _admitted(context: RequestContext) -> list[TensorCodec]:
+def _accepted_codecs(context: RequestContext) -> list[TensorCodec]:
     """Return the formats that Accept allows, most preferred first."""
-    names = admitted(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())
+    names = accepted_types(context.headers.get(b"accept", b""), _FORMATS, RAW.media_type.encode())
     return [_FORMATS[name] for name in names]
 
 
@@ -136,10 +136,10 @@ class Downloads:
         if await is_unchanged(context, etag, BY_ACCEPT):
             return
         codec = codec_for_rows(context, about.dtype)
-        shape, begin, end = _rows(content, resident.tensor.shape, text)
+        shape, begin, end = _shape_and_span(content, resident.tensor.shape, text)
         if resident.keys is not None:
             await self._send_snapshot(
-                context, name, content, etag, lambda one: self._table(one, name, content, codec, text)
+                context, name, content, etag, lambda one: self._table_body(one, name, content, codec, text)
             )
             return
         head = codec.write_head(DTYPES[about.dtype], shape, end - begin)
@@ -157,7 +157,7 @@ class Downloads:
         context.memory.charge(end - begin)
         read, body = await self.threads.read(name, lambda: _copy(content, begin, end))
         if body is None:
-            read, body = await self.threads.change(about.name, lambda: _copy_held(content, begin, end))
+            read, body = await self.threads.change(about.name, lambda: _copy_without_writers(content, begin, end))
         assert body is not None
         if read != etag and await is_unchanged(context, read, BY_ACCEPT):
             return
@@ -174,7 +174,7 @@ class Downloads:
             return
 
         async def body(snapshot: Snapshot) -> _Body:
-            spec = await self._spec(name, snapshot, dtype, 0, snapshot.shape[0])
+            spec = await self._keys_spec(name, snapshot, dtype, 0, snapshot.shape[0])
             codec = codec_for_keys(context, dtype)
             return _Body(codec, dtype, (spec.count,), *_keys_body(codec, spec, snapshot.keys))
 
@@ -206,12 +206,12 @@ class Downloads:
         finally:
             self.threads.streams.submit(snapshot.close)
 
-    async def _table(
+    async def _table_body(
         self, snapshot: Snapshot, name: str, content: MappedContent, codec: TensorCodec, text: str | None
     ) -> _Body:
         """Return the rows of a table with keys, preceded by the keys if the format carries both."""
         dtype = DTYPES[content.description.dtype]
-        shape, begin, end = _rows(content, snapshot.shape, text)
+        shape, begin, end = _shape_and_span(content, snapshot.shape, text)
         rows = _row_pieces(snapshot, begin, end)
         if codec is not SAFETENSORS_FILE:
             return _Body(codec, dtype.name, shape, codec.write_head(dtype, shape, end - begin), end - begin, rows)
@@ -219,12 +219,12 @@ class Downloads:
         assert content.keys is not None
         of_keys = content.keys.layout.dtype
         first, last = row_range(text, snapshot.shape)
-        spec = await self._spec(name, snapshot, of_keys, first, last)
+        spec = await self._keys_spec(name, snapshot, of_keys, first, last)
         head = keys_head(spec, (dtype, shape, end - begin))
         pieces = chain(key_pieces(snapshot.keys, of_keys, first, last), rows)
         return _Body(codec, dtype.name, shape, head, spec.size + end - begin, pieces)
 
-    async def _spec(self, name: str, snapshot: Snapshot, dtype: KeyType, first: int, last: int) -> KeysSpec:
+    async def _keys_spec(self, name: str, snapshot: Snapshot, dtype: KeyType, first: int, last: int) -> KeysSpec:
         """Return the spec of the keys of rows `first` to `last` - 1 of tensor `name`. Raises tensor_damaged."""
         try:
             return await self.threads.read(name, lambda: keys_spec(snapshot.keys, dtype, first, last))
@@ -253,7 +253,9 @@ def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[byte
     return head, spec.size, pieces
 
 
-def _rows(content: MappedContent, shape: tuple[int, ...], text: str | None) -> tuple[tuple[int, ...], int, int]:
+def _shape_and_span(
+    content: MappedContent, shape: tuple[int, ...], text: str | None
+) -> tuple[tuple[int, ...], int, int]:
     """Return the shape of the requested rows, and the start and end offset of their bytes, for a tensor of `shape`.
 
     Raises range_not_satisfiable.
@@ -274,7 +276,7 @@ def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
         return 0, shape[0]
     match = _ROWS.fullmatch(text)
     if match is None:
-        hint = f"Write rows={_rows_like(text)}, the first row and the one behind the last."
+        hint = f"Write rows={_suggested_rows(text)}, the first row and the one behind the last."
         raise invalid_field("/query/rows", "rows must be a:b, as in rows=0:100", hint)
     first, last = int(match[1]), int(match[2])
     if not shape or not first <= last <= shape[0]:
@@ -288,7 +290,7 @@ def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
     return first, last
 
 
-def _rows_like(text: str) -> str:
+def _suggested_rows(text: str) -> str:
     """Make valid rows text from the first numbers of an invalid one."""
     numbers = [int(number) for number in re.findall(r"[0-9]{1,15}", text)[:2]]
     first, last = (*numbers, 0, 100)[:2] if numbers else (0, 100)
@@ -314,7 +316,7 @@ def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | No
     return resident.etag, None
 
 
-def _copy_held(content: MappedContent, begin: int, end: int) -> tuple[str, bytes]:
+def _copy_without_writers(content: MappedContent, begin: int, end: int) -> tuple[str, bytes]:
     """Copy the bytes with writers locked out. Returns their ETag and the bytes. Blocks."""
     with content.exclude_writers():
         return content.resident().etag, content.read(begin, end)

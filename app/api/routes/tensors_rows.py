@@ -39,7 +39,7 @@ class RowsRoute:
         service, codec = self.service, FORMATS[JSON]
         texts = keys_of_query(context.query)
         keys = service.resolve(name, "/name").keys
-        tensor = typed("string" if keys is None else keys.dtype, texts)
+        tensor = parse_keys("string" if keys is None else keys.dtype, texts)
         call = Call(
             "gather", name, tensor, (0,), DEFAULT_DIALECT, data_pointer="/name", by_key=ByKey("fill", found=True)
         )
@@ -65,7 +65,7 @@ def keys_of_query(query: bytes) -> list[str]:
     return texts
 
 
-def typed(dtype: str, texts: list[str]) -> Tensor:
+def parse_keys(dtype: str, texts: list[str]) -> Tensor:
     """Parse the texts into a tensor of keys, of rank 1. Raises invalid_field and value_not_representable."""
     kind = DTYPES[dtype]
     if dtype == "string":

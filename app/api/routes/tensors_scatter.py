@@ -134,11 +134,11 @@ class ScatterRoute:
         if not outcome.repeated:
             what, _ = _KINDS[self.row]
             context.changes = [Change(what, split_reference(name)[0], version, len(body))]
-        answer = {"name": name, "etag": etag} | _counted(self.row, outcome)
+        answer = {"name": name, "etag": etag} | _answer_counts(self.row, outcome)
         await context.send(200, JSON, orjson.dumps(answer), etag_field(etag), version_field(version))
 
 
-def _counted(row: Signature, outcome: ScatterOutcome) -> dict[str, int]:
+def _answer_counts(row: Signature, outcome: ScatterOutcome) -> dict[str, int]:
     """Return the counts in the answer."""
     _, counted = _KINDS[row]
     counts = {} if outcome.counts is None else outcome.counts._asdict()
@@ -233,7 +233,7 @@ class ScatterAttempt:
             while self._queued is not None or self._attempts:
                 if self._queued is None:
                     self._attempts -= 1
-                    change = self._change()
+                    change = self._make_change()
                     self._queued = self._store.queue_scatter(self._name, change, self._conditions, self._wake)
                     if not self._queued.is_leader:
                         return None
@@ -256,14 +256,14 @@ class ScatterAttempt:
         """Return the answer if another request's batch included this change; None if `advance` must be called."""
         return None if self._queued is None else self._queued.scattered
 
-    def _change(self) -> ScatterChange | KeyedChange:
+    def _make_change(self) -> ScatterChange | KeyedChange:
         content, call = self._store.content(self._name), self._call
         about, resident = content.description, content.resident()
         dtype, shape = resident.tensor.dtype, resident.tensor.shape
         if isinstance(call, KeyedCall):
             check_keys(call.keys, resident, self._name, "/name")
             width = row_items(dtype, shape, call)
-            keys = _widened(call.keys)
+            keys = _as_int64_keys(call.keys)
             change = KeyedChange(about.id, keys, call.updates, width, call.reduction, self._key, self._digest)
             if self._memory is not None:  # charge only once, since a later attempt may outlive the request
                 self._memory.charge(bytes_moved(content, change))
@@ -278,7 +278,7 @@ class ScatterAttempt:
         )
 
 
-def _widened(keys: Tensor) -> Tensor:
+def _as_int64_keys(keys: Tensor) -> Tensor:
     """Convert int32 keys to int64; other keys are returned unchanged."""
     if keys.dtype.name != "int32":
         return keys

@@ -7,7 +7,7 @@ from typing import Final
 from app.api.asgi_request import RequestContext
 from app.api.content_codings import coding_of_answer, compressed
 from app.api.error_responses import JSON
-from app.api.exchange import BodyLimits, fact_fields
+from app.api.exchange import BodyLimits, gathernd_fields
 from app.api.inference import Inference, InferFormat
 from app.api.request_body import inflate_in, read_body, too_large, whole_body
 from app.errors import GatherError
@@ -46,7 +46,7 @@ class InferRoute:
             raise
         answer, written = await inference.infer(_REST, body, model, version[0] if version else None, context)
         pieces, json_size = written
-        headers = fact_fields("", "", answer.data_etag, answer.data_version, answer.replaced, answer.missing)
+        headers = gathernd_fields("", "", answer.data_etag, answer.data_version, answer.replaced, answer.missing)
         if json_size is not None:
             headers = ((b"inference-header-content-length", b"%d" % json_size), *headers)
         coding = coding_of_answer(context.headers.get(b"accept-encoding"))

@@ -17,7 +17,7 @@ from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
 from app.api.request_body import read_body
 from app.api.schemas.v2_messages import IndexEntry
-from app.api.v2_model_lookup import Models, counted_as, model_config, model_metadata
+from app.api.v2_model_lookup import Models, model_config, model_metadata, statistics_label
 from app.errors import GatherError, invalid_field
 from app.memory.budget import Memory
 from app.server.readiness import Readiness
@@ -40,25 +40,25 @@ class ModelRoutes:
 
     async def metadata(self, context: RequestContext) -> None:
         """`GET /v2/models/{name}`."""
-        name, version = _asked(context)
+        name, version = _model_in_path(context)
         body = model_metadata(*self.models.find(name, version), self.models.versions(name))
         await context.send(200, JSON, orjson.dumps(body))
 
     async def ready(self, context: RequestContext) -> None:
         """`GET /v2/models/{name}/ready`."""
-        name, version = _asked(context)
+        name, version = _model_in_path(context)
         self.models.find(name, version)
         self.readiness.check()
         await context.send(200, JSON, orjson.dumps({"name": name, "ready": True}))
 
     async def config(self, context: RequestContext) -> None:
         """`GET /v2/models/{name}/config`."""
-        body = model_config(*self.models.find(*_asked(context)))
+        body = model_config(*self.models.find(*_model_in_path(context)))
         await context.send(200, JSON, orjson.dumps(body))
 
     async def statistics(self, context: RequestContext) -> None:
         """`GET /v2/models/{name}/stats`."""
-        await _send_statistics(context, await statistics_of(self.models, *_asked(context), _writer(context)))
+        await _send_statistics(context, await statistics_of(self.models, *_model_in_path(context), _writer(context)))
 
     async def statistics_of_all(self, context: RequestContext) -> None:
         """`GET /v2/models/stats`."""
@@ -67,7 +67,7 @@ class ModelRoutes:
     async def index(self, context: RequestContext) -> None:
         """`POST /v2/repository/index`."""
         only_ready = await _wants_ready(context)
-        write = charging(context.memory, ENTRY_BYTES, orjson.dumps)
+        write = charged_writer(context.memory, ENTRY_BYTES, orjson.dumps)
         pieces = await repository_index(self.models, self.readiness, only_ready=only_ready, write=write)
         await context.send(200, JSON, b"[" + b",".join(pieces) + b"]")
 
@@ -87,21 +87,21 @@ class ModelRoutes:
         return handle
 
 
-def _asked(context: RequestContext) -> tuple[str, str | None]:
+def _model_in_path(context: RequestContext) -> tuple[str, str | None]:
     """Return the name and the version of the model in the path; the version may be None."""
     name, *version = context.parameters
     return name, version[0] if version else None
 
 
 def _writer(context: RequestContext) -> Callable[[dict[str, Any]], bytes]:
-    return charging(context.memory, STATISTICS_BYTES, orjson.dumps)
+    return charged_writer(context.memory, STATISTICS_BYTES, orjson.dumps)
 
 
 async def _send_statistics(context: RequestContext, models: list[bytes]) -> None:
     await context.send(200, JSON, b'{"model_stats":[' + b",".join(models) + b"]}")
 
 
-def charging(memory: Memory, size: int, write: Callable[[dict[str, Any]], T]) -> Callable[[dict[str, Any]], T]:
+def charged_writer(memory: Memory, size: int, write: Callable[[dict[str, Any]], T]) -> Callable[[dict[str, Any]], T]:
     """Wrap `write` so that each call first charges `size` bytes to `memory`."""
 
     def charged(body: dict[str, Any]) -> T:
@@ -121,7 +121,7 @@ async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T]
     # In a thread, because the store may have to read its folder, and there may be very many versions.
     newest, counted = await asyncio.to_thread(every)
     models.statistics.keep(counted)
-    return await _statistics(models, newest, counted, write)
+    return await _statistics_bodies(models, newest, counted, write)
 
 
 async def statistics_of(
@@ -129,11 +129,11 @@ async def statistics_of(
 ) -> list[T]:
     """Apply `write` to the statistics of a model's versions, or of one of them. Raises model_not_found."""
     models.find(name, version)
-    counted = models.counted([name]) if version is None else [counted_as(name, version)]
-    return await _statistics(models, counted, frozenset(), write)
+    counted = models.counted([name]) if version is None else [statistics_label(name, version)]
+    return await _statistics_bodies(models, counted, frozenset(), write)
 
 
-async def _statistics(
+async def _statistics_bodies(
     models: Models, names: list[str], more: Set[str], write: Callable[[dict[str, Any]], T]
 ) -> list[T]:
     return await asyncio.to_thread(lambda: [write(body) for body in models.statistics.bodies(names, more)])

@@ -101,15 +101,15 @@ def publish(
 ) -> Change | None:
     """Make an upload the current version of its table, with the next number (`version.number` is ignored).
 
-    Its segments must be complete on all their shards and have their digests. `versions.replaced` decides which versions
-    are removed. `replicas`, if given, becomes the table's. Raises name_conflict, precondition_failed and
+    Its segments must be complete on all their shards and have their digests. `versions.select_replaced` decides
+    which versions are removed. `replicas`, if given, becomes the table's. Raises name_conflict, precondition_failed and
     shard_unavailable.
     """
     known, own = catalogue.tables.get(table), catalogue.record_of(table)
     content_id = version.content_id
     if any(one.content_id == content_id for one in own.versions):
         return None
-    gone = versions.replaced(own, keep, conditions, lambda one: one.etag)
+    gone = versions.select_replaced(own, keep, conditions, lambda one: one.etag)
     upload = catalogue.uploads.get(content_id)
     if upload is None:
         detail = "the upload was given up, since its router was silent, or its version has been removed since"
@@ -143,9 +143,9 @@ def end_upload(catalogue: Catalogue, content_id: str) -> Change | None:
 
 
 def remove_versions(catalogue: Catalogue, reference: str, conditions: Conditions = ALWAYS) -> Change:
-    """Remove one version of a table, or all versions. Raises the errors of `versions.removed`."""
+    """Remove one version of a table, or all versions. Raises the errors of `versions.select_removed`."""
     name = split_reference(reference)[0]
-    going = versions.removed(catalogue.record_of(name), reference, conditions, lambda one: one.etag)
+    going = versions.select_removed(catalogue.record_of(name), reference, conditions, lambda one: one.etag)
     table = catalogue.tables[name]
     kept = tuple(one for one in table.versions if one not in going)
     forgotten = {} if kept else _forget(catalogue)
@@ -153,7 +153,7 @@ def remove_versions(catalogue: Catalogue, reference: str, conditions: Conditions
 
 
 def put_aliases(made: Iterable[Alias]) -> Change | None:
-    """Write aliases, all or none, as computed from a catalogue by `aliases.moved`.
+    """Write aliases, all or none, as computed from a catalogue by `aliases.move_aliases`.
 
     The change depends on all tables, including those without versions, because etcd limits the number of keys that a
     transaction compares.
@@ -163,8 +163,8 @@ def put_aliases(made: Iterable[Alias]) -> Change | None:
 
 
 def remove_alias(catalogue: Catalogue, alias: str, conditions: Conditions = ALWAYS) -> Change:
-    """Remove an alias. Raises the errors of `aliases.removed_alias`."""
-    aliases.removed_alias(catalogue.record_of(alias), conditions)
+    """Remove an alias. Raises the errors of `aliases.alias_to_remove`."""
+    aliases.alias_to_remove(catalogue.record_of(alias), conditions)
     return Change({f"aliases/{alias}": None})
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
-from app.catalogue.aliases import AliasMove, moved, new_etag
+from app.catalogue.aliases import AliasMove, move_aliases, new_etag
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.catalogue.records import Alias
 from app.catalogue.versions import check_new_version
@@ -177,7 +177,7 @@ class PublishedTensors(ShardedTensors):
         def put(catalogue: Catalogue) -> Change | None:
             if any(one.etag in etags for move in moves if (one := catalogue.aliases.get(move.alias)) is not None):
                 return None  # an earlier attempt has written them
-            made[:] = moved(moves, catalogue.record_of, now, etags)
+            made[:] = move_aliases(moves, catalogue.record_of, now, etags)
             return transitions.put_aliases(one for one, _ in made if one.etag in etags)
 
         self._change(put)

@@ -49,7 +49,7 @@ def write_grpc_answer(
         text = answer_fields(answer).decode()
         parameters = [("device", "cpu"), (LOOKUP, text)]
         if len(text) + len(wanted) * _OUTPUT_BYTES > _REMEMBERED:
-            write_head = _written_head
+            write_head = _message_head
     else:
         check_writable(answer.output.dtype)
         parameters = [("dialect", answer.dialect), ("device", answer.device)]
@@ -75,7 +75,7 @@ def error_head(model_name: str, identifier: str, problem: str) -> bytes:
     return written
 
 
-def _written_head(
+def _message_head(
     model_name: str, version: str, parameters: tuple[_Parameter, ...], outputs: tuple[_Described, ...]
 ) -> bytes:
     """Return a response without its id and items. Cached, because answers with the same shapes repeat it."""
@@ -91,7 +91,7 @@ def _written_head(
     return written
 
 
-_repeated_head = lru_cache(256)(_written_head)
+_repeated_head = lru_cache(256)(_message_head)
 
 
 def _message(head: bytes, identifier: str | None, outputs: Sequence[Tensor], memory: Memory, stream: bool) -> bytes:

@@ -36,7 +36,7 @@ from app.json_text.read_base64 import base64_bytes
 from app.json_text.read_values import Values, values_of
 from app.memory.budget import REFUSED_UNREAD, UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes, has_plain_shape
-from app.requests.read_call import make_call, read_arrays, settle, validate
+from app.requests.read_call import finish_validation, make_call, read_arrays, validate
 from app.requests.request import JSON_BODY, ReadArray, Request
 from app.requests.schemas.member_types import ABSENT
 from app.tensors.buffer_type import Buffer
@@ -90,7 +90,7 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
     if not closed:
         raise GatherError("malformed_request", "the body is not JSON: quotes or brackets do not close")
     text = cut_arrays(body, places, count, _ITEMS, memory, most)
-    known = envelopes.get((row, text)) or _with_sizes_as_now(row, text)
+    known = envelopes.get((row, text)) or _reuse_with_sizes(row, text)
     if known is not None:
         arrays: dict[str, ReadArray] = {}
         for name, one in known.ready:
@@ -98,17 +98,17 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
             if reader is not None and (place := places[one.values])[2] > 0:  # a list, the common case
                 arrays[name] = reader.read, (view, *place, memory)
             else:
-                arrays[name] = _given(body, view, places, memory, name, one, reader)
+                arrays[name] = _array_reader(body, view, places, memory, name, one, reader)
         return make_call(row, known, read_arrays(arrays), limits), known.encoding
     document = parse_envelope(text, body, check_framing, memory, most)
     if count > len(places):
         check_framing(body, memory)  # with a repeated key, the sizes would belong to another array
-    request = Request(document, partial(_given, body, view, places, memory), JSON_BODY, memory)
-    validated, given = settle(row, request, validate(row, request, limits))
+    request = Request(document, partial(_array_reader, body, view, places, memory), JSON_BODY, memory)
+    validated, given = finish_validation(row, request, validate(row, request, limits))
     if count_members(document) != members:
         check_framing(body, memory)
     elif len(text) <= LONGEST:
-        _keep(row, text, validated, document)
+        _cache_envelope(row, text, validated, document)
     return make_call(row, validated, read_arrays(given), limits), validated.encoding
 
 
@@ -127,13 +127,13 @@ def _without_sizes(text: bytes) -> bytes:
     return b"\0" + b"".join(_SHAPE.split(text))
 
 
-def _with_sizes_as_now(row: Signature, text: bytes) -> Validated | None:
+def _reuse_with_sizes(row: Signature, text: bytes) -> Validated | None:
     """Adapt the cached result of an envelope that differs only in the sizes of its shapes. Returns None without one."""
     known = envelopes.get((row, _without_sizes(text))) if len(text) <= LONGEST else None
     if known is None:
         return None
     try:
-        now = _described(orjson.loads(text))
+        now = _array_descriptions(orjson.loads(text))
     except orjson.JSONDecodeError:  # a number beyond binary64 or a lone surrogate, which need the exact parser
         return None
     known = replace(known, ready=[(name, one.of_shape(name, _shape(now[name]))) for name, one in known.ready])
@@ -145,20 +145,20 @@ def _shape(described: Mapping[str, Any]) -> Any:
     return tuple(described["shape"]) if "shape" in described else ABSENT
 
 
-def _keep(row: Signature, text: bytes, validated: Validated, document: Any) -> None:
+def _cache_envelope(row: Signature, text: bytes, validated: Validated, document: Any) -> None:
     """Cache a validated envelope, with and without the sizes of its shapes."""
     arrays = [
-        (name, _Described(one.dtype, None, one.values, one.base64).of_shape(name, one.shape))
+        (name, _ArrayDescription(one.dtype, None, one.values, one.base64).of_shape(name, one.shape))
         for name, one in validated.arrays
     ]
     validated = replace(validated, ready=arrays)
     envelopes.keep(row, text, validated)
-    described = _described(document)
+    described = _array_descriptions(document)
     if all(has_plain_shape(described[name]) for name, _ in arrays):
         envelopes.keep(row, _without_sizes(text), validated)
 
 
-def _described(document: Any) -> Mapping[str, Any]:
+def _array_descriptions(document: Any) -> Mapping[str, Any]:
     """Return the objects that describe arrays, by the arrays' names."""
     if "features" not in document:
         found: Mapping[str, Any] = document
@@ -172,7 +172,7 @@ def _described(document: Any) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Described:
+class _ArrayDescription:
     """The description of an array in a cached envelope; `reader` reads its values."""
 
     dtype: str
@@ -181,14 +181,14 @@ class _Described:
     base64: Any
     reader: Values | None = None
 
-    def of_shape(self, name: str, shape: Any) -> _Described:
+    def of_shape(self, name: str, shape: Any) -> _ArrayDescription:
         """Return the description of the array `name` with this shape."""
         dtype = DTYPES.get(self.dtype)
         reader = None if dtype is None or self.values is ABSENT else values_of(name, dtype, shape)
-        return _Described(self.dtype, shape, self.values, self.base64, reader)
+        return _ArrayDescription(self.dtype, shape, self.values, self.base64, reader)
 
 
-def _given(
+def _array_reader(
     body: Buffer,
     view: NDArray[np.uint8],
     places: Sequence[ArrayPlace],

@@ -21,18 +21,18 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED)
     if OUTPUT not in answer.outputs:
         return _gradient(answer, encoding, memory)
     output = answer.output
-    head, tail = _around(
+    head, tail = _text_around_items(
         output.dtype.name, output.shape, encoding, answer.dialect, answer.device, answer.data_etag, answer.data_version
     )
     if answer.replaced is not None:
         tail = b'%b,"replaced":%d}' % (tail[:-1], answer.replaced)
     pieces: list[Buffer] = [head, *items_text(output, encoding, memory), tail]
     if answer.missing is not None:
-        pieces[-1:] = [b'%b,"missing":%d' % (tail[:-1], answer.missing), *_found(answer, encoding, memory), b"}"]
+        pieces[-1:] = [b'%b,"missing":%d' % (tail[:-1], answer.missing), *_found_member(answer, encoding, memory), b"}"]
     return pieces
 
 
-def _found(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
+def _found_member(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
     """Return the member `found`, if the request asked for it."""
     found = answer.outputs.get(FOUND)
     return [] if found is None else [b',"%b":' % FOUND.encode(), *tensor_text(found, encoding, memory)]
@@ -47,7 +47,7 @@ def is_long_answer(answer: Answer) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _around(
+def _text_around_items(
     dtype: str,
     shape: tuple[int, ...],
     encoding: str,

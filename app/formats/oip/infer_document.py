@@ -21,7 +21,7 @@ from app.memory.budget import Memory
 from app.near_name import instead_of, near_name, shorten
 from app.requests.envelope_cache import Validated
 from app.requests.lookup_beside_arrays import validate_lookup
-from app.requests.read_call import make_call, read_arrays, settle, validate
+from app.requests.read_call import finish_validation, make_call, read_arrays, validate
 from app.requests.request import JsonText, Origin, ReadArray, Request
 from app.requests.schemas.gather_request import BESIDE
 from app.requests.schemas.infer_request import (
@@ -339,7 +339,7 @@ def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collect
     if model.resident:
         document["data"] = {"tensor": model.reference}
     request = Request(document, None, _RESIDENT_PARAMETERS if model.resident else _PARAMETERS)
-    validated, _ = settle(row, request, validate(row, request, limits))
+    validated, _ = finish_validation(row, request, validate(row, request, limits))
     return validated
 
 

@@ -120,7 +120,7 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
     items = _Items(text, found.places, behind, memory)
     key = b"".join(_VARIABLE.split(envelope)) if len(envelope) <= LONGEST else b""
     validated = envelopes.get((model.route, key)) if key else None
-    renewed = None if validated is None else _renewed(validated.ready, envelope)
+    renewed = None if validated is None else _reuse_with_sizes(validated.ready, envelope)
     if renewed is not None:
         return read_items(renewed, _arrays(renewed, items), model, limits)
     parsed = parse_envelope(envelope, text, _check_framing, memory, most)
@@ -146,12 +146,12 @@ def _arrays(document: InferDocument, items: _Items) -> Arrays:
 
 
 def _is_plain(given: Any) -> bool:
-    """Return True if `_renewed` can read the numbers of an input."""
+    """Return True if `_reuse_with_sizes` can read the numbers of an input."""
     size = (given.get("parameters") or {}).get("binary_data_size")
     return has_plain_shape(given) and (size is None or (type(size) is int and size < 1 << 63))
 
 
-def _renewed(known: InferDocument, envelope: bytes) -> InferDocument | None:
+def _reuse_with_sizes(known: InferDocument, envelope: bytes) -> InferDocument | None:
     """Copy a cached document with another request's id, shapes and sizes. Returns None if the id is not Unicode."""
     try:
         given = orjson.loads(envelope)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from app.errors import GatherError, invalid_field
-from app.formats.fields_in_query import explains, read_document, read_explain
+from app.formats.fields_in_query import parse_explain, read_document, read_explain
 from app.formats.safetensors.header import (
     HEADER_BYTES,
     UNSOUND_HINT,
@@ -28,7 +28,7 @@ from app.json_text.lossless_json import shown
 from app.memory.budget import UNCOUNTED, Memory
 from app.requests.envelope_cache import LONGEST, Validated, envelopes
 from app.requests.lookup_beside_arrays import validate_lookup
-from app.requests.read_call import FAMILIES, make_call, read_arrays, settle, validate
+from app.requests.read_call import FAMILIES, finish_validation, make_call, read_arrays, validate
 from app.requests.request import QUERY, ReadArray, Request
 from app.requests.schemas.field_hints import name_hint
 from app.requests.schemas.gather_request import BESIDE
@@ -50,7 +50,7 @@ _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ready:
+class _CachedLayout:
     """The cached result of a header and query.
 
     `entries` are the tensors with their names in a document, `start` is the offset of their bytes, `size` the length of
@@ -78,7 +78,7 @@ def read_request(
         validated = _validate(body, query, row, limits, memory)
         if envelope:
             envelopes.keep(row, envelope, validated)
-    ready: _Ready = validated.ready
+    ready: _CachedLayout = validated.ready
     view, start = memoryview(body), ready.start
     given: dict[str, ReadArray] = {}
     strings: StringKeysReader | None = None
@@ -118,7 +118,7 @@ def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory
         explain = read_explain(query, LookupParameters, _WHERE) if query else False
     else:
         named, validated, explain = _validate_query(found, query, row, limits)
-    return replace(validated, ready=_Ready(tuple(named.items()), start, len(body), explain))
+    return replace(validated, ready=_CachedLayout(tuple(named.items()), start, len(body), explain))
 
 
 def _validate_query(
@@ -147,9 +147,9 @@ def _validate_query(
     if validated is None:
         request = Request(document, None, QUERY)
         valid = validate(row, request, limits)
-        explains(explain)
+        parse_explain(explain)
         _check_inputs(found, inputs, named, optional, fields)
-        validated, _ = settle(row, request, valid)
+        validated, _ = finish_validation(row, request, valid)
         envelopes.keep(row, key, validated)
     return {name: found[name] for name in inputs if name in found}, validated, explain == "true"
 

@@ -103,7 +103,7 @@ def nearest(value: int, power: int) -> float:
 
 
 @inner
-def nearest_called(value: int, power: int) -> float:
+def nearest_not_inlined(value: int, power: int) -> float:
     """`nearest` without inlining, for callers whose speed does not matter."""
     return nearest(value, power)
 

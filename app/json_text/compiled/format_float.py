@@ -43,7 +43,7 @@ from app.json_text.compiled.characters import (
     QUOTE,
     ZERO,
 )
-from app.json_text.compiled.decimal_to_double import nearest_called
+from app.json_text.compiled.decimal_to_double import nearest_not_inlined
 from app.json_text.compiled.parse_decimal import TENS
 
 _LEAST_POWER: Final = -31
@@ -123,7 +123,7 @@ def _digits_read_back(bits: int, value: int, power: int) -> tuple[int, int]:
         nearer = value - digits * size > size >> 1
         for other in range(2):
             tried = digits + (nearer != other)
-            if tried > 0 and f32_bits(nearest_called(tried, power + 1 - longer)) == bits:
+            if tried > 0 and f32_bits(nearest_not_inlined(tried, power + 1 - longer)) == bits:
                 return tried, power + 1 - longer
         size = _ONE
     return udiv(10 * value + (_ONE >> 1), _ONE), power - 1

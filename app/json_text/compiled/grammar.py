@@ -66,7 +66,7 @@ _BACKSLASHES: Final = eight(BACKSLASH)
 
 
 @inner
-def _after_string(base: Address, place: int, end: int, serial: int) -> tuple[int, bool, int]:
+def _skip_key(base: Address, place: int, end: int, serial: int) -> tuple[int, bool, int]:
     """Check and hash a key; `place` is after its opening quote.
 
     Returns the place after the closing quote (or of a fault), whether the string is valid, and its hash.
@@ -97,7 +97,7 @@ def _after_string(base: Address, place: int, end: int, serial: int) -> tuple[int
 
 
 @inner
-def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
+def _skip_text(base: Address, place: int, end: int) -> tuple[int, bool]:
     """Check a string that is not a key, without a hash; `place` is after its opening quote.
 
     Returns the place after the closing quote (or of a fault), and whether the string is valid.
@@ -131,7 +131,7 @@ def _after_text(base: Address, place: int, end: int) -> tuple[int, bool]:
 
 
 @inner
-def _after_digits(base: Address, place: int, end: int) -> int:
+def _skip_digits(base: Address, place: int, end: int) -> int:
     """Return the first place from `place` on that is not a digit."""
     while place + 8 <= end:
         word = load_u64(base + place)
@@ -145,22 +145,22 @@ def _after_digits(base: Address, place: int, end: int) -> int:
 
 
 @inner
-def _after_number(base: Address, place: int, end: int) -> int:
+def _skip_number(base: Address, place: int, end: int) -> int:
     """Return the place after an unsigned JSON number, or -1."""
     first = place
-    place = _after_digits(base, place, end)
+    place = _skip_digits(base, place, end)
     if place == first or (place > first + 1 and load_u8(base + first) == ZERO):
         return -1
     if load_u8(base + place) == POINT:
         first = place + 1
-        place = _after_digits(base, first, end)
+        place = _skip_digits(base, first, end)
         if place == first:
             return -1
     if load_u8(base + place) | LOWER == LETTER_E:
         place += 1
         c = load_u8(base + place)
         first = place + (c == PLUS or c == MINUS)
-        place = _after_digits(base, first, end)
+        place = _skip_digits(base, first, end)
         if place == first:
             return -1
     return place
@@ -184,7 +184,7 @@ def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) ->
             stack[depth] = objects if c == OPENING_BRACE else 0
             place = skip_space(base, place + 1, end)
         elif c == QUOTE:
-            place, fine = _after_text(base, place + 1, end)
+            place, fine = _skip_text(base, place + 1, end)
             if not fine:
                 return place, members
         elif spells(base, place, _TRUE) or spells(base, place, _NULL):
@@ -192,7 +192,7 @@ def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) ->
         elif spells(base, place, _FALSE):
             place += 5
         else:
-            stop = _after_number(base, place + (c == MINUS), end)
+            stop = _skip_number(base, place + (c == MINUS), end)
             if stop < 0 and bare:
                 if spells(base, place, _NAN):
                     stop = place + 3
@@ -222,7 +222,7 @@ def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) ->
             if inside:
                 if load_u8(base + place) != QUOTE:
                     return place, members
-                place, fine, code = _after_string(base, place + 1, end, inside)
+                place, fine, code = _skip_key(base, place + 1, end, inside)
                 if not fine:
                     return place, members
                 if members < keys.size:

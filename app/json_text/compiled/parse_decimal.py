@@ -54,7 +54,7 @@ _MOST_OF_FLOAT: Final = int64(19)
 
 
 @inlined
-def _eight(text: int) -> int:
+def _parse_eight_digits(text: int) -> int:
     """Convert eight digits, one per byte (0 to 9), the first in the lowest byte, to a number."""
     text = text * 10 + lshr(text, 8)
     text = (text & _PAIRS) * _PAIRS_TO_MILLIONS + (lshr(text, 16) & _PAIRS) * _PAIRS_TO_UNITS
@@ -69,11 +69,11 @@ def digits_before(base: Address, stop: int, count: int) -> int:
     them.
     """
     last = min(count, 8)
-    value = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[last])
+    value = _parse_eight_digits((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[last])
     if count > 8:
-        value += _eight((load_u64(base + stop - 16) ^ _ZEROS) & _KEPT[min(count, 16) - 8]) * 10**8
+        value += _parse_eight_digits((load_u64(base + stop - 16) ^ _ZEROS) & _KEPT[min(count, 16) - 8]) * 10**8
         if count > 16:
-            value += _eight((load_u64(base + stop - 24) ^ _ZEROS) & _KEPT[count - 16]) * 10**16
+            value += _parse_eight_digits((load_u64(base + stop - 24) ^ _ZEROS) & _KEPT[count - 16]) * 10**16
     return value
 
 
@@ -133,7 +133,7 @@ def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
     initial = load_u8(base + begin)
     if count == 0 or count > 8 or not ZERO <= initial <= NINE or (count > 1 and initial == ZERO):
         return 0, 0, 0
-    value = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[count])
+    value = _parse_eight_digits((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[count])
     power = 0
     c = load_u8(base + stop)
     if c == POINT:
@@ -142,10 +142,10 @@ def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
         power += stop
         if power == 0 or count + power > 19:
             return 0, 0, 0
-        part = _eight((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[min(power, 8)])
-        part += _eight((load_u64(base + stop - 16) ^ _ZEROS) & _KEPT[min(max(power, 8), 16) - 8]) * 10**8
+        part = _parse_eight_digits((load_u64(base + stop - 8) ^ _ZEROS) & _KEPT[min(power, 8)])
+        part += _parse_eight_digits((load_u64(base + stop - 16) ^ _ZEROS) & _KEPT[min(max(power, 8), 16) - 8]) * 10**8
         if power > 12:
-            part += _eight((load_u64(base + stop - 24) ^ _ZEROS) & _KEPT[max(power, 16) - 16]) * 10**16
+            part += _parse_eight_digits((load_u64(base + stop - 24) ^ _ZEROS) & _KEPT[max(power, 16) - 16]) * 10**16
         value = value * TENS[power] + part
         c = load_u8(base + stop)
     power = -power

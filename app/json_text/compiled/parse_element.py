@@ -55,7 +55,7 @@ from app.json_text.compiled.characters import (
 from app.json_text.compiled.decimal_to_double import (
     narrow,
     nearest,
-    nearest_called,
+    nearest_not_inlined,
     read_exactly,
     side_of,
 )
@@ -186,7 +186,7 @@ def read_plain_integers(
 
 
 @inner
-def _after_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
+def _skip_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
     """Return the place after `name`, or -1. In a string, the name may have escapes."""
     for i in range(name.size):
         c = load_u8(base + place)
@@ -200,7 +200,7 @@ def _after_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
 
 
 @inner
-def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool]:
+def _read_non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool]:
     """Read NaN or an infinity by name. Returns the place after it or -1, its magnitude, and whether it is negative.
 
     `bare` also accepts names without quotes.
@@ -210,23 +210,23 @@ def _non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool
         return -1, np.nan, False
     place += quoted
     number, negative = np.nan, False
-    stop = _after_name(base, place, _NAN, quoted)
+    stop = _skip_name(base, place, _NAN, quoted)
     if stop < 0:
-        minus = _after_name(base, place, _MINUS, quoted)
+        minus = _skip_name(base, place, _MINUS, quoted)
         number, negative = np.inf, minus >= 0
-        stop = _after_name(base, minus if negative else place, _INFINITY, quoted)
+        stop = _skip_name(base, minus if negative else place, _INFINITY, quoted)
     if quoted and stop >= 0:
         stop = stop + 1 if load_u8(base + stop) == QUOTE else -1
     return stop, number, negative
 
 
 @inner
-def _finite(base: Address, place: int) -> tuple[int, float]:
+def _read_finite(base: Address, place: int) -> tuple[int, float]:
     """Read any unsigned JSON number. Returns the place after it, or -1, and its value."""
     stop, value, power, cut = decimal(base, place)
     if stop < 0:
         return stop, 0.0
-    return stop, read_exactly(base, place) if cut else nearest_called(value, power)
+    return stop, read_exactly(base, place) if cut else nearest_not_inlined(value, power)
 
 
 @inner
@@ -253,10 +253,10 @@ def read_any_float(base: Address, place: int, kind: int, target: Address, elemen
     """Read one element of a float type in any form. Returns the place after it, or -1."""
     negative = load_u8(base + place) == MINUS
     begin = place + negative
-    stop, number = _finite(base, begin)
+    stop, number = _read_finite(base, begin)
     is_finite = stop >= 0
     if not is_finite:
-        stop, number, negative = _non_finite(base, place, bare)
+        stop, number, negative = _read_non_finite(base, place, bare)
         if stop < 0:
             return -1
     if not _IS_OCTET[kind]:

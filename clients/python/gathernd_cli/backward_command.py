@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from .call_options import called_wrongly
+from .call_options import exit_with_usage_error
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
 
@@ -30,7 +30,7 @@ def _shape(text: str) -> list[int]:
     try:
         return [int(size) for size in text.split(",")] if text else []
     except ValueError:
-        called_wrongly(f"--data-shape {text!r} is not a shape, such as 200000,64")
+        exit_with_usage_error(f"--data-shape {text!r} is not a shape, such as 200000,64")
 
 
 @app.command("backward")
@@ -72,9 +72,9 @@ def backward(
 ) -> None:
     """Compute the gradient of a gather with respect to its data on a running service, from npy files into npy files."""
     if (data_shape is None) == (tensor is None):
-        called_wrongly("give exactly one of --data-shape (the shape of the gather's data) and --tensor")
+        exit_with_usage_error("give exactly one of --data-shape (the shape of the gather's data) and --tensor")
     if (batch_dims and dialect != _BOTH) if op is Gathered.GATHER else axis:
-        called_wrongly(f"--batch-dims belongs to --op gathernd or --dialect {_BOTH}, --axis to --op gather")
+        exit_with_usage_error(f"--batch-dims belongs to --op gathernd or --dialect {_BOTH}, --axis to --op gather")
     shape = None if data_shape is None else _shape(data_shape)
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)

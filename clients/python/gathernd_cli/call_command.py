@@ -19,7 +19,7 @@ from .call_options import (
     OutOfBounds,
     Output,
     Reduction,
-    called_wrongly,
+    exit_with_usage_error,
     gather_options,
     missing_options,
     tell_missing,
@@ -54,7 +54,7 @@ PARAMETERS: Final[Mapping[Operator, str]] = {
 app = typer.Typer(add_completion=False)
 
 
-def _taken_by(parameter: str) -> str:
+def _operators_with(parameter: str) -> str:
     """Return the names of the operators with this parameter, for a message."""
     return " or ".join(op.value for op, name in PARAMETERS.items() if name == parameter)
 
@@ -135,41 +135,43 @@ def call(
 ) -> None:
     """Run a gather, or a scatter into a copy, on a running service, from npy files into an npy file."""
     if (indices is None) == (keys is None):
-        called_wrongly("give exactly one of INDICES and --keys")
+        exit_with_usage_error("give exactly one of INDICES and --keys")
     quantized = {"scales": scales, "zero_points": zero_points, "bits": bits, "block_size": block_size}
     quantized = {name: value for name, value in quantized.items() if value is not None}
     if op is Operator.GATHER_BLOCK_QUANTIZED:
         if scales is None or dialect is not None or device == "gpu":
-            called_wrongly(f"--op {op.value} needs --scales, takes no --dialect, and runs on the CPU")
+            exit_with_usage_error(f"--op {op.value} needs --scales, takes no --dialect, and runs on the CPU")
     elif quantized:
-        called_wrongly(f"--{min(quantized).replace('_', '-')} belongs to --op gather_block_quantized")
+        exit_with_usage_error(f"--{min(quantized).replace('_', '-')} belongs to --op gather_block_quantized")
     parameters = {"batch_dims": batch_dims, "axis": axis}
     own = [parameters.pop(PARAMETERS[op])] if op in PARAMETERS else []
     options: dict[str, Any] = {} if dialect is None else {"dialect": dialect}
     if op in SCATTERS:
         if updates is None or device == "gpu":
-            called_wrongly(f"--op {op.value} needs --updates and runs on the CPU")
+            exit_with_usage_error(f"--op {op.value} needs --updates and runs on the CPU")
         if any(option is not None for option in (out_of_bounds, fill_value, output_dtype)):
-            called_wrongly("--out-of-bounds, --fill-value and --output-dtype belong to gathers")
+            exit_with_usage_error("--out-of-bounds, --fill-value and --output-dtype belong to gathers")
         options["reduction"] = reduction.value
     elif updates is not None or reduction is not Reduction.NONE:
-        called_wrongly("--updates and --reduction belong to --op scatternd or scatter_elements")
+        exit_with_usage_error("--updates and --reduction belong to --op scatternd or scatter_elements")
     else:
         options |= gather_options(out_of_bounds, fill_value, output_dtype)
         options |= quantized if op is Operator.GATHER_BLOCK_QUANTIZED else {"device": device}
     if keys is not None:
         if op is not Operator.GATHER:
-            called_wrongly("--keys belongs to --op gather")
+            exit_with_usage_error("--keys belongs to --op gather")
         if axis:
-            called_wrongly("--keys selects rows, which are along axis 0: leave out --axis")
+            exit_with_usage_error("--keys selects rows, which are along axis 0: leave out --axis")
         options |= missing_options(missing, missing_row)
     elif missing is not Missing.ERROR or missing_row is not None:
-        called_wrongly("--missing and --missing-row belong to --keys")
+        exit_with_usage_error("--missing and --missing-row belong to --keys")
     if op is Operator.GATHER and dialect == "openvino-8":
         options["batch_dims"] = parameters.pop("batch_dims")
     if any(parameters.values()):
-        owners = (f"--{name.replace('_', '-')} belongs to --op {_taken_by(name)}" for name in ("batch_dims", "axis"))
-        called_wrongly(", ".join(owners))
+        owners = (
+            f"--{name.replace('_', '-')} belongs to --op {_operators_with(name)}" for name in ("batch_dims", "axis")
+        )
+        exit_with_usage_error(", ".join(owners))
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (not needed for the help)
 

@@ -92,7 +92,7 @@ IdempotencyKey = Annotated[
 ]
 
 
-def called_wrongly(message: str) -> NoReturn:
+def exit_with_usage_error(message: str) -> NoReturn:
     """Report wrong usage: exit with code 2 and a message on stderr."""
     typer.echo(f"gathernd: {message}", err=True)
     raise typer.Exit(2)
@@ -124,7 +124,7 @@ def json_option(name: str, text: str) -> Any:
     try:
         return json.loads(text, parse_int=_integer, parse_float=_finite)
     except ValueError:
-        called_wrongly(f"{name} {text!r} is not JSON; a string has quotes: '\"a\"'")
+        exit_with_usage_error(f"{name} {text!r} is not JSON; a string has quotes: '\"a\"'")
 
 
 def _integer(text: str) -> int | float:
@@ -136,7 +136,7 @@ def _finite(text: str) -> float:
     """Parse a number with a fraction or an exponent. Exits with code 2 if float64 cannot hold it."""
     number = float(text)
     if math.isinf(number):
-        called_wrongly(f"--fill-value {text} is larger than any float64")
+        exit_with_usage_error(f"--fill-value {text} is larger than any float64")
     return number
 
 

@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from .uncollected_imports import uncollected_imports
 
 GROUP: Final = "gathernd.commands"
-OWN: Final = {
+CLIENT_COMMANDS: Final = {
     "aliases": "gathernd_cli.aliases_command:app",
     "backward": "gathernd_cli.backward_command:app",
     "call": "gathernd_cli.call_command:app",
@@ -75,7 +75,7 @@ def summary(target: str) -> str:
 
 
 def added_commands() -> dict[str, str]:
-    """Return the commands of other distributions, in the format of `OWN`."""
+    """Return the commands of other distributions, in the format of `CLIENT_COMMANDS`."""
     from importlib import metadata  # noqa: PLC0415
 
     return {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
@@ -100,11 +100,11 @@ class CommandsOnDemand(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of this name, or None. Fails with a usage error if only the service could provide it."""
-        if cmd_name not in self.commands and cmd_name in OWN:
-            self._add(OWN)
+        if cmd_name not in self.commands and cmd_name in CLIENT_COMMANDS:
+            self._add(CLIENT_COMMANDS)
         elif cmd_name not in self.commands:
             added = added_commands()
-            self._add(OWN | added)  # typer suggests the nearest of these for an unknown name
+            self._add(CLIENT_COMMANDS | added)  # typer suggests the nearest of these for an unknown name
             if not added and not _near(cmd_name, self.commands):
                 ctx.fail(
                     f"No such command {cmd_name!r}. The service's commands come with the distribution "
@@ -114,7 +114,7 @@ class CommandsOnDemand(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        self._add(OWN | added_commands())
+        self._add(CLIENT_COMMANDS | added_commands())
         for command in self.commands.values():
             if isinstance(command, LazyCommand) and command.help is None:
                 command.help = summary(command.target)

@@ -35,7 +35,7 @@ _FEATURE: Final = re.compile(
 _OPTION: Final = re.compile(r"/(?:query|__metadata__/lookup)/(?P<name>[a-z_]+)")
 
 
-def as_typed(pointer: str) -> str:
+def option_of_pointer(pointer: str) -> str:
     """Translate a JSON Pointer into a request to the option or feature that was typed; features count from 1.
 
     Other pointers are returned unchanged: `/indices`, for example, is also the name of the command's argument.
@@ -63,7 +63,7 @@ def connect_or_exit(url: str, key: str | None, ca: Path | None) -> Iterator[Clie
         typer.echo(f"gathernd: {error}", err=True)
         for place in error.errors:
             at = f" {list(place.position)}" if place.position else ""
-            typer.echo(f"  at {as_typed(place.pointer)}{at}", err=True)
+            typer.echo(f"  at {option_of_pointer(place.pointer)}{at}", err=True)
         if error.total > len(error.errors):
             typer.echo(f"  and {error.total - len(error.errors)} more", err=True)
         for note in getattr(error, "__notes__", ()):  # the service's hint, and what the client adds to it

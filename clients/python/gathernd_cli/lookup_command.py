@@ -15,7 +15,7 @@ from .call_options import (
     MissingMode,
     MissingRow,
     OutOfBounds,
-    called_wrongly,
+    exit_with_usage_error,
     gather_options,
     missing_options,
     tell_missing,
@@ -50,7 +50,9 @@ def _files(text: str) -> _Files:
     tensor, equals, rest = text.partition("=")
     names = rest.split(",")
     if not tensor or not equals or not all(names) or len(names) > 3:
-        called_wrongly(f"{text!r} is not of the form {FEATURE}, such as items=rows.npy or items=rows.npy,bags.npy")
+        exit_with_usage_error(
+            f"{text!r} is not of the form {FEATURE}, such as items=rows.npy or items=rows.npy,bags.npy"
+        )
     return _Files(tensor, *map(Path, names))
 
 
@@ -101,11 +103,11 @@ def lookup(
     """Look up rows of many resident tensors in one request to a running service, from npy files into npy files."""
     given = [_files(text) for text in features]
     if pooling is not None and all(one.offsets is None for one in given):
-        called_wrongly("--pooling belongs to features with offsets: TENSOR=INDICES,OFFSETS")
+        exit_with_usage_error("--pooling belongs to features with offsets: TENSOR=INDICES,OFFSETS")
     if include_last_offset and all(one.offsets is None for one in given):
-        called_wrongly("--include-last-offset belongs to features with offsets: TENSOR=INDICES,OFFSETS")
+        exit_with_usage_error("--include-last-offset belongs to features with offsets: TENSOR=INDICES,OFFSETS")
     if not by_key and (missing is not Missing.ERROR or missing_row is not None):
-        called_wrongly("--missing and --missing-row belong to --by-key")
+        exit_with_usage_error("--missing and --missing-row belong to --by-key")
     options = gather_options(out_of_bounds, fill_value, output_dtype)
     of_keys = missing_options(missing, missing_row) if by_key else {}
 

@@ -16,7 +16,7 @@ from .call_options import (
     MissingRow,
     Output,
     Reduction,
-    called_wrongly,
+    exit_with_usage_error,
     missing_options,
     tell_missing,
     value_option,
@@ -72,7 +72,7 @@ def rows(
 ) -> None:
     """Print the rows with these keys, or at these positions in a table without keys, or write them to an npy file."""
     if bool(wanted) == (keys_file is not None):
-        called_wrongly("give keys or positions, or else --keys with an npy file of keys")
+        exit_with_usage_error("give keys or positions, or else --keys with an npy file of keys")
     options = missing_options(missing, missing_row) | value_option(fill_value)
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (imports NumPy, which a help does not need)
@@ -134,7 +134,7 @@ def remove(
 ) -> None:
     """Remove the rows with these keys; the last rows move into the gaps. Prints the table's new ETag."""
     if bool(wanted) == (keys_file is not None):
-        called_wrongly("give keys, or else --keys with an npy file of keys")
+        exit_with_usage_error("give keys, or else --keys with an npy file of keys")
     with connect_or_exit(url, key, ca) as service:
         given = _given(service, name, wanted, keys_file)
         done = service.remove(name, given, if_match=if_match, idempotency_key=idempotency_key)

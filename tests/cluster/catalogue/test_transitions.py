@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.catalogue.aliases import AliasMove, moved
+from app.catalogue.aliases import AliasMove, move_aliases
 from app.cluster.catalogue import transitions
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Segment, Version
 from app.cluster.catalogue.serving_map import ServingMap
@@ -53,7 +53,9 @@ def numbers(catalogue: Catalogue, table: str = "t") -> list[int]:
 
 
 def moving(catalogue: Catalogue, at: int, **targets: str) -> Change | None:
-    made = moved([AliasMove(*one) for one in targets.items()], catalogue.record_of, at, [f'"{at}"' for _ in targets])
+    made = move_aliases(
+        [AliasMove(*one) for one in targets.items()], catalogue.record_of, at, [f'"{at}"' for _ in targets]
+    )
     return transitions.put_aliases(alias for alias, _ in made if alias.modified == at)
 
 

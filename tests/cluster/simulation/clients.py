@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 
-from app.catalogue.aliases import AliasMove, moved
+from app.catalogue.aliases import AliasMove, move_aliases
 from app.cluster.catalogue.records import Catalogue, Change
 from app.cluster.catalogue.transitions import (
     drain,
@@ -211,7 +211,7 @@ class Clients:
 
 
 def _moved(catalogue: Catalogue, moves: Sequence[AliasMove]) -> Change | None:
-    made = moved(moves, catalogue.record_of, 1, ['"etag"' for _ in moves])
+    made = move_aliases(moves, catalogue.record_of, 1, ['"etag"' for _ in moves])
     return put_aliases(one for one, _ in made if one != catalogue.aliases.get(one.alias))
 
 
