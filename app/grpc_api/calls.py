@@ -289,9 +289,9 @@ class Calls(grpc.GenericRpcHandler):
         try:
             message: Any = await context.read()
         except asyncio.CancelledError:
-            gave_way = self._under_way.preemption_error()
-            if gave_way is not None:
-                raise gave_way from None
+            preempted = self._under_way.preemption_error()
+            if preempted is not None:
+                raise preempted from None
             if not self._stopping.is_set():
                 raise
             task.uncancel()
