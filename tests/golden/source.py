@@ -1,17 +1,13 @@
-"""Chance and items for the golden corpus: the same bytes with every version of Python, of NumPy, and on every CPU."""
+"""Items and bodies for the golden corpus: the same bytes with every version of Python and on every CPU."""
 
 from __future__ import annotations
 
 import json
 import random
 import struct
-from base64 import b64encode
 from collections.abc import Sequence
-from copy import deepcopy
-from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
 PACKED = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
     "uint64": "Q", "float16": "e", "bfloat16": "", "float32": "f", "float64": "d", "complex64": "ff",
@@ -24,42 +20,30 @@ LONG = {name: name.upper().replace("FLOAT", "FP") for name in TYPES} | {"bfloat1
 TEXTS = ("", "a", "ä", "日本", "two words", '"', "\\", "\n")
 
 
-class Source:
-    """Chance made of `random()` alone, the one method of Python's generator that no version may change."""
+class Items:
+    """Items made of `random()` alone, the one method of Python's generator that no version may change."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed).random
 
-    def below(self, end: int) -> int:
+    def of(self, dtype: str, count: int) -> list[Any]:
+        """Items in the form of JSON, each of which every float type holds exactly."""
+        return [self._item(dtype) for _ in range(count)]
+
+    def _below(self, end: int) -> int:
         return int(self._random() * end)
 
-    def one(self, choices: Sequence[T]) -> T:
-        return choices[self.below(len(choices))]
-
-    def fresh(self, choices: Sequence[T]) -> T:
-        """One of them as a copy, for a place in a request that may be changed again."""
-        return deepcopy(self.one(choices))
-
-    def often(self, share: float) -> bool:
-        return self._random() < share
-
-    def sizes(self, count: int, most: int = 4) -> list[int]:
-        return [1 + self.below(most) for _ in range(count)]
-
-    def items(self, dtype: str, count: int) -> list[Any]:
-        """Items in the form of JSON, each of which every float type holds exactly."""
-        return [self.item(dtype) for _ in range(count)]
-
-    def item(self, dtype: str) -> Any:
+    def _item(self, dtype: str) -> Any:
         if dtype == "bool":
-            return self.often(0.5)
+            return self._random() < 0.5
         if dtype == "string":
-            return self.one(TEXTS)
+            return TEXTS[self._below(len(TEXTS))]
         if dtype.startswith("complex"):
-            return [self.item("float32"), self.item("float32")]
+            return [self._item("float32"), self._item("float32")]
         if "float" in dtype:
-            return self.one(("NaN", "Infinity", "-Infinity", -0.0)) if self.often(0.05) else (self.below(257) - 128) / 8
-        return self.below(100) - (0 if dtype.startswith("u") else 50)
+            odd = ("NaN", "Infinity", "-Infinity", -0.0)
+            return odd[self._below(len(odd))] if self._random() < 0.05 else (self._below(257) - 128) / 8
+        return self._below(100) - (0 if dtype.startswith("u") else 50)
 
 
 def tensor(dtype: str, shape: Sequence[int], values: list[Any]) -> dict[str, Any]:
@@ -81,21 +65,6 @@ def _pack(dtype: str, item: Any) -> bytes:
     numbers = [float(part) for part in parts] if "float" in dtype or "complex" in dtype else parts
     made: bytes = struct.pack(f"<{PACKED[dtype]}", *numbers)
     return made
-
-
-def nested(given: dict[str, Any]) -> dict[str, Any]:
-    return given | {"values": _nest(given["values"], given["shape"])} if 0 not in given["shape"] else given
-
-
-def _nest(values: list[Any], shape: list[int]) -> Any:
-    if not shape:
-        return values[0]
-    step = prod(shape[1:])
-    return [_nest(values[at * step : (at + 1) * step], shape[1:]) for at in range(shape[0])]
-
-
-def packed(given: dict[str, Any]) -> dict[str, Any]:
-    return {"dtype": given["dtype"], "shape": given["shape"], "base64": b64encode(octets(given)).decode()}
 
 
 def safetensors(arrays: dict[str, dict[str, Any]], metadata: dict[str, str] | None = None) -> bytes:

@@ -507,6 +507,7 @@ def rare() -> Iterator[Written]:
     yield from _RARE
     for method, target, headers in _CONDITIONS:
         yield Written(method, target, headers, b'{"tensor": "g_row@1"}' if target.startswith("/aliases") else b"x")
+    yield gather(MATRIX, tensor("int64", [1], [0]), AXIS, axis=2)
 
 
 WRITTEN: dict[str, Iterator[Written]] = {

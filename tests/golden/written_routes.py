@@ -155,4 +155,28 @@ def aliases() -> Iterator[Written]:
         yield asked(method, "/aliases/g_row")
 
 
-WRITTEN_ROUTES = {"paths": paths(), "fields_of_headers": fields(), "files": files(), "aliases": aliases()}
+READ = (
+    "/livez", "/readyz", "/errors/index_out_of_bounds", "/errors/none", "/tensors", "/tensors/g_row", "/tensors/g_none",
+    "/tensors/g_row@1", "/tensors/g_row@2", "/tensors/g_row/content", "/tensors/g_row/content?rows=1:3",
+    "/tensors/g_complex64/content", "/aliases", "/aliases/none", "/imports", "/imports/none", "/tensors?limit=2",
+    "/tensors?after=g_o&limit=1", "/v2", "/v2/health/live", "/v2/health/ready", "/v2/systemsharedmemory/status",
+    *(f"/v2/models/{model}{what}" for model in ("gathernd", "gather_elements", "scatternd", "lookup", "g_row",
+                                                "g_complex64", "none") for what in ("", "/config", "/ready")),
+)  # fmt: skip
+
+
+def reads() -> Iterator[Written]:
+    """What is read of the service, of its tensors and of its models."""
+    for target in READ:
+        yield asked("GET", target)
+    for accept in (RAW, NPY, SAFETENSORS, "text/html"):
+        yield asked("GET", "/tensors/g_row/content", accept=accept)
+
+
+WRITTEN_ROUTES = {
+    "paths": paths(),
+    "fields_of_headers": fields(),
+    "files": files(),
+    "aliases": aliases(),
+    "reads": reads(),
+}

@@ -121,7 +121,7 @@ def test_what_a_gather_refuses_an_explanation_refuses_alike(start: Start) -> Non
     as_json = {"accept": "application/json"}
     looked_at = 0
     with start() as server, service(server.port), server.client() as client:
-        for each in gathers if SOAK else gathers[::20]:
+        for each in gathers if SOAK else gathers[::8]:
             explain = f"{'&' if '?' in each.target else '?'}explain=true"
             plain, asked = (
                 client.post(each.target + more, content=each.body, headers=each.headers | as_json)
