@@ -14,13 +14,13 @@ PIP := $(PY) -m pip --disable-pip-version-check --no-input
 CLIENTS := .venv-clients
 CUDA := .venv-cuda
 DOCS := .venv-docs
-FRAMEWORKS := .venv-frameworks
+TORCH := .venv-torch
 CLUSTER := .venv-cluster
 OTHER := .venv-other
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install generated serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi sync-client grpc-messages clients cluster cuda docs frameworks other-python bench lock build release clean
+.PHONY: help install generated serve check test test-all lint format types unit pytest pytest-all soak audit sbom openapi sync-client grpc-messages clients cluster cuda docs torch other-python bench lock build release clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F '\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -102,8 +102,7 @@ pytest-all: $(VENV)/.stamp-dev clients cluster cuda other-python $(DOCS)/.stamp 
 SOAK_client := tests/client
 SOAK_cluster := tests/cluster
 SOAK_conformance := tests/conformance
-SOAK_frameworks := tests/frameworks
-SOAK_guarded := tests/kernels/test_guarded.py tests/kernels/test_emulated.py
+SOAK_guarded := tests/kernels/test_guarded.py
 SOAK_grpc := tests/grpc_api
 SOAK_http := tests/http
 SOAK_kernels := tests/kernels
@@ -117,7 +116,7 @@ SOAK_store := tests/store
 SOAK_wire := tests/wire
 SOAK_workers := tests/workers
 SOAK_rest := tests
-SOAK_PARTS := client cluster conformance frameworks grpc guarded http kernels load mixed oip parity schemathesis security store wire workers rest
+SOAK_PARTS := client cluster conformance grpc guarded http kernels load mixed oip parity schemathesis security store wire workers rest
 SHARED_cluster := -n 2 --dist load
 SHARED_conformance := -n 2 --dist load
 SHARED_guarded := -n 2 --dist load
@@ -125,7 +124,7 @@ soak_paths = $(foreach part,$1,$(SOAK_$(part)))
 soak_ignored = $(filter-out $(SOAK_$1),$(filter $(if $(filter rest,$1),%,%.py),$(call soak_paths,$(filter-out $1,$(SOAK_PARTS)))))
 soak: $(addprefix soak-,$(or $(PART),$(SOAK_PARTS))) ## The tests with full counts, whole or in parts: PART=store (GATHERND_SOAK multiplies: 10 is a tenth)
 
-soak-%: $(VENV)/.stamp-dev clients cluster cuda frameworks other-python $(DOCS)/.stamp
+soak-%: $(VENV)/.stamp-dev clients cluster cuda torch other-python $(DOCS)/.stamp
 	$(if $(filter $*,$(SOAK_PARTS)),,$(error no part $*: there are $(SOAK_PARTS)))
 	GATHERND_REQUIRE_ALL=1 GATHERND_SOAK=$(GATHERND_SOAK) $(PY) -m pytest --timeout=0 $(SHARED_$*) $(SOAK_$*) $(addprefix --ignore=,$(call soak_ignored,$*)) $(PYTEST_ARGS)
 
@@ -216,12 +215,12 @@ $(CLUSTER)/.stamp: requirements/cluster.lock requirements/build.lock $(PROJECTS)
 	$(PIP) --python $(CLUSTER)/bin/python install -q --no-deps --no-build-isolation --editable ./clients/python --editable .
 	@touch $@
 
-# Several gigabytes, for soak alone: torch and OpenVINO answer the same requests.
-frameworks: $(FRAMEWORKS)/.stamp ## Other implementations of the operators, which soak compares with
+# Several gigabytes, for soak alone: the examples that train.
+torch: $(TORCH)/.stamp ## torch, for the examples that train with it
 
-$(FRAMEWORKS)/.stamp: tests/frameworks/requirements.txt $(VENV)/.checkout
-	$(PY) -m venv --clear --without-pip $(FRAMEWORKS)
-	$(PIP) --python $(FRAMEWORKS)/bin/python install -q -r $<
+$(TORCH)/.stamp: tests/examples/torch.txt $(VENV)/.checkout
+	$(PY) -m venv --clear --without-pip $(TORCH)
+	$(PIP) --python $(TORCH)/bin/python install -q -r $<
 	@touch $@
 
 bench: $(VENV)/.stamp-dev ## requests over HTTP beside the floor and an hour's work; start-up (needs wrk; BENCH_ARGS)
@@ -261,6 +260,6 @@ release: $(VENV)/.stamp-dev ## All that a release has, in dist/, and a check tha
 	$(PY) -m deploy.release dist
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) $(CLIENTS) $(CLUSTER) $(CUDA) $(DOCS) $(FRAMEWORKS) $(OTHER) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENTS) $(CLUSTER) $(CUDA) $(DOCS) $(TORCH) $(OTHER) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf clients/python/build clients/python/*.egg-info
 	find app clients tests benchmarks deploy -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -105,7 +105,7 @@ def test_the_newest_versions_of_what_users_have_pass_the_tests_of_clients(tmp_pa
     for environment, files in ENVIRONMENTS.items():
         install(copy, environment, interpreter, *(f"--requirements={file}" for file in files))
     # By pip, not uv: users set pip to find builds of torch for the CPU alone, which are far smaller.
-    pins = (copy / "tests/frameworks/requirements.txt").read_text().splitlines()
+    pins = (copy / "tests/examples/torch.txt").read_text().splitlines()
     (torch,) = (pin for pin in pins if pin.startswith("torch=="))
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-input", torch], check=True)
     run(copy, python, *OF_USERS, GATHERND_TEST_ALL="1", GATHERND_REQUIRE_ALL="1")

@@ -40,7 +40,7 @@ def python_of(example: str) -> str:
     if example.startswith("pytorch_") and importlib.util.find_spec("torch") is None:
         if not SOAK:
             pytest.skip("runs under make soak, or where there is the Python package torch")
-        return str(in_environment(".venv-frameworks/bin/python", "frameworks"))
+        return str(in_environment(".venv-torch/bin/python", "torch"))
     return str(in_environment(".venv-docs/bin/python", "docs")) if example == "pandas_features.py" else sys.executable
 
 
