@@ -194,31 +194,11 @@ def test_routes_of_a_cpu_are_closed_for_a_reason() -> None:
     assert "disk" in considered(TINY, two, Facts(cold=True))["loop"].reason
 
 
-@pytest.mark.parametrize(("loop_max_us", "on_loop"), [(1e6, True), (1.0, False)])
-def test_a_split_is_led_by_the_event_loop_unless_it_holds_that_for_too_long(loop_max_us: float, on_loop: bool) -> None:
-    choice = BackendChooser(2, loop_max_us).decide(LARGE).choice
-    assert (choice.route, choice.on_event_loop) == ("split", on_loop)
-
-
-def test_the_event_loop_does_not_lead_a_split_that_waits_for_the_disk() -> None:
-    chooser = BackendChooser(2, 1e9)
-    for cold in (False, True):
-        choice = chooser.decide(LARGE, Facts(cold=cold)).choice
-        assert (choice.route, choice.on_event_loop) == ("split", not cold)
-
-
 @pytest.mark.parametrize(
     ("plan", "route"), [(TINY, "loop"), (FEW, "loop"), (LOOKUP, "split"), (MIDDLING, "split"), (LARGE, "split")]
 )
 def test_typical_choices_without_a_gpu(plan: GatherPlan, route: str) -> None:
     assert chosen(plan, BackendChooser(threads=2)) == route
-
-
-def test_a_gpu_takes_large_resident_lookups_and_leaves_inline_ones() -> None:
-    assert chosen(LARGE, WITH_CARD, ON_GPU) == "gpu"
-    assert chosen(LARGE, WITH_CARD, Facts("cpu", on_gpu=True)) == "split"
-    assert chosen(LARGE, WITH_CARD) == "split"
-    assert chosen(TINY, WITH_CARD, ON_GPU) == "loop"
 
 
 def test_what_does_not_fit_into_device_memory_stays_on_the_cpu_under_auto_only() -> None:
@@ -243,14 +223,6 @@ def test_settings_override_the_measured_limits() -> None:
     assert chosen(TINY, BackendChooser(threads=2, loop_max_us=0)) == "thread"
     assert chosen(LARGE, BackendChooser(threads=1, loop_max_us=1e9)) == "loop"
     assert chosen(LARGE, BackendChooser(threads=2, split_min_us=1e9)) == "thread"
-
-
-@pytest.mark.parametrize("route", ["loop", "thread", "split"])
-def test_a_forced_route_is_taken(route: Any) -> None:
-    for plan in (LOOKUP, LARGE):
-        decision = BackendChooser(threads=2, force_route=route).decide(plan)
-        assert decision.choice.route == route
-        assert [each.route for each in decision.routes if each.is_open] == [route]
 
 
 @pytest.mark.parametrize("hand_off", [0.0, 1e-3])

@@ -12,6 +12,7 @@ from app.dispatch.concurrent_body_reads import ACTIVE_BYTES, GRACE_S, TICK_S, Bo
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError
 from app.memory.budget import Budget, MemoryReservation
+from tests.dispatch.event_loop import in_a_loop
 
 MIB = 1 << 20
 BUDGET = 64 * MIB
@@ -40,134 +41,102 @@ async def let_tasks_run() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(BUDGET), 1)
-        bodies = [Body() for _ in range(3)]
-        entered: list[int] = []
+@in_a_loop
+async def test_a_body_waits_for_another_to_be_read_and_they_come_in_order() -> None:
+    body_reads = BodyReadLimit(Budget(BUDGET), 1)
+    bodies = [Body() for _ in range(3)]
+    entered: list[int] = []
 
-        async def read(number: int) -> None:
-            await body_reads.acquire(bodies[number], None)
-            entered.append(number)
+    async def read(number: int) -> None:
+        await body_reads.acquire(bodies[number], None)
+        entered.append(number)
 
-        reading = [asyncio.ensure_future(read(number)) for number in range(3)]
+    reading = [asyncio.ensure_future(read(number)) for number in range(3)]
+    await let_tasks_run()
+    assert entered == [0]
+    assert not body_reads.full(3, None)
+    assert body_reads.full(2, None)
+    for number in range(3):
+        body_reads.release(bodies[number])
         await let_tasks_run()
-        assert entered == [0]
-        assert not body_reads.full(3, None)
-        assert body_reads.full(2, None)
-        for number in range(3):
-            body_reads.release(bodies[number])
-            await let_tasks_run()
-            assert entered == [0, 1, 2][: number + 2]
-        await asyncio.gather(*reading)
-        assert not body_reads.full(1, None)
-
-    asyncio.run(main())
+        assert entered == [0, 1, 2][: number + 2]
+    await asyncio.gather(*reading)
+    assert not body_reads.full(1, None)
 
 
-def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(BUDGET), 2)
-        brisk, idle, third, fourth = Body(), Body(), Body(), Body()
-        await body_reads.acquire(brisk, None)
-        await body_reads.acquire(idle, None)
-        waiting = [asyncio.ensure_future(body_reads.acquire(body, None)) for body in (third, fourth)]
+@in_a_loop
+async def test_bodies_that_bring_little_hold_up_nobody_and_brisk_ones_do() -> None:
+    body_reads = BodyReadLimit(Budget(BUDGET), 2)
+    brisk, idle, third, fourth = Body(), Body(), Body(), Body()
+    await body_reads.acquire(brisk, None)
+    await body_reads.acquire(idle, None)
+    waiting = [asyncio.ensure_future(body_reads.acquire(body, None)) for body in (third, fourth)]
 
-        async def bring(*bodies: Body) -> None:
-            for body in bodies:
-                body.received += 100 * ACTIVE_BYTES
-            await asyncio.sleep(TICK_S)
+    async def bring(*bodies: Body) -> None:
+        for body in bodies:
+            body.received += 100 * ACTIVE_BYTES
+        await asyncio.sleep(TICK_S)
 
-        async with asyncio.timeout(60):
-            while not waiting[0].done():
-                await bring(brisk, third)
-            for _ in range(10):
-                await bring(brisk, third)
-            assert not waiting[1].done()  # two of two places are taken
-            while not waiting[1].done():
-                await bring(brisk)
-
-    asyncio.run(main())
+    async with asyncio.timeout(60):
+        while not waiting[0].done():
+            await bring(brisk, third)
+        for _ in range(10):
+            await bring(brisk, third)
+        assert not waiting[1].done()  # two of two places are taken
+        while not waiting[1].done():
+            await bring(brisk)
 
 
-def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(BUDGET), 1, queue_timeout=0.05)
-        brisk = Body()
-        await body_reads.acquire(brisk, None)
-        waiting = asyncio.ensure_future(body_reads.acquire(Body(), None))
-        while not waiting.done():
-            brisk.received += 10 * ACTIVE_BYTES
-            await asyncio.sleep(TICK_S / 4)
-        with pytest.raises(GatherError, match="overloaded") as refused:
-            await waiting
-        assert refused.value.facts == {"limit": "queue_timeout"}
-        assert not body_reads.waiting
-        body_reads.release(brisk)
-        await body_reads.acquire(Body(), None)
-
-    asyncio.run(main())
-
-
-def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(BUDGET), 1)
-        first, last = Body(), Body()
-        await body_reads.acquire(first, None)
-        cut, waiting = (asyncio.ensure_future(body_reads.acquire(body, None)) for body in (Body(), last))
-        await let_tasks_run()
-        cut.cancel()
-        await let_tasks_run()
-        body_reads.release(first)
+@in_a_loop
+async def test_a_body_waits_no_longer_than_it_may_and_leaves_no_trace() -> None:
+    body_reads = BodyReadLimit(Budget(BUDGET), 1, queue_timeout=0.05)
+    brisk = Body()
+    await body_reads.acquire(brisk, None)
+    waiting = asyncio.ensure_future(body_reads.acquire(Body(), None))
+    while not waiting.done():
+        brisk.received += 10 * ACTIVE_BYTES
+        await asyncio.sleep(TICK_S / 4)
+    with pytest.raises(GatherError, match="overloaded") as refused:
         await waiting
-        body_reads.release(last)
-        body_reads.release(last)
-        assert not body_reads.waiting
-
-    asyncio.run(main())
-
-
-def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(BUDGET), 1)
-        first, second, third = Body(), Body(), Body()
-        await body_reads.acquire(first, None)
-        waiting = [asyncio.ensure_future(body_reads.acquire(body, None)) for body in (second, third)]
-        await let_tasks_run()
-        assert body_reads.full(2, None)
-        assert second.on_disconnect is not None
-        second.on_disconnect()
-        await let_tasks_run()
-        assert isinstance(waiting[0].exception(), ClientGone)
-        assert not body_reads.full(2, None)
-        body_reads.release(first)
-        await waiting[1]
-        assert second.on_disconnect is None
-        assert third.on_disconnect is None
-
-    asyncio.run(main())
+    assert refused.value.facts == {"limit": "queue_timeout"}
+    assert not body_reads.waiting
+    body_reads.release(brisk)
+    await body_reads.acquire(Body(), None)
 
 
-def test_a_client_whose_going_nobody_hears_of_is_found_within_some_ticks() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(BUDGET), 1)
-        brisk = Body()
-        await body_reads.acquire(brisk, None)
-        bodies = [Body() for _ in range(200)]
-        waiting = [asyncio.ensure_future(body_reads.acquire(body, None)) for body in bodies]
-        await let_tasks_run()
-        bodies[150].gone = True
-        while not waiting[150].done():
-            brisk.received += 2 * ACTIVE_BYTES
-            await asyncio.sleep(TICK_S)
-        assert isinstance(waiting[150].exception(), ClientGone)
-        assert len(body_reads.waiting) == 199
-        for turn in list(body_reads.waiting):
-            turn.abandon()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        assert not body_reads.waiting
+@in_a_loop
+async def test_a_request_that_is_cut_off_while_it_waits_takes_no_turn() -> None:
+    body_reads = BodyReadLimit(Budget(BUDGET), 1)
+    first, last = Body(), Body()
+    await body_reads.acquire(first, None)
+    cut, waiting = (asyncio.ensure_future(body_reads.acquire(body, None)) for body in (Body(), last))
+    await let_tasks_run()
+    cut.cancel()
+    await let_tasks_run()
+    body_reads.release(first)
+    await waiting
+    body_reads.release(last)
+    body_reads.release(last)
+    assert not body_reads.waiting
 
-    asyncio.run(main())
+
+@in_a_loop
+async def test_a_body_whose_client_goes_while_it_waits_gives_up_its_place_at_once() -> None:
+    body_reads = BodyReadLimit(Budget(BUDGET), 1)
+    first, second, third = Body(), Body(), Body()
+    await body_reads.acquire(first, None)
+    waiting = [asyncio.ensure_future(body_reads.acquire(body, None)) for body in (second, third)]
+    await let_tasks_run()
+    assert body_reads.full(2, None)
+    assert second.on_disconnect is not None
+    second.on_disconnect()
+    await let_tasks_run()
+    assert isinstance(waiting[0].exception(), ClientGone)
+    assert not body_reads.full(2, None)
+    body_reads.release(first)
+    await waiting[1]
+    assert second.on_disconnect is None
+    assert third.on_disconnect is None
 
 
 async def begin(
@@ -199,247 +168,152 @@ def finish(body_reads: BodyReadLimit, budget: Budget, body: Body, size: int) -> 
     return reservation
 
 
-def test_a_body_is_read_once_it_and_an_answer_as_long_have_room_and_a_small_one_need_not_wait_for_that() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
-        requests = []
-        for _ in range(4):
-            body, turn = await begin(body_reads, 8 * MIB)
-            assert turn.done()
-            requests.append(finish(body_reads, budget, body, 8 * MIB))
-        _, large = await begin(body_reads, 8 * MIB)
-        _, unknown = await begin(body_reads, None)
-        _, small = await begin(body_reads, MIB // 4)
-        await asyncio.wait_for(small, 10)
-        assert not unknown.done()  # behind the large one
-        assert not large.done()  # half of the budget is held, the other half is for the answers
-        requests[0].charge(2 * MIB)  # a short answer
-        await asyncio.sleep(3 * TICK_S)
-        assert not large.done()
-        requests[0].release()
-        await asyncio.wait_for(large, 10)
-        await asyncio.wait_for(unknown, 10)
-        assert budget.used == 24 * MIB
-
-    asyncio.run(main())
-
-
-def test_an_answer_that_is_charged_is_counted_once_and_longer_than_its_body_as_what_it_takes() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
-        requests = []
-        for _ in range(2):
-            body, turn = await begin(body_reads, 4 * MIB)
-            assert turn.done()
-            requests.append(finish(body_reads, budget, body, 4 * MIB))
-        requests[0].charge(4 * MIB)
-        body, turn = await begin(body_reads, 24 * MIB)
-        assert turn.done()  # 48 for this one, 8 for each of the others
-        body_reads.release(body)
-        requests[0].charge(MIB)
-        _, turn = await begin(body_reads, 24 * MIB)
-        assert not turn.done()
-        requests[0].release()
-        await asyncio.wait_for(turn, 10)
-
-    asyncio.run(main())
-
-
-def test_a_body_of_more_than_half_of_the_budget_is_read_while_no_other_request_is_unanswered() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
-        first, turn = await begin(body_reads, 40 * MIB)
+@in_a_loop
+async def test_a_body_is_read_once_it_and_an_answer_as_long_have_room_and_a_small_one_need_not_wait_for_that() -> None:
+    budget = Budget(BUDGET)
+    body_reads = BodyReadLimit(budget)
+    requests = []
+    for _ in range(4):
+        body, turn = await begin(body_reads, 8 * MIB)
         assert turn.done()
-        _, second = await begin(body_reads, 40 * MIB)
-        for _ in range(5):
-            first.received += 2 * ACTIVE_BYTES
-            await asyncio.sleep(TICK_S)
-        _, third = await begin(body_reads, 2 * MIB)  # behind it, so that it gets its turn
-        assert not second.done()
-        request = finish(body_reads, budget, first, 40 * MIB)
-        await asyncio.sleep(3 * TICK_S)
-        assert not second.done()
-        assert not third.done()
-        request.release()
-        await asyncio.wait_for(second, 10)
-        await asyncio.wait_for(third, 10)
-        # An answer that a client does not take holds up nobody whose body has room.
-        stuck = MemoryReservation(budget)
-        stuck.charge(20 * MIB)
-        _, turn = await begin(BodyReadLimit(budget), 40 * MIB)
-        assert turn.done()
-        body, turn = await begin(BodyReadLimit(budget, queue_timeout=0.5), 30 * MIB)
-        assert not turn.done()  # with an answer as long it may have room in a moment
-        assert body.asked
-        await asyncio.wait_for(turn, 10)
-
-    asyncio.run(main())
+        requests.append(finish(body_reads, budget, body, 8 * MIB))
+    _, large = await begin(body_reads, 8 * MIB)
+    _, unknown = await begin(body_reads, None)
+    _, small = await begin(body_reads, MIB // 4)
+    await asyncio.wait_for(small, 10)
+    assert not unknown.done()  # behind the large one
+    assert not large.done()  # half of the budget is held, the other half is for the answers
+    requests[0].charge(2 * MIB)  # a short answer
+    await asyncio.sleep(3 * TICK_S)
+    assert not large.done()
+    requests[0].release()
+    await asyncio.wait_for(large, 10)
+    await asyncio.wait_for(unknown, 10)
+    assert budget.used == 24 * MIB
 
 
-def test_bodies_that_claim_much_and_bring_nothing_take_no_room_from_others() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
-        first, turn = await begin(body_reads, 16 * MIB)
-        assert turn.done()
-        claims = [await begin(body_reads, 60 * MIB, ACTIVE_BYTES - 1) for _ in range(20)]
-        _, large = await begin(body_reads, 16 * MIB)
-        await bring_until(first, large)
-        assert all(turn.done() for _, turn in claims)
-        assert not body_reads.waiting
-
-    asyncio.run(main())
-
-
-def test_a_caller_waits_no_longer_for_room_than_it_will() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
-        body, turn = await begin(body_reads, 32 * MIB)
-        assert turn.done()
-        finish(body_reads, budget, body, 32 * MIB)
-        with pytest.raises(GatherError, match="deadline_exceeded"):
-            await body_reads.acquire(Body(), 2 * MIB, 0.05)
-        assert not body_reads.waiting
-
-    asyncio.run(main())
-
-
-def test_room_is_kept_for_what_a_body_brings_soon_and_not_for_all_that_it_is() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
-        slow, turn = await begin(body_reads, 31 * MIB)
-        assert turn.done()
-        _, other = await begin(body_reads, 2 * MIB)
-        assert not other.done()  # it may have come in a moment
-        await bring_until(slow, other)
-
-    asyncio.run(main())
+@in_a_loop
+async def test_a_body_of_more_than_half_of_the_budget_is_read_while_no_other_request_is_unanswered() -> None:
+    budget = Budget(BUDGET)
+    body_reads = BodyReadLimit(budget)
+    first, turn = await begin(body_reads, 40 * MIB)
+    assert turn.done()
+    _, second = await begin(body_reads, 40 * MIB)
+    for _ in range(5):
+        first.received += 2 * ACTIVE_BYTES
+        await asyncio.sleep(TICK_S)
+    _, third = await begin(body_reads, 2 * MIB)  # behind it, so that it gets its turn
+    assert not second.done()
+    request = finish(body_reads, budget, first, 40 * MIB)
+    await asyncio.sleep(3 * TICK_S)
+    assert not second.done()
+    assert not third.done()
+    request.release()
+    await asyncio.wait_for(second, 10)
+    await asyncio.wait_for(third, 10)
+    # An answer that a client does not take holds up nobody whose body has room.
+    stuck = MemoryReservation(budget)
+    stuck.charge(20 * MIB)
+    _, turn = await begin(BodyReadLimit(budget), 40 * MIB)
+    assert turn.done()
+    body, turn = await begin(BodyReadLimit(budget, queue_timeout=0.5), 30 * MIB)
+    assert not turn.done()  # with an answer as long it may have room in a moment
+    assert body.asked
+    await asyncio.wait_for(turn, 10)
 
 
-def test_bursts_with_pauses_of_a_round_trip_are_brisk_and_bytes_now_and_then_are_not() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(BUDGET), 1)
-        body, _ = await begin(body_reads, 31 * MIB)
-        _, other = await begin(body_reads, 2 * MIB)
-        for burst in (MIB, ACTIVE_BYTES):
-            for _ in range(20):
-                body.received += burst
-                for _ in range(3):
-                    await asyncio.sleep(TICK_S)
-            assert other.done() == (burst == ACTIVE_BYTES)
-
-    asyncio.run(main())
+@in_a_loop
+async def test_bodies_that_claim_much_and_bring_nothing_take_no_room_from_others() -> None:
+    budget = Budget(BUDGET)
+    body_reads = BodyReadLimit(budget)
+    first, turn = await begin(body_reads, 16 * MIB)
+    assert turn.done()
+    claims = [await begin(body_reads, 60 * MIB, ACTIVE_BYTES - 1) for _ in range(20)]
+    _, large = await begin(body_reads, 16 * MIB)
+    await bring_until(first, large)
+    assert all(turn.done() for _, turn in claims)
+    assert not body_reads.waiting
 
 
-def test_as_many_are_read_as_may_be_when_those_go_that_brought_little() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(1 << 40), 3)
-        idle = [(await begin(body_reads, 2 * MIB, 0))[0] for _ in range(3)]
-        waiting = [(await begin(body_reads, 2 * MIB))[1] for _ in range(9)]
-        await asyncio.wait_for(asyncio.gather(*waiting[:3]), 10)
-        for body in idle:
-            body_reads.release(body)
-        await let_tasks_run()
-        assert sum(turn.done() for turn in waiting) == 3
-
-    asyncio.run(main())
+@in_a_loop
+async def test_a_caller_waits_no_longer_for_room_than_it_will() -> None:
+    budget = Budget(BUDGET)
+    body_reads = BodyReadLimit(budget)
+    body, turn = await begin(body_reads, 32 * MIB)
+    assert turn.done()
+    finish(body_reads, budget, body, 32 * MIB)
+    with pytest.raises(GatherError, match="deadline_exceeded"):
+        await body_reads.acquire(Body(), 2 * MIB, 0.05)
+    assert not body_reads.waiting
 
 
-def test_those_who_claim_to_send_take_no_place() -> None:
-    async def main() -> None:
-        body_reads = BodyReadLimit(Budget(BUDGET), 1)
-        brisk, _ = await begin(body_reads, 2 * MIB)
-        claims = [await begin(body_reads, 60 * MIB, 0) for _ in range(20)]
-        _, other = await begin(body_reads, 2 * MIB)
-        for _ in range(int(2 * GRACE_S / TICK_S)):
-            brisk.received += 2 * ACTIVE_BYTES
-            await asyncio.sleep(TICK_S)
-        assert not other.done()
-        body_reads.release(brisk)
-        await let_tasks_run()
-        assert other.done()
-        assert all(turn.done() for _, turn in claims)
-
-    asyncio.run(main())
+@in_a_loop
+async def test_those_who_claim_to_send_take_no_place() -> None:
+    body_reads = BodyReadLimit(Budget(BUDGET), 1)
+    brisk, _ = await begin(body_reads, 2 * MIB)
+    claims = [await begin(body_reads, 60 * MIB, 0) for _ in range(20)]
+    _, other = await begin(body_reads, 2 * MIB)
+    for _ in range(int(2 * GRACE_S / TICK_S)):
+        brisk.received += 2 * ACTIVE_BYTES
+        await asyncio.sleep(TICK_S)
+    assert not other.done()
+    body_reads.release(brisk)
+    await let_tasks_run()
+    assert other.done()
+    assert all(turn.done() for _, turn in claims)
 
 
-def test_no_room_is_kept_for_an_answer_that_is_being_sent() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
-        body, _ = await begin(body_reads, 30 * MIB)
-        request = finish(body_reads, budget, body, 30 * MIB)
-        request.charge(2 * MIB)
-        _, other = await begin(body_reads, 4 * MIB)
-        assert not other.done()
-        body_reads.begin_answer(request)
-        await asyncio.wait_for(other, 10)
-
-    asyncio.run(main())
+@in_a_loop
+async def test_no_room_is_kept_for_an_answer_that_is_being_sent() -> None:
+    budget = Budget(BUDGET)
+    body_reads = BodyReadLimit(budget)
+    body, _ = await begin(body_reads, 30 * MIB)
+    request = finish(body_reads, budget, body, 30 * MIB)
+    request.charge(2 * MIB)
+    _, other = await begin(body_reads, 4 * MIB)
+    assert not other.done()
+    body_reads.begin_answer(request)
+    await asyncio.wait_for(other, 10)
 
 
-def test_small_bodies_are_not_refused_because_large_ones_wait_for_room() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
-        body, _ = await begin(body_reads, 32 * MIB)
-        finish(body_reads, budget, body, 32 * MIB)
-        await begin(body_reads, 2 * MIB)
-        for size in (2 * MIB, None):
-            assert body_reads.full(0, size)
-            assert not body_reads.full(2, size)
+@in_a_loop
+async def test_small_bodies_are_not_refused_because_large_ones_wait_for_room() -> None:
+    budget = Budget(BUDGET)
+    body_reads = BodyReadLimit(budget)
+    body, _ = await begin(body_reads, 32 * MIB)
+    finish(body_reads, budget, body, 32 * MIB)
+    await begin(body_reads, 2 * MIB)
+    for size in (2 * MIB, None):
+        assert body_reads.full(0, size)
+        assert not body_reads.full(2, size)
+    assert not body_reads.full(0, MIB)
+    for number in range(9):
         assert not body_reads.full(0, MIB)
-        for number in range(9):
-            assert not body_reads.full(0, MIB)
-            _, turn = await begin(body_reads, MIB)
-            assert turn.done() == (number < 8)
-        assert body_reads.full(0, MIB)
-        assert not body_reads.full(2, MIB)
-
-    asyncio.run(main())
-
-
-def test_what_is_let_in_counts_at_once() -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget, 3)
-        bodies = [await begin(body_reads, MIB) for _ in range(3)]
-        waiting = [await begin(body_reads, 20 * MIB) for _ in range(2)]
-        for body, _ in bodies:
-            body_reads.release(body)
-        _, later = await begin(body_reads, 20 * MIB)
-        assert [turn.done() for _, turn in waiting] == [True, False]
-        assert not later.done()
-
-    asyncio.run(main())
+        _, turn = await begin(body_reads, MIB)
+        assert turn.done() == (number < 8)
+    assert body_reads.full(0, MIB)
+    assert not body_reads.full(2, MIB)
 
 
 @pytest.mark.parametrize("size", [2 * MIB, 6 * MIB, 12 * MIB, 20 * MIB, 31 * MIB])
-def test_no_body_is_read_whose_answer_as_long_has_no_room(size: int) -> None:
-    async def main() -> None:
-        budget = Budget(BUDGET)
-        body_reads = BodyReadLimit(budget)
+@in_a_loop
+async def test_no_body_is_read_whose_answer_as_long_has_no_room(size: int) -> None:
+    budget = Budget(BUDGET)
+    body_reads = BodyReadLimit(budget)
 
-        async def ask() -> None:
-            body, request = Body(in_socket=MIB), MemoryReservation(budget)
-            await body_reads.acquire(body, size)
-            while body.received < size:
-                await asyncio.sleep(0.001)
-                body.received += MIB
-                request.charge(MIB)
-            body_reads.expect_answer(request, size)
-            body_reads.release(body)
-            await asyncio.sleep(0.002)
-            request.charge(size)
-            await asyncio.sleep(0.002)
-            request.release()
+    async def ask() -> None:
+        body, request = Body(in_socket=MIB), MemoryReservation(budget)
+        await body_reads.acquire(body, size)
+        while body.received < size:
+            await asyncio.sleep(0.001)
+            body.received += MIB
+            request.charge(MIB)
+        body_reads.expect_answer(request, size)
+        body_reads.release(body)
+        await asyncio.sleep(0.002)
+        request.charge(size)
+        await asyncio.sleep(0.002)
+        request.release()
 
-        await asyncio.gather(*(ask() for _ in range(20)))
-        assert not budget.used
-
-    asyncio.run(main())
+    await asyncio.gather(*(ask() for _ in range(20)))
+    assert not budget.used

@@ -49,28 +49,11 @@ def test_another_machine_does_not_use_this_ones_figures(
     assert len(measured) == 2
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "{", "[]", "null", '{"byte_s": 1.0}', "\x00"),
-        *("nan", "infinite", "negative", "text", "more", "list", "less", "free"),
-    ],
-)
-def test_a_damaged_file_is_measured_again(tmp_path: Path, measured: list[int], content: str) -> None:
+@pytest.mark.parametrize("change", [None, {"byte_s": float("nan")}, {"byte_s": -1.0}, {"byte_s": "1"}, {"more": 1.0}])
+def test_a_damaged_file_is_measured_again(tmp_path: Path, measured: list[int], change: dict[str, Any] | None) -> None:
     machine_rates(reference, tmp_path)
     (path,) = tmp_path.iterdir()
-    whole = json.loads(path.read_text())
-    spoiled = {
-        "nan": {**whole, "byte_s": float("nan")},
-        "infinite": {**whole, "byte_s": float("inf")},
-        "negative": {**whole, "byte_s": -1.0},
-        "text": {**whole, "byte_s": "1"},
-        "more": {**whole, "other": 1.0},
-        "list": {**whole, "near_item_s": [1.0]},
-        "less": {name: value for name, value in whole.items() if name != "hand_off_s"},
-        "free": {**whole, "far_item_s": 0.0},
-    }
-    path.write_text(json.dumps(spoiled[content]) if content in spoiled else content)
+    path.write_text("{" if change is None else json.dumps(json.loads(path.read_text()) | change))
     assert machine_rates(reference, tmp_path).byte_s == 2
     assert machine_rates(reference, tmp_path).byte_s == 2
     assert len(measured) == 2

@@ -13,6 +13,7 @@ import pytest
 from app.api.disk_threads import DiskThreads
 from app.dispatch.read_without_writers import without_writers
 from app.errors import GatherError
+from tests.dispatch.event_loop import in_a_loop
 
 
 class Stalled:
@@ -56,57 +57,51 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_readers_of_a_stalled_tensor_wait_on_a_share_of_the_threads_and_others_do_not_wait(
+@in_a_loop
+async def test_readers_of_a_stalled_tensor_wait_on_a_share_of_the_threads_and_others_do_not_wait(
     threads: DiskThreads,
 ) -> None:
-    async def run() -> None:
-        stalled, free = Stalled(), Stalled()
-        free.free.set()
-        readers = [asyncio.create_task(read(stalled, "x", threads)) for _ in range(40)]
-        await until(lambda: stalled.waiting == 2)
-        async with asyncio.timeout(60):
-            await asyncio.to_thread(int)
-            for name in ("y", "z"):
-                await read(free, name, threads)
-        assert stalled.waiting == 2
-        stalled.free.set()
-        await asyncio.gather(*readers)
-        assert (stalled.entered, stalled.left) == (40, 40)
-
-    asyncio.run(run())
+    stalled, free = Stalled(), Stalled()
+    free.free.set()
+    readers = [asyncio.create_task(read(stalled, "x", threads)) for _ in range(40)]
+    await until(lambda: stalled.waiting == 2)
+    async with asyncio.timeout(60):
+        await asyncio.to_thread(int)
+        for name in ("y", "z"):
+            await read(free, name, threads)
+    assert stalled.waiting == 2
+    stalled.free.set()
+    await asyncio.gather(*readers)
+    assert (stalled.entered, stalled.left) == (40, 40)
 
 
-def test_a_reader_whose_deadline_passes_keeps_its_thread_and_leaves_the_lock_once_it_has_it(
+@in_a_loop
+async def test_a_reader_whose_deadline_passes_keeps_its_thread_and_leaves_the_lock_once_it_has_it(
     threads: DiskThreads,
 ) -> None:
-    async def run() -> None:
-        stalled = Stalled()
-        async with asyncio.timeout(60):
-            while stalled.waiting < 2:  # a deadline may pass before its reader has a thread
-                with pytest.raises(GatherError, match="deadline_exceeded"):
-                    await read(stalled, "x", threads, 0.01)
-        for _ in range(4):
+    stalled = Stalled()
+    async with asyncio.timeout(60):
+        while stalled.waiting < 2:  # a deadline may pass before its reader has a thread
             with pytest.raises(GatherError, match="deadline_exceeded"):
                 await read(stalled, "x", threads, 0.01)
-        assert stalled.waiting == 2  # the others never take a thread
-        stalled.free.set()
-        await until(lambda: stalled.left == 2)
-        await read(stalled, "x", threads)
-        assert (stalled.entered, stalled.left) == (3, 3)
+    for _ in range(4):
+        with pytest.raises(GatherError, match="deadline_exceeded"):
+            await read(stalled, "x", threads, 0.01)
+    assert stalled.waiting == 2  # the others never take a thread
+    stalled.free.set()
+    await until(lambda: stalled.left == 2)
+    await read(stalled, "x", threads)
+    assert (stalled.entered, stalled.left) == (3, 3)
 
-    asyncio.run(run())
 
-
-def test_a_reader_that_is_cancelled_leaves_the_lock(threads: DiskThreads) -> None:
-    async def run() -> None:
-        stalled = Stalled()
-        reader = asyncio.create_task(read(stalled, "x", threads))
-        await until(lambda: stalled.waiting == 1)
-        reader.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reader
-        assert stalled.entered == 0
-        stalled.free.set()
-        await until(lambda: stalled.left == 1)
-
-    asyncio.run(run())
+@in_a_loop
+async def test_a_reader_that_is_cancelled_leaves_the_lock(threads: DiskThreads) -> None:
+    stalled = Stalled()
+    reader = asyncio.create_task(read(stalled, "x", threads))
+    await until(lambda: stalled.waiting == 1)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert stalled.entered == 0
+    stalled.free.set()
+    await until(lambda: stalled.left == 1)
