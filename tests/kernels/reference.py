@@ -34,11 +34,11 @@ class Case:
 
 def make_case(plan: GatherPlan, source: random.Random, spoiled: int = 0) -> Case:
     """Random data and indices for a plan; the indices are good but for `spoiled` components put in at random places."""
-    data: NDArray[Any] = np.frombuffer(source.randbytes(plan.data_items * plan.item_size), CARRIERS[plan.item_size])
-    indices = np.zeros(plan.index_items, np.int64)
-    for place in range(plan.index_items):
-        size = plan.dims[place % plan.depth]
-        indices[place] = source.randrange(-size if plan.wrap else 0, size) if size else source.choice((0, -1))
+    chance = np.random.default_rng(source.getrandbits(32))
+    data: NDArray[Any] = np.frombuffer(chance.bytes(plan.data_items * plan.item_size), CARRIERS[plan.item_size])
+    sizes = np.resize(np.array(plan.dims, np.int64), plan.index_items)
+    low = -sizes if plan.wrap else np.zeros_like(sizes)
+    indices = np.where(sizes > 0, chance.integers(low, np.maximum(sizes, 1)), -chance.integers(0, 2, len(sizes)))
     for _ in range(spoiled if plan.index_items else 0):
         place = source.randrange(plan.index_items)
         size = plan.dims[place % plan.depth]

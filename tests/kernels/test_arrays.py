@@ -4,26 +4,69 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.kernels import Kernel
+from app.operators.backward_plan import BackwardPlan
+from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import GatherPlan
+from app.operators.scatter_plan import ScatterElementsPlan, ScatterNDPlan
 from app.tensors.dtypes import INTEGERS
-from tests.conftest import SOAK, slow_but_for
+from tests.conftest import SOAK
 from tests.for_each import for_each
-from tests.kernels.guarded import PLANS
+from tests.kernels.cpu_kernels import every_kernel
 from tests.kernels.reference import Case, check, make_case, random_plan
-from tests.kernels.test_guarded import ALL, NUMBA, NUMPY, guarded, said
+from tests.kernels.test_guarded import ALL, NUMBA, guarded, said
 
-PLAN = GatherPlan(1, 2, (2,), 1, 4, False, True)
-DATA, INDICES, OUTPUT = range(3)
+__all__ = ["every_kernel"]
+
+AnyPlan = GatherPlan | GatherElementsPlan | ScatterNDPlan | ScatterElementsPlan | BackwardPlan
+GATHER = GatherPlan(1, 4, (3,), 2, 4, False, True)
+ELEMENTS = GatherElementsPlan((2, 4), (0, 1), 3, 4, 12, 4, True)
+SCATTER = ScatterNDPlan(2, (3,), 4, 4, True, "float32", "add")
+SCATTER_ELEMENTS = ScatterElementsPlan((2, 4), (0, 1), 3, 4, 12, 4, True, "float32", "add")
+GRADIENT = BackwardPlan(GATHER, "float32")
+PLANS: dict[str, AnyPlan] = {
+    "gather": GATHER,
+    "fill": GATHER,
+    "elements": ELEMENTS,
+    "scatter": SCATTER,
+    "scatter elements": SCATTER_ELEMENTS,
+    "gradient": GRADIENT,
+    "sparse gradient": replace(GRADIENT, sparse=True),
+}
+INT64 = ("replaced", "scratch", "places", "count")
+"""Further arrays that are no carriers, and that kernels write to."""
 
 
-def arrays() -> list[Any]:
-    return [np.array([7, 8], np.uint32), np.array([1, 0]), np.zeros(2, np.uint32)]
+def arrays_for(name: str) -> dict[str, Any]:
+    """Good arrays for a plan of PLANS, by their roles."""
+    plan = PLANS[name]
+    made: dict[str, Any] = {
+        "data": np.ones(plan.data_items, np.uint32),
+        "indices": np.zeros(plan.index_items, np.int64),
+        "out": np.full(plan.output_items, 7, np.uint32),
+    }
+    if name == "fill":
+        made |= {"fill": np.zeros(2, np.uint32), "replaced": np.zeros(1, np.int64)}
+    if isinstance(plan, ScatterNDPlan | ScatterElementsPlan):
+        made["updates"] = np.ones(8, np.uint32)
+    if isinstance(plan, BackwardPlan):
+        made["scratch"] = np.zeros(plan.scratch_items, np.int64)
+        if plan.sparse:
+            made |= {"places": np.zeros(3, np.int64), "count": np.zeros(1, np.int64)}
+    return made
+
+
+def run(kernel: Kernel, plan: Any, arrays: dict[str, Any]) -> int:
+    further = {role: array for role, array in arrays.items() if role not in ("data", "indices", "out")}
+    given: Any = {"further": further} if further else {}
+    return kernel.run(plan, arrays["data"], arrays["indices"], arrays["out"], **given)
 
 
 def read_only(array: Any) -> Any:
@@ -31,47 +74,61 @@ def read_only(array: Any) -> Any:
     return array
 
 
-SPOILED: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
-    "one item too few": ((DATA, INDICES, OUTPUT), lambda array: array[:1]),
-    "one item too many": ((DATA, INDICES, OUTPUT), lambda array: np.append(array, array[0])),
-    "no items": ((DATA, INDICES, OUTPUT), lambda array: array[:0]),
-    "half the item size": ((DATA, OUTPUT), lambda array: array.view(f"u{array.itemsize // 2}")[:2]),
-    "half the item size and all the bytes": ((DATA, OUTPUT), lambda array: array.view(f"u{array.itemsize // 2}")),
-    "twice the item size": ((DATA, OUTPUT), lambda array: array.astype(np.uint64)),
-    "two axes": ((DATA, INDICES, OUTPUT), lambda array: array.reshape(-1, 1)),
-    "no axis": ((DATA, INDICES, OUTPUT), lambda array: array[0].reshape(())),
-    "gaps": ((DATA, INDICES, OUTPUT), lambda array: np.repeat(array, 2)[::2]),
-    "backwards": ((DATA, INDICES, OUTPUT), lambda array: array[::-1]),
-    "one item again and again": ((DATA, INDICES, OUTPUT), lambda array: np.broadcast_to(array[:1], 2)),
-    "big endian": ((DATA, INDICES, OUTPUT), lambda array: array.astype(array.dtype.newbyteorder(">"))),
-    "floats": ((INDICES,), lambda array: array.astype(np.float64)),
-    "floats, no carriers": ((DATA, OUTPUT), lambda array: array.view(np.float32)),
-    "complex numbers": ((INDICES,), lambda array: array.astype(np.complex64)),
-    "bools": ((INDICES,), lambda array: array.astype(bool)),
-    "dates": ((INDICES,), lambda array: array.astype("M8[s]")),
-    "objects": ((DATA, INDICES, OUTPUT), lambda array: array.astype(object)),
-    "records": ((DATA, INDICES, OUTPUT), lambda array: array.view([("a", array.dtype)])),
-    "not aligned": ((INDICES,), lambda array: np.zeros(17, np.uint8)[1:].view(np.int64)),
-    "read-only": ((OUTPUT,), read_only),
-    "a memoryview": ((DATA, INDICES, OUTPUT), memoryview),
-    "bytes": ((DATA, INDICES, OUTPUT), lambda array: array.tobytes()),
-    "a list": ((DATA, INDICES, OUTPUT), lambda array: array.tolist()),
-    "a subclass": ((DATA, INDICES, OUTPUT), lambda array: array.view(np.ma.MaskedArray)),
-    "nothing": ((DATA, INDICES, OUTPUT), lambda array: None),
+ANY = ("data", "indices", "out", "fill", "updates", *INT64)
+CARRIERS = ("data", "out", "fill", "updates")
+SPOILED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
+    "one item too few": (ANY, lambda array: array[:-1]),
+    "one item too many": (tuple(role for role in ANY if role != "scratch"), lambda array: np.append(array, array[0])),
+    "two axes": (ANY, lambda array: array.reshape(-1, 1)),
+    "nothing": (ANY, lambda array: None),
+    "a list": (ANY, lambda array: array.tolist()),
+    "a subclass": (ANY, lambda array: array.view(np.ma.MaskedArray)),
+    "objects": (ANY, lambda array: array.astype(object)),
+    "big endian": (ANY, lambda array: array.astype(array.dtype.newbyteorder(">"))),
+    "gaps": ((*CARRIERS, "indices"), lambda array: np.repeat(array, 2)[::2]),
+    "backwards": ((*CARRIERS, "indices"), lambda array: array[::-1]),
+    "twice the item size": (CARRIERS, lambda array: array.astype(np.uint64)),
+    "half the item size and all the bytes": (CARRIERS, lambda array: array.view(np.uint16)),
+    "floats, no carriers": (CARRIERS, lambda array: array.view(np.float32)),
+    "floats": (("indices",), lambda array: array.astype(np.float64)),
+    "bools": (("indices",), lambda array: array.astype(bool)),
+    "not aligned": (("indices",), lambda array: np.zeros(8 * len(array) + 1, np.uint8)[1:].view(np.int64)),
+    "unsigned": (INT64, lambda array: array.view(np.uint64)),
+    "read-only": (("out", *INT64), read_only),
 }
 
 
-@for_each(
-    ("which", "how"), [pytest.param(at, how, id=f"{how} {at}") for how, (ats, _) in SPOILED.items() for at in ats]
-)
-def test_an_array_of_another_kind_than_the_plan_says_is_refused(kernel: Any, which: int, how: str) -> None:
-    given = arrays()
-    assert kernel.run(PLAN, *given) == -1
-    assert given[OUTPUT].tolist() == [8, 7]
-    given = arrays()
-    given[which] = SPOILED[how][1](given[which])
-    with pytest.raises(TypeError):
-        kernel.run(PLAN, *given)
+def is_refused(kernel: Kernel, plan: Any, arrays: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, OverflowError, ValueError)):
+        run(kernel, plan, arrays)
+
+
+def spoil(kernel: Kernel, name: str) -> None:
+    """Every array of the plan is refused in each way of being another one."""
+    assert run(kernel, PLANS[name], arrays_for(name)) == -1
+    for how, (roles, change) in SPOILED.items():
+        for role in roles:
+            arrays = arrays_for(name)
+            if role in arrays:
+                arrays[role] = change(arrays[role])
+                out = arrays["out"]
+                try:
+                    is_refused(kernel, PLANS[name], arrays)
+                except BaseException as error:
+                    error.add_note(f"{kernel.name}, {name}: {role} with {how}")
+                    raise
+                if role != "out":
+                    assert (out == 7).all(), f"{role} with {how}: the output was touched"
+
+
+def test_an_array_of_another_kind_than_the_plan_of_a_gather_says_is_refused(kernel: Any) -> None:
+    spoil(kernel, "gather")
+
+
+@for_each("name", [name for name in PLANS if name != "gather"])
+def test_an_array_of_another_kind_than_the_plan_says_is_refused(every_kernel: list[Kernel], name: str) -> None:
+    for kernel in every_kernel:
+        spoil(kernel, name)
 
 
 BIG = 2**32
@@ -84,24 +141,71 @@ IMPOSSIBLE = {
     "two negative sizes": (GatherPlan(-1, 1, (2,), -1, 4, False, True), 2, 1, 1),
     "a negative axis": (GatherPlan(1, 1, (-2,), 1, 4, False, True), 2, 1, 1),
     "tuples of no components": (GatherPlan(1, 1, (), 1, 4, False, True), 2, 0, 1),
+    "sets that do not make the batches": (GatherPlan(4, 2, (3,), 1, 4, False, True, 3), 12, 4, 8),
+    "sets of a negative size": (GatherPlan(4, 2, (3,), 1, 4, False, True, -1), 12, 8, 8),
 }
 
 
 @for_each("name", IMPOSSIBLE)
-def test_a_plan_of_sizes_that_no_array_has_is_refused(kernel: Any, name: str) -> None:
+def test_a_gather_of_sizes_that_no_array_has_is_refused(kernel: Any, name: str) -> None:
     plan, data, indices, out = IMPOSSIBLE[name]
     with pytest.raises((TypeError, ValueError)):
         kernel.run(plan, np.zeros(data, np.uint32), np.zeros(indices, np.int64), np.zeros(out, np.uint32))
 
 
-@pytest.mark.parametrize(
-    ("kernel_name", "plans"),
-    slow_but_for([(NUMBA, ALL)], [(NUMBA, ALL), *((name, plans) for name in (NUMBA, NUMPY) for plans in PLANS)]),
-)
-def test_arrays_that_are_too_short_for_their_plan_are_refused_before_they_are_touched(
-    kernel_name: str, plans: str, compiled: Path
-) -> None:
-    run = guarded(kernel_name, plans, compiled, "short", "1")
+CHANGES: dict[str, list[dict[str, Any]]] = {
+    "elements": [
+        {"axis_size": 4}, {"axis_stride": 5}, {"strides": (0, 2)}, {"strides": (2**62, 1)}, {"strides": (-1, 1)},
+        {"axis_size": 2**62, "axis_stride": 2**62}, {"axis_size": 2**63 - 1, "axis_stride": 1}, {"axis_size": -3},
+        {"axis_stride": -4}, {"sizes": (8,), "strides": (2,)}, {"sizes": (-2, -4)}, {"sizes": (2**33, 2**31)},
+        {"data_items": 11}, {"item_size": 8},
+    ],
+    "scatter": [
+        {"tuples": 3}, {"tuples": -2}, {"dims": (4,)}, {"dims": (2**62, 2**62)}, {"slice_items": 5}, {"item_size": 8},
+        {"dtype": "float64"}, {"dtype": "float64", "item_size": 8}, {"dtype": "bool"}, {"reduction": "sub"},
+    ],
+    "scatter elements": [
+        {"axis_size": 4}, {"axis_stride": 5}, {"strides": (0, 2)}, {"strides": (2**62, 1)}, {"strides": (-1, 1)},
+        {"axis_size": 2**62, "axis_stride": 2**62}, {"sizes": (-2, -4)}, {"sizes": (2**33, 2**31)}, {"data_items": 11},
+        {"item_size": 8}, {"dtype": "int64"}, {"dtype": "complex64", "item_size": 8},
+    ],
+    "gradient": [
+        {"batches": -1}, {"batches": 2}, {"tuples": -4}, {"tuples": 2**62}, {"dims": (-3,)}, {"dims": (4,)},
+        {"dims": (2**62, 2**62)}, {"slice_items": -2}, {"slice_items": 2**61}, {"item_size": 8},
+        {"batches": 3, "batches_per_set": 2}, {"float_type": "float64"}, {"float_type": "int32"},
+        {"float_type": "float16"},
+    ],
+    "sparse gradient": [{"batches": 2}, {"tuples": 2**62}, {"dims": (2,)}, {"slice_items": 2**61}],
+    "fill": [{"broadcast_indices": True, "batches": 2}, {"batches": 4, "batches_per_set": 2}],
+}  # fmt: skip
+
+
+@for_each("name", CHANGES)
+def test_a_plan_that_does_not_fit_its_arrays_is_refused(every_kernel: list[Kernel], name: str) -> None:
+    plan: Any = PLANS[name]
+    within = {each.name for each in fields(GatherPlan)} if isinstance(plan, BackwardPlan) else set()
+    for change in CHANGES[name]:
+        inner = {key: value for key, value in change.items() if key in within}
+        changed = replace(plan, gather=replace(plan.gather, **inner)) if inner else replace(plan, **change)
+        for kernel in every_kernel:
+            is_refused(kernel, changed, arrays_for(name))
+
+
+def test_a_scatter_whose_components_and_updates_are_beyond_int64_is_refused(every_kernel: list[Kernel]) -> None:
+    plan = ScatterNDPlan(2**62, (1, 1, 1, 1), 4, 1, True, "uint8", "none")
+    four, empty = np.zeros(4, np.uint8), np.zeros(0, np.uint8)
+    arrays = {"data": four, "indices": np.zeros(0, np.int64), "out": four.copy(), "updates": empty}
+    for kernel in every_kernel:
+        is_refused(kernel, plan, arrays)
+
+
+def test_a_plan_that_no_kernel_knows_is_refused(every_kernel: list[Kernel]) -> None:
+    for kernel in every_kernel:
+        is_refused(kernel, object(), arrays_for("gather"))
+
+
+def test_arrays_that_are_too_short_for_their_plan_are_refused_before_they_are_touched(compiled: Path) -> None:
+    run = guarded(NUMBA, ALL, compiled, "short", "1")
     assert run.returncode == 0, said(run)
 
 

@@ -6,11 +6,9 @@ import random
 import sys
 from dataclasses import replace
 from importlib import import_module
-from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,17 +24,12 @@ from tests.conftest import SOAK, samples, slow_but_for
 from tests.for_each import for_each
 from tests.http.server import run_program
 from tests.kernels.cpu_kernels import always_shared, every_kernel, kernel
+from tests.kernels.guarded_backward import ITEMS, unbuffered
 from tests.kernels.reference import EXTREMES
 from tests.traced_memory import peak_of
 
 __all__ = ["always_shared", "every_kernel", "kernel"]
 
-ITEMS = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
 THREADS = (1, 2, 7)
 Result = tuple[int, NDArray[Any], NDArray[np.int64] | None]
 
@@ -197,48 +190,14 @@ def test_any_number_of_threads_and_every_kernel_give_the_bits_of_unbuffered_sums
     )
     grad_output = values(chance, plan.data_items, float_type, hard=False)
     sizes = np.array(dims, np.int64)
-    indices = chance.integers(-sizes, sizes, (plan.index_tuples, len(dims)))
-    number = np.float64 if float_type == "float64" else np.float32
-    rows = prod(dims)
-    flat = np.ravel_multi_index(tuple((indices % sizes).T), dims)
-    if broadcast:
-        flat = np.tile(flat, batches)
-    flat = flat + np.repeat(np.arange(batches), tuples) * rows
-    sums = np.zeros((batches * rows, width), number)
-    np.add.at(sums, flat, grad_output.reshape(-1, width).astype(number))
-    wanted = (sums * number(-0.3)).astype(item)
-    named = np.unique(flat)
-    if sparse:
-        wanted = wanted[named]
+    indices = chance.integers(-sizes, sizes, (plan.index_tuples, len(dims))).reshape(-1)
+    _, wanted, named = unbuffered(plan, grad_output, indices)
     for each in every_kernel:
         for threads in (*THREADS, 16) if each.splits else (1,):
-            first, out, places = run(each, plan, grad_output, indices.reshape(-1), threads)
+            first, out, places = run(each, plan, grad_output, indices, threads)
             assert first == -1
             assert out.tobytes() == wanted.tobytes(), (each.name, threads)
             assert places is None or places.tolist() == named.tolist()
-
-
-def test_the_sum_is_made_in_float32_and_rounded_once(kernel: Kernel) -> None:
-    for float_type in FLOAT_TYPES[:2]:
-        plan = BackwardPlan(GatherPlan(1, 4096, (1,), 1, 2, False, True), float_type)
-        grad_output = np.ones(4096, ITEMS[float_type])  # alone, the type stops at 2048 or 256
-        assert run(kernel, plan, grad_output, np.zeros(4096, np.int64))[1].tolist() == [4096.0]
-    plan = BackwardPlan(GatherPlan(1, 3, (1,), 1, 4, False, True), "float32", coefficient=0.1)
-    got = run(kernel, plan, np.array([2.0**24, 1, 1], np.float32), np.zeros(3, np.int64))[1]
-    assert got[0] == np.float32(2.0**24) * np.float32(0.1)  # each 1 is lost: float32, in order
-
-
-@pytest.mark.parametrize("float_type", ["float16", "bfloat16"])
-def test_every_value_of_a_short_type_is_read_and_every_rounding_written_as_numpy_does(
-    kernel: Kernel, float_type: FloatType
-) -> None:
-    every = np.arange(1 << 16, dtype=np.uint16).view(ITEMS[float_type])
-    places = np.arange(1 << 16)
-    for coefficient in (1.0, -1.0, 0.7, 1 / 3, 2.0**-9, 1.9999999):
-        plan = BackwardPlan(GatherPlan(1, 1 << 16, (1 << 16,), 1, 2, False, True), float_type, False, coefficient)
-        with np.errstate(all="ignore"):
-            wanted = ((every.astype(np.float32) + np.float32(0)) * np.float32(coefficient)).astype(ITEMS[float_type])
-        assert run(kernel, plan, every, places)[1].tobytes() == canonical(wanted)
 
 
 def test_a_nan_has_no_bits_of_its_own(kernel: Kernel) -> None:
@@ -246,15 +205,6 @@ def test_a_nan_has_no_bits_of_its_own(kernel: Kernel) -> None:
     plan = BackwardPlan(GatherPlan(1, 5, (4,), 1, 4, False, True), "float32", coefficient=-2.0)
     got = run(kernel, plan, nans, np.array([0, 1, 2, 3, 3]))[1]
     assert got.view(np.uint32).tolist() == [0x7FC00000] * 4
-
-
-def test_zeros_take_the_sign_of_the_coefficient(kernel: Kernel) -> None:
-    for float_type in FLOAT_TYPES:
-        gather = GatherPlan(1, 1, (300,), 3, ITEMS[float_type].itemsize, False, True)
-        for coefficient, sign in ((-1.0, True), (1.0, False), (0.0, False), (-0.0, True), (0.0, False)):
-            plan = BackwardPlan(gather, float_type, coefficient=coefficient)
-            got = run(kernel, plan, np.array([-0.0] * 3, ITEMS[float_type]), np.array([7]))[1]
-            assert np.signbit(got).tolist() == [sign] * 900
 
 
 def run_between_others(
@@ -309,10 +259,8 @@ def test_rows_that_are_added_as_they_come(
     indices = chance.integers(-rows, rows, batches * tuples)
     plan = BackwardPlan(GatherPlan(batches, tuples, (rows,), width, item.itemsize, False, True), float_type)
     grad_output = values(chance, plan.data_items, float_type, hard)
-    sums = np.zeros((batches * rows, width), item)
-    places = indices % rows + np.repeat(np.arange(batches), tuples) * rows
     with np.errstate(all="ignore"):
-        np.add.at(sums, places, grad_output.reshape(-1, width))
+        _, sums, _ = unbuffered(plan, grad_output, indices)
     wanted = canonical(sums)
     for threads in THREADS:
         for before in (0, 4, 5, 16):
@@ -369,115 +317,6 @@ def test_places_beyond_what_a_pair_can_hold(every_kernel: list[Kernel]) -> None:
     wider = replace(plan, gather=replace(plan.gather, dims=(2**31, 2**31)))
     for each in every_kernel:
         assert run(each, wider, grad_output, indices)[0] == -1
-
-
-def test_an_index_whose_product_wraps_is_bad(kernel: Kernel) -> None:
-    plan = BackwardPlan(GatherPlan(1, 2, (3, 4), 1, 4, False, True), "float32")
-    for bad in ((0, 2**62), (2**62, 1), (0, 5), (-4, 0)):
-        place = 2 + (0 if not -3 <= bad[0] < 3 else 1)
-        assert run(kernel, plan, np.ones(2, np.float32), np.array([0, 0, *bad]))[0] == place
-
-
-GATHER = GatherPlan(1, 4, (3,), 2, 4, False, True)
-PLAN = BackwardPlan(GATHER, "float32")
-SPARSE = replace(PLAN, sparse=True)
-
-
-def arrays(plan: BackwardPlan) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "data": np.zeros(8, np.uint32),
-        "indices": np.zeros(4, np.int64),
-        "out": np.zeros(6, np.uint32),
-        "scratch": np.zeros(plan.scratch_items, np.int64),
-    }
-    if plan.sparse:
-        given |= {"places": np.zeros(3, np.int64), "count": np.zeros(1, np.int64)}
-    return given
-
-
-def run_with(kernel: Kernel, plan: BackwardPlan, given: dict[str, Any]) -> int:
-    further: dict[str, Any] = {name: given[name] for name in ("scratch", "places", "count") if name in given}
-    return kernel.run(plan, given["data"], given["indices"], given["out"], further=further)
-
-
-def _read_only(items: int, kind: str) -> NDArray[Any]:
-    made = np.zeros(items, kind)
-    made.flags.writeable = False
-    return made
-
-
-WRONG: dict[str, tuple[str, Any]] = {
-    "short data": ("data", np.zeros(7, np.uint32)),
-    "data of no carrier": ("data", np.zeros(8, np.float32)),
-    "short indices": ("indices", np.zeros(3, np.int64)),
-    "indices of floats": ("indices", np.zeros(4)),
-    "short output": ("out", np.zeros(5, np.uint32)),
-    "output that is read-only": ("out", _read_only(6, "u4")),
-    "short scratch": ("scratch", np.zeros(PLAN.scratch_items - 1, np.int64)),
-    "scratch of other items": ("scratch", np.zeros(PLAN.scratch_items, np.int32)),
-    "scratch that is read-only": ("scratch", _read_only(PLAN.scratch_items, "i8")),
-    "no scratch": ("scratch", None),
-    "short places": ("places", np.zeros(2, np.int64)),
-    "places of other items": ("places", np.zeros(3, np.uint64)),
-    "two counts": ("count", np.zeros(2, np.int64)),
-    "no count": ("count", None),
-}
-
-
-@for_each("name", WRONG)
-def test_other_arrays_are_refused_before_they_are_touched(kernel: Kernel, name: str) -> None:
-    given = arrays(SPARSE)
-    assert run_with(kernel, SPARSE, given) == -1
-    role, wrong = WRONG[name]
-    with pytest.raises(TypeError):
-        run_with(kernel, SPARSE, given | {role: wrong})
-    if role not in ("places", "count"):
-        assert run_with(kernel, PLAN, arrays(PLAN)) == -1
-        with pytest.raises(TypeError):
-            run_with(kernel, PLAN, arrays(PLAN) | {role: wrong})
-
-
-@for_each(
-    "change",
-    [
-        {"batches": -1},
-        {"batches": 2},
-        {"tuples": -4},
-        {"tuples": 2**62},
-        {"dims": (-3,)},
-        {"dims": (2**62, 2**62)},
-        {"dims": (4,)},
-        {"slice_items": -2},
-        {"slice_items": 2**61},
-        {"item_size": 8},
-    ],
-)
-@for_each("plan", [PLAN, SPARSE])
-def test_a_plan_that_does_not_fit_its_arrays_is_refused(
-    kernel: Kernel, plan: BackwardPlan, change: dict[str, Any]
-) -> None:
-    if plan.sparse and change in ({"dims": (2**62, 2**62)}, {"dims": (4,)}):
-        change = {"dims": (2,)}
-    with pytest.raises((TypeError, OverflowError)):
-        run_with(kernel, replace(plan, gather=replace(plan.gather, **change)), arrays(plan))
-
-
-def test_batches_that_their_sets_do_not_make_are_refused(kernel: Kernel) -> None:
-    plan = replace(PLAN, gather=replace(GATHER, batches=3, batches_per_set=2))
-    given = {
-        "data": np.zeros(plan.data_items, np.uint32),
-        "indices": np.zeros(plan.index_items, np.int64),
-        "out": np.zeros(plan.output_items, np.uint32),
-        "scratch": np.zeros(plan.scratch_items, np.int64),
-    }
-    with pytest.raises(TypeError):
-        run_with(kernel, plan, given)
-
-
-def test_a_plan_of_another_float_type_is_refused(kernel: Kernel) -> None:
-    for wrong in ("float64", "int32", "float16"):
-        with pytest.raises(TypeError):
-            run_with(kernel, replace(PLAN, float_type=cast(FloatType, wrong)), arrays(PLAN))
 
 
 @pytest.mark.parametrize(("name", "cases"), [("app.kernels.numba_cpu", 12_000), ("app.kernels.reference", 4_000)])

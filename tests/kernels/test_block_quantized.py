@@ -1,4 +1,4 @@
-"""The kernels of the block-quantized gather: equal to ONNX Runtime's and to a loop over single values, bit for bit."""
+"""The kernels of the block-quantized gather: equal to ONNX Runtime's, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from app.kernels.kernel_by_name import kernel_named
 from app.operators.gather_block_quantized import BlockQuantizedPlan
 from app.tensors.dtypes import DTYPES
 from tests.conftest import samples
-from tests.parity.block_quantized import dequantized
 
 KERNELS = [pytest.param(kernel_named("numba"), id="numba"), pytest.param(reference, id="numpy")]
 ONNX_TYPES = {
@@ -57,7 +56,7 @@ class Table(NamedTuple):
 
 
 @st.composite
-def tables(draw: st.DrawFn, types: tuple[str, ...] = ("float32", "float16", "bfloat16")) -> Table:
+def tables(draw: st.DrawFn) -> Table:
     bits, block_size = draw(st.sampled_from((4, 8))), draw(st.sampled_from((16, 32, 128)))
     rows, last = draw(st.integers(1, 5)), draw(st.integers(0, 80))
     middle = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
@@ -68,7 +67,7 @@ def tables(draw: st.DrawFn, types: tuple[str, ...] = ("float32", "float16", "bfl
     zero_points = seed.integers(0, 256, (rows, *middle, packed), dtype=np.uint8) if draw(st.booleans()) else None
     return Table(
         seed.integers(0, 256, (rows, *middle, last), dtype=np.uint8),
-        scales.astype(DTYPES[draw(st.sampled_from(types))].numpy),
+        scales.astype(DTYPES[draw(st.sampled_from(("float32", "float16")))].numpy),
         zero_points,
         seed.integers(-rows, rows, tuple(draw(st.lists(st.integers(0, 4), max_size=3)))),
         bits,
@@ -86,12 +85,6 @@ def gathered(kernel: CpuKernel, table: Table) -> NDArray[Any]:
     assert bad == -1
     shape = (*table.indices.shape, *table.data.shape[1:-1], plan.width)
     return out.view(dtype.numpy).reshape(shape)
-
-
-def one_by_one(table: Table) -> NDArray[Any]:
-    """Value by value, as the operator's text has it."""
-    whole = dequantized(table.data, table.scales, table.zero_points, table.bits, table.block_size)
-    return whole[table.indices]
 
 
 def by_onnxruntime(table: Table) -> NDArray[Any]:
@@ -121,15 +114,6 @@ def by_onnxruntime(table: Table) -> NDArray[Any]:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @given(table=tables())
-@settings(max_examples=samples(200), deadline=None)
-def test_it_is_equal_to_a_loop_over_single_values(kernel: CpuKernel, table: Table) -> None:
-    found, expected = gathered(kernel, table), one_by_one(table)
-    assert found.shape == expected.shape
-    assert found.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@given(table=tables(("float32", "float16")))
 @settings(max_examples=samples(200), deadline=None)
 def test_it_is_equal_to_onnxruntime(kernel: CpuKernel, table: Table) -> None:
     found, expected = gathered(kernel, table), by_onnxruntime(table)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from struct import unpack_from
 
 import numpy as np
 import pytest
@@ -9,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.kernels.cupy_gpu import kernel_launch
-from app.kernels.cupy_gpu.kernel_launch import Launch, alignment, division, launch
+from app.kernels.cupy_gpu.kernel_launch import Launch, division, launch
 from app.operators.gather_plan import GatherPlan
 from tests.for_each import for_each
 from tests.kernels import emulated
-from tests.kernels.reference import CARRIERS, gather, make_case, random_plan
+from tests.kernels.reference import gather, make_case, random_plan
 
 ALIGNED = (1 << 20, 2 << 20, 3 << 20, 4 << 20)
 MULTIPROCESSORS = 100
@@ -46,44 +45,6 @@ def test_multiplication_in_the_place_of_division_is_exact_at_the_edges(divisor: 
             assert (number * factor >> 64) >> shift == number // divisor
 
 
-@for_each(
-    ("width", "entry"),
-    [(1, "1_2"), (2, "2_2"), (6, "2_2"), (4, "4_2"), (8, "8_2"), (14, "2_2"), (16, "16_2"), (24, "8_2"), (33, "1_wide"),
-     (130, "2_wide"), (132, "4_wide"), (256, "16_2"), (264, "8_2"), (312, "8_wide"), (528, "16_2"), (1 << 20, "16_2")],
-)  # fmt: skip
-def test_unit_is_the_largest_that_divides_a_slice(width: int, entry: str) -> None:
-    assert prepared(GatherPlan(1, 9, (5, 5), width, 1, False, True)).entry == f"gather_64_{entry}"
-
-
-@for_each("place", [0, 2])
-@for_each("off", [1, 2, 4, 8])
-def test_unit_is_not_wider_than_the_addresses_are_aligned(place: int, off: int) -> None:
-    addresses = [*ALIGNED]
-    addresses[place] += off
-    found = launch(GatherPlan(1, 9, (5, 5), 16, 1, False, True), 4, (*addresses,), MULTIPROCESSORS)  # type: ignore[arg-type]
-    assert found is not None
-    assert found.entry == f"gather_32_{off}_2"
-
-
-def test_alignment_of_nothing_is_the_best_one() -> None:
-    assert alignment(0) == 16
-
-
-@pytest.mark.parametrize(("depth", "kind"), [(1, "1"), (2, "2"), (3, "3"), (4, "any"), (64, "any")])
-def test_usual_tuples_have_an_entry_point_of_their_own(depth: int, kind: str) -> None:
-    assert prepared(GatherPlan(1, 9, (*(1,) * (depth - 1), 2), 1, 4, False, True)).entry == f"gather_64_4_{kind}"
-
-
-def test_nothing_is_launched_where_there_is_nothing_to_check() -> None:
-    assert launch(GatherPlan(4, 0, (2,), 1, 4, False, True), 8, ALIGNED, MULTIPROCESSORS) is None
-
-
-def test_tuples_are_checked_where_nothing_is_copied() -> None:
-    for plan in (GatherPlan(0, 7, (2, 2), 3, 4, True, True), GatherPlan(1, 7, (2, 2), 0, 4, False, True)):
-        slices, _, _, units = unpack_from("<4Q", prepared(plan).argument, 32)
-        assert (slices, units) == (7, 0)
-
-
 @pytest.mark.parametrize("width", [4, 64, 512, 520, 4096, 1 << 20, (1 << 20) + 4])
 def test_large_work_fills_the_device_and_small_work_takes_few_blocks(width: int) -> None:
     for tuples in (1, 10, 1000, 10**5, 10**7, 10**12):
@@ -100,12 +61,6 @@ def test_large_work_fills_the_device_and_small_work_takes_few_blocks(width: int)
 def test_more_slices_than_blocks_can_have_are_reached_in_turns() -> None:
     assert prepared(GatherPlan(1, 1 << 45, (1000,), 1, 4, False, True)).grid == (2**31 - 1, 1)
     assert prepared(GatherPlan(1, 1 << 45, (1000,), 1001, 1, False, True)).grid == (1, 65535)
-
-
-def test_few_wide_rows_are_cut_over_blocks() -> None:
-    pieces, blocks = prepared(GatherPlan(1, 2, (1000,), (1 << 20) + 1, 4, False, True)).grid
-    assert blocks == 1
-    assert pieces >= 4 * MULTIPROCESSORS
 
 
 @pytest.fixture
@@ -160,8 +115,3 @@ def test_blocks_take_turns_where_there_are_fewer_than_the_work_needs(
             assert bad >= 0 or out.tobytes() == expected
     finally:
         kernel_launch._shape.cache_clear()
-
-
-def test_every_carrier_is_made_of_whole_units() -> None:
-    for size in CARRIERS:
-        assert size in kernel_launch.UNITS

@@ -15,33 +15,31 @@ from numpy.typing import NDArray
 
 from app.compilation.intrinsics import intrinsic
 from app.kernels.numba_cpu import half_floats
-from tests.conftest import slow_but_for
 
 LANES = 8
 Convert = Callable[[Any, Any], Any]
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 
 
-def converted(convert: Convert, source: NDArray[Any], target: type[Any], lanes: int) -> NDArray[Any]:
-    """All items of an array through `convert`, so many at a time."""
+def converted(convert: Convert, source: NDArray[Any], target: type[Any]) -> NDArray[Any]:
+    """All items of an array through `convert`, LANES at a time."""
     kinds: dict[int, Any] = {2: ir.IntType(16), 4: ir.FloatType()}
     out = np.zeros(source.size, target)
 
     def build(builder: Any, begin: Any, end: Any) -> None:
-        scalars = kinds[source.itemsize], kinds[out.itemsize]
-        read, written = scalars if lanes == 1 else [ir.VectorType(kind, lanes) for kind in scalars]
+        read, written = (ir.VectorType(kinds[size], LANES) for size in (source.itemsize, out.itemsize))
         value = builder.load(builder.inttoptr(begin, read.as_pointer()), align=1, typ=read)
         builder.store(convert(builder, value), builder.inttoptr(end, written.as_pointer()), align=1)
 
     step: Any = intrinsic(types.none, (types.int64, types.int64), build)
-    read_bytes, written_bytes = source.itemsize * lanes, out.itemsize * lanes
+    read_bytes, written_bytes = source.itemsize * LANES, out.itemsize * LANES
 
     def loop(begin: int, end: int, count: int) -> None:
         for at in range(count):
             step(begin + at * read_bytes, end + at * written_bytes)
 
     compiler: Any = numba.njit
-    compiler(loop)(source.ctypes.data, out.ctypes.data, source.size // lanes)
+    compiler(loop)(source.ctypes.data, out.ctypes.data, source.size // LANES)
     return out
 
 
@@ -67,10 +65,9 @@ NARROW = {
 TYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-@pytest.mark.parametrize("lanes", slow_but_for((LANES,), (1, LANES)))
 @pytest.mark.parametrize(("name", "convert"), [(name, each) for name, row in WIDEN.items() for each in row])
-def test_every_number_of_16_bits_is_widened_exactly(name: str, convert: Convert, lanes: int) -> None:
-    found = converted(convert, EVERY, np.float32, lanes)
+def test_every_number_of_16_bits_is_widened_exactly(name: str, convert: Convert) -> None:
+    found = converted(convert, EVERY, np.float32)
     with np.errstate(all="ignore"):
         expected = EVERY.view(TYPES[name]).astype(np.float32)
     nans = np.isnan(expected)
@@ -79,11 +76,10 @@ def test_every_number_of_16_bits_is_widened_exactly(name: str, convert: Convert,
     assert found[~nans].tobytes() == expected[~nans].tobytes()
 
 
-@pytest.mark.parametrize("lanes", slow_but_for((LANES,), (1, LANES)))
 @pytest.mark.parametrize(("name", "convert"), [(name, each) for name, row in NARROW.items() for each in row])
-def test_a_float32_is_rounded_half_to_even(name: str, convert: Convert, lanes: int) -> None:
+def test_a_float32_is_rounded_half_to_even(name: str, convert: Convert) -> None:
     source = to_be_rounded()
-    found = converted(convert, source, np.uint16, lanes)
+    found = converted(convert, source, np.uint16)
     with np.errstate(all="ignore"):
         expected = source.astype(TYPES[name]).view(np.uint16)
     nans = np.isnan(source)

@@ -1,55 +1,14 @@
 from __future__ import annotations
 
 import random
-from math import prod
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.operators.gather_plan import GatherPlan
 from tests.conftest import SOAK, slow_but_for
 from tests.for_each import for_each
 from tests.kernels.reference import CARRIERS, Case, check, gather, make_case
-
-
-def plan_of_gathernd(
-    data: list[int], indices: list[int], batch_dims: int = 0, item_size: int = 4, wrap: bool = True
-) -> GatherPlan:
-    """The plan of a GatherND by the shapes of its inputs."""
-    depth = indices[-1]
-    return GatherPlan(
-        prod(data[:batch_dims]),
-        prod(indices[batch_dims:-1]),
-        tuple(data[batch_dims : batch_dims + depth]),
-        prod(data[batch_dims + depth :]),
-        item_size,
-        False,
-        wrap,
-    )
-
-
-def plan_of_gather(data: list[int], tuples: int, axis: int, item_size: int = 4, wrap: bool = True) -> GatherPlan:
-    """The plan of a Gather by the shape of its data."""
-    return GatherPlan(prod(data[:axis]), tuples, (data[axis],), prod(data[axis + 1 :]), item_size, True, wrap)
-
-
-def run(kernel: Any, plan: GatherPlan, indices: list[int]) -> tuple[int, list[int]]:
-    """The first bad position, and the output where data item i is i."""
-    data = np.arange(plan.data_items).astype(CARRIERS[plan.item_size])
-    out = np.zeros(plan.output_items, data.dtype)
-    first = kernel.run(plan, data, np.array(indices, np.int64), out)
-    return first, out.real.astype(np.int64).tolist()
-
-
-@for_each("per_set", [-1, -4, 3, 5, 2**62])
-def test_sets_that_do_not_make_the_batches_are_refused(kernel: Any, per_set: int) -> None:
-    plan = GatherPlan(4, 2, (3,), 1, 4, False, True, batches_per_set=per_set)
-    for count in (0, 2, 4, 8):
-        with pytest.raises(TypeError):
-            kernel.run(plan, np.zeros(12, np.uint32), np.zeros(count, np.int64), np.zeros(8, np.uint32))
 
 
 def test_axes_whose_product_overflows_where_nothing_is_read(kernel: Any) -> None:
@@ -121,28 +80,3 @@ def check_between(kernel: Any, case: Case, shift: int) -> None:
     assert out.tobytes() == gather(case)[0]
     assert (room[:start] == 7).all()
     assert (room[start + out.size :] == 7).all()
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """GatherND and Gather by shapes of ranks 1 to 6, with good indices and with bad ones."""
-    shape = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6))
-    item_size = draw(st.sampled_from(sorted(CARRIERS)))
-    wrap = draw(st.booleans())
-    if draw(st.booleans()):
-        plan = plan_of_gather(shape, draw(st.integers(0, 9)), draw(st.integers(0, len(shape) - 1)), item_size, wrap)
-    else:
-        batch_dims = draw(st.integers(0, len(shape) - 1))
-        depth = draw(st.integers(1, len(shape) - batch_dims))
-        middle = draw(st.lists(st.integers(0, 4), max_size=3))
-        plan = plan_of_gathernd(shape, [*shape[:batch_dims], *middle, depth], batch_dims, item_size, wrap)
-    return make_case(plan, random.Random(draw(st.integers(0, 2**32))), draw(st.integers(0, 2)))
-
-
-@given(case=cases())
-@settings(
-    max_examples=6 * settings().max_examples,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-def test_any_plan_gives_what_the_reference_gives(kernel: Any, case: Case) -> None:
-    check(kernel, case)

@@ -320,43 +320,6 @@ def test_arrays_that_are_not_as_the_plan_says_are_refused(kernels: list[Any], wr
             kernel.lookup([good[0]], [])
 
 
-def test_nothing_is_a_lookup_too(kernels: list[Any]) -> None:
-    for kernel in kernels:
-        assert kernel.lookup([], []) == -1
-
-
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_every_value_of_a_short_type_is_read_and_written_as_it_is(kernels: list[Any], name: str) -> None:
-    every = np.arange(1 << 16).astype(np.uint16)
-    plan = FeaturePlan(1 << 10, 64, 2, name, "max", 1 << 10, 1 << 10, False, 1, 0, 128, 0)
-    index = np.arange(1 << 10)
-    for kernel in kernels:
-        out = np.zeros(1 << 16, np.uint16)
-        assert kernel.lookup([plan], [FeatureArrays(every, index, index, None, None, out)]) == -1
-        kind = DTYPES[name].numpy
-        assert bits(out.view(kind)) == bits(every.view(kind))
-
-
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_sums_are_rounded_half_to_even(kernels: list[Any], name: str) -> None:
-    """Of two values, of which the second lies near half a unit of the first: sums that need rounding, and tiny ones."""
-    kind = DTYPES[name].numpy
-    source = np.random.default_rng(3)
-    pairs = source.integers(0, 1 << 16, 2 * 40_000).astype(np.uint16)
-    pairs[1::2] = (pairs[::2] & 0x7FFF) - np.minimum(pairs[::2] & 0x7FFF, source.integers(0, 13 << 10, 40_000)).astype(
-        np.uint16
-    )
-    index, offsets = np.arange(80_000), np.arange(0, 80_000, 2)
-    plan = FeaturePlan(80_000, 1, 2, name, "sum", 80_000, 40_000, False, 1, 0, 2, 0)
-    items = pairs.view(kind).astype(np.float32).reshape(-1, 2)
-    with np.errstate(all="ignore"):
-        wanted = (np.float32(0) + items[:, 0] + items[:, 1]).astype(kind)
-    for kernel in kernels:
-        out = np.zeros(40_000, np.uint16)
-        assert kernel.lookup([plan], [FeatureArrays(pairs, index, offsets, None, None, out)]) == -1
-        assert bits(out.view(kind)) == bits(wanted)
-
-
 @pytest.mark.parametrize("kernel", slow_but_for(("numba",), ("numba", "numpy")))
 def test_no_kernel_reads_or_writes_outside_of_its_arrays(kernel: str, compiled: Path) -> None:
     count = str(samples(2000 if kernel == "numba" else 400))

@@ -2,11 +2,7 @@ from __future__ import annotations
 
 import ast
 import random
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from app.kernels.numba_cpu import compile_kernel, gather_kernel
 from tests.kernels.reference import Case, gather, make_case, random_plan
@@ -47,24 +43,3 @@ def test_the_cache_is_named_by_all_files_that_compiled_code_has_constants_of() -
                 constants = [each.name for each in node.names if each.name.isupper()]
                 inside = str(node.module).startswith(("app.kernels.numba_cpu.", "app.compilation."))
                 assert inside or not constants or node.module in named, f"{file.name}: {node.module} {constants}"
-
-
-@pytest.mark.slow
-def test_a_second_process_loads_from_the_cache_what_the_first_compiled(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from app.kernels.numba_cpu import compile_kernel, gather_kernel; "
-        "compile_kernel.configure(Path(sys.argv[1])); entry, chunk = gather_kernel.compiled().functions; "
-        "print(chunk.cache_hits, sum(entry.stats.cache_hits.values()))"
-    )
-    hits = [
-        subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parents[2],
-            check=True,
-        ).stdout.strip()
-        for _ in range(2)
-    ]
-    assert hits == ["0 0", "1 1"]
-    assert [folder.name for folder in tmp_path.iterdir()]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ctypes
 import gc
 import random
 import signal
@@ -11,7 +10,6 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -131,15 +129,6 @@ def test_a_long_gather_wakes_helpers(other_team: ThreadTeam) -> None:
         assert other_team.helpers == threads - 1
 
 
-def test_helpers_that_do_not_come_do_not_keep_an_owner_waiting(
-    other_team: ThreadTeam, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(other_team, "grow", lambda _: None)
-    other_team._items[thread_team._HELPERS] = 3  # so many are said to be awake, and none is there
-    check_with(make_case(LONG, random.Random(2), 1), 3)
-    assert joined(other_team, 3) == 0
-
-
 def stop_a_helper(team: ThreadTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if one had gone in, and the system had taken its core from it."""
     monkeypatch.setattr(team, "grow", lambda _: None)
@@ -189,20 +178,6 @@ def test_arrays_of_a_gather_that_was_left_stay_as_long_as_a_helper_may_write_to_
     assert not other_team.unfinished
 
 
-def test_a_team_ends_once_the_gather_is_over_that_was_left(
-    other_team: ThreadTeam, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_a_helper(other_team, monkeypatch)
-    case = make_case(LONG, random.Random(1))
-    with pytest.raises(Unfinished):
-        gather_kernel.run(LONG, case.data, case.indices, case.out(), 2, may_leave_unfinished=True)
-    with ThreadPoolExecutor(1) as threads:
-        ending = threads.submit(other_team.end)
-        other_team._items[thread_team._INSIDE] -= 1
-        ending.result(60)
-    assert not other_team.unfinished
-
-
 def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_team: ThreadTeam) -> None:
     case = make_case(LONG, random.Random(1))
     check_with(case, 2)
@@ -225,19 +200,6 @@ def test_a_signal_does_not_end_a_helpers_sleep_for_good(other_team: ThreadTeam) 
         if most:
             break
     assert most == 1
-
-
-def test_after_the_team_has_ended_each_thread_gathers_alone(other_team: ThreadTeam) -> None:
-    case = make_case(LONG, random.Random(1), 2)
-    check_with(case, 3)
-    threads = list(other_team._threads)
-    assert len(threads) == 2
-    other_team.end()
-    assert not any(thread.is_alive() for thread in threads)
-    for threads_wanted in (2, 9):
-        check_with(case, threads_wanted)
-    assert other_team.helpers == 2
-    other_team.end()
 
 
 def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
@@ -268,14 +230,3 @@ def test_a_process_ends_whatever_its_helpers_do(compiled: Path) -> None:
             timeout=120,
         )
         assert (run.returncode, run.stderr) == (0, "")
-
-
-def test_no_semaphores_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Library:
-        @staticmethod
-        def sem_init(*_: Any) -> int:
-            return -1
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library)
-    with pytest.raises(OSError, match="semaphores"):
-        ThreadTeam(lambda team: None, lambda team: None, lambda team: 0)
