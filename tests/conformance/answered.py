@@ -13,7 +13,6 @@ import numpy as np
 
 from tests.conformance.block_quantized import BLOCK_QUANTIZED_ANSWERED
 from tests.conformance.cases import Case, Error, case, told
-from tests.conformance.text_examples import EXAMPLES
 from tests.http.forms import COMPLEX, FLOAT8, FLOATS, TYPES, tensor
 from tests.http.rules import DIALECTS, NEEDS_AXIS
 from tests.parity.gather_cases import AXIS, ELEMENTS, MODES, ND
@@ -24,6 +23,7 @@ from tests.rounding import FORMATS
 
 KNOWN = Path(__file__).parents[1] / "cases" / "known_answers.json"
 SCATTERS = ("/scatternd", "/scatter_elements")
+PARAMETERS = ("batch_dims", "axis", "out_of_bounds", "reduction")
 GRADIENTS = ("/gathernd/backward", "/gather/backward")
 # A type, the item that it stores, and the value to fill with that a request names.
 FILLS: tuple[tuple[str, Any, Any], ...] = (
@@ -395,7 +395,7 @@ def _known() -> Iterator[Case]:
     for known in json.loads(KNOWN.read_text()):
         path, data = f"/{known['operator'].lower()}", _numbered(known["data"])
         body = {"data": data, "indices": _numbered(known["indices"]), "dialect": known["dialect"]}
-        body |= {name: known[name] for name in ("batch_dims", "axis", "out_of_bounds") if name in known}
+        body |= {name: known[name] for name in ("updates", *PARAMETERS) if name in known}
         name = f"{path} {known['name']}"
         if "error" in known:
             yield case(name, path, body, error=Error(known["error"], only_code=True))
@@ -408,12 +408,7 @@ def _numbered(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "values": given.get("values", list(range(prod(given["shape"]))))}
 
 
-def _examples() -> Iterator[Case]:
-    for name, path, body, wanted in EXAMPLES:
-        yield case(f"{path} {name}", path, body, outputs={"output": wanted})
-
-
 ANSWERED: list[Case] = [
     *_gathers(), *_fills(), *_outside(), *_scatters(), *_gradients(), *_lookups(), *_converted(), *_known(),
-    *_examples(), *BLOCK_QUANTIZED_ANSWERED,
+    *BLOCK_QUANTIZED_ANSWERED,
 ]  # fmt: skip

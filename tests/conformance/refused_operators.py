@@ -31,8 +31,6 @@ def _scatters(path: str, dialect: str) -> list[Case]:
     known = OPERATORS["scatternd" if of is scatter else "scatter_elements"].dialects[dialect].reductions
     shape = [2, 2]
     found = [
-        refused("rank_too_small", of(dialect, data=tensor("float32", [], [1]), indices=int64([], [0]),
-             updates=tensor("float32", [], [1])), at("/data/shape"), path, rule),
         refused("unsupported_dtype", of(dialect, indices=tensor("uint8", [2, 1], [0, 2])), at("/indices/dtype"), path,
              rule),
         refused("unsupported_dtype", of(dialect, updates=tensor("float64", shape, [1] * 4)), at("/updates/dtype"), path,
@@ -56,41 +54,12 @@ def _scatters(path: str, dialect: str) -> list[Case]:
     return found
 
 
-SCATTERND = [
+SCATTERS = [
     case
-    for dialect in OPERATORS["scatternd"].dialects
-    for case in (
-        *_scatters("/scatternd", dialect),
-        refused("rank_too_small", scatter(dialect, indices=int64([], [0])), at("/indices/shape"), "/scatternd",
-             (dialect, None)),
-        *(
-            refused("index_depth_out_of_range", scatter(dialect, indices=int64([1, depth], [0] * depth)),
-                 at("/indices/shape", value=depth, allowed=[1, 2]), "/scatternd", (dialect, None))
-            for depth in (0, 3)
-        ),
-        refused("index_out_of_bounds", scatter(dialect, indices=int64([2, 1], [-4, 3])),
-             [*at("/indices/values/0", position=[0, 0], value=-4, axis=0, size=3, allowed=[-3, 2]),
-              *at("/indices/values/1", position=[1, 0], value=3, axis=0, size=3, allowed=[-3, 2])],
-             "/scatternd", (dialect, None), 2),
-    )
-]  # fmt: skip
-SCATTER_ELEMENTS = [
-    case
-    for dialect in OPERATORS["scatter_elements"].dialects
-    for case in (
-        *_scatters("/scatter_elements", dialect),
-        refused("rank_mismatch", elements(dialect, indices=int64([2], [0, 2])),
-             at("/indices/shape", value=1, allowed=[2, 2]), "/scatter_elements", (dialect, None)),
-        refused("axis_out_of_range", elements(dialect, axis=-3), at("/axis", value=-3, allowed=[-2, 1]),
-             "/scatter_elements", (dialect, None)),
-        refused("indices_shape_mismatch", elements(dialect, indices=int64([2, 3], [0] * 6)),
-             at("/indices/shape", value=3, axis=1, size=2, allowed=[0, 2]), "/scatter_elements", (dialect, None)),
-        refused("index_out_of_bounds", elements(dialect, indices=int64([2, 2], [0, 2, 1, 2]), axis=1),
-             [*at("/indices/values/1", position=[0, 1], value=2, axis=1, size=2, allowed=[-2, 1]),
-              *at("/indices/values/3", position=[1, 1], value=2, axis=1, size=2, allowed=[-2, 1])],
-             "/scatter_elements", (dialect, None), 2),
-    )
-]  # fmt: skip
+    for path in ("/scatternd", "/scatter_elements")
+    for dialect in OPERATORS[path[1:]].dialects  # type: ignore[index]
+    for case in _scatters(path, dialect)
+]
 
 
 def gradient(dialect: str, shape: list[int], indices: Any, grad_output: Any = FLOATS, **more: Any) -> dict[str, Any]:
@@ -231,5 +200,5 @@ LOOKUPS = [
            facts={"limit": "features", "maximum": 1024}),
 ]  # fmt: skip
 REFUSED_OPERATORS = [
-    *SCATTERND, *SCATTER_ELEMENTS, *_gradients("gathernd_backward"), *_gradients("gather_backward"), *LOOKUPS,
+    *SCATTERS, *_gradients("gathernd_backward"), *_gradients("gather_backward"), *LOOKUPS,
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.http.forms import FLOAT8
-from tests.parity import backward_cases, lookup_cases
+from tests.parity import lookup_cases
 from tests.parity.items import NUMPY, Array
 
 SMALL: dict[str, Array] = {
@@ -26,4 +26,4 @@ QUANTIZED: dict[str, Array] = {
 EIGHT_BITS: dict[str, Array] = {
     f"pv_{dtype}": np.arange(8, dtype=np.uint8).view(NUMPY[dtype]).reshape(4, 2) for dtype in FLOAT8
 }
-TABLES = QUANTIZED | SMALL | EIGHT_BITS | lookup_cases.tables() | backward_cases.tables()
+TABLES = QUANTIZED | SMALL | EIGHT_BITS | lookup_cases.tables()

@@ -17,7 +17,7 @@ import pytest
 from app.api.route_rows.operation import Route
 from app.api.route_rows.operators import OPERATOR_ROUTES
 from app.errors import CODES
-from app.operators.registry import GRADIENTS, OPERATORS, ROWS, Row
+from app.operators.registry import ROWS
 from tests.cluster.running import put
 from tests.conformance import reference
 from tests.conformance.answered import ANSWERED
@@ -30,7 +30,6 @@ from tests.conformance.transports import TRANSPORTS, Json, Safetensors, Target, 
 from tests.conftest import SOAK, TEST_ALL, slow_but_for
 from tests.grpc_api.conftest import StartGrpc, start_grpc
 from tests.http.conftest import KERNELS, start
-from tests.http.forms import FLOATS
 from tests.http.tensors import RAW
 from tests.parity.items import Array, same
 from tests.parity.messages import unframed
@@ -194,17 +193,6 @@ def check_refused(problem: Any, error: Error, place: Callable[[str], str]) -> No
         "rule": error.rule,
         "facts": dict(error.facts),
     }, problem["detail"]
-
-
-def test_every_operator_is_answered_in_every_dialect_with_every_type() -> None:
-    found = {(each.path, each.parameters.get("dialect"), told.dtype)
-             for each in ANSWERED for name, told in each.arrays.items() if name in ("data", "grad_output")}  # fmt: skip
-    rows: list[Row[Any]] = [*OPERATORS.values(), *GRADIENTS.values()]
-    for row in rows:
-        for dialect, rules in row.dialects.items():
-            taken = [dtype for dtype in rules.data_dtypes if row.signature.kind != "gradient" or dtype in FLOATS]
-            missing = {(row.path, dialect, dtype) for dtype in taken} - found
-            assert not missing, missing
 
 
 @pytest.mark.parametrize("path", PATHS)
