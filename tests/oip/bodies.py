@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from struct import pack, unpack
+from struct import pack
 from typing import Any
 
 import httpx
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import CATALOGUE
 from tests.http.server import check_hint
+from tests.parity import items
+from tests.parity.messages import DATATYPES, inferred, values
 
 SIZE = "Inference-Header-Content-Length"
-NUMPY: dict[str, Any] = {
-    "BOOL": np.bool_, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "UINT8": np.uint8,
-    "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "FP16": np.float16, "BF16": ml_dtypes.bfloat16,
-    "FP32": np.float32, "FP64": np.float64, "BYTES": np.object_,
-}  # fmt: skip
+NUMPY: dict[str, np.dtype[Any]] = {long: items.NUMPY[name] for name, long in DATATYPES.items()}
 Array = NDArray[Any]
-
-
-class Part:
-    """An input: what its JSON says, and the bytes behind the JSON, None for none."""
-
-    def __init__(self, described: dict[str, Any], raw: bytes | None) -> None:
-        self.described = described
-        self.raw = raw
+Part = tuple[dict[str, Any], bytes | None]
+"""An input: what its JSON says, and the bytes behind the JSON, None for none."""
 
 
 def octets(array: Array) -> bytes:
@@ -40,26 +31,18 @@ def octets(array: Array) -> bytes:
     return b"".join(pack("<I", len(text)) + text for text in texts)
 
 
-def listed(array: Array, flat: bool = True) -> list[Any]:
-    """The items as JSON gives them."""
-    if array.dtype in (ml_dtypes.bfloat16, np.float16):
-        array = array.astype(np.float32)
-    made: list[Any] = (array.reshape(-1) if flat else array).tolist()
-    return made
-
-
-def part(name: str, array: Array, datatype: str, *, binary: bool = False, flat: bool = True) -> Part:
+def part(name: str, array: Array, datatype: str, *, binary: bool = False) -> Part:
     described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
     if not binary:
-        return Part({**described, "data": listed(array, flat)}, None)
+        return {**described, "data": values(array)}, None
     raw = octets(array)
-    return Part({**described, "parameters": {"binary_data_size": len(raw)}}, raw)
+    return {**described, "parameters": {"binary_data_size": len(raw)}}, raw
 
 
 def request(parts: Sequence[Part], **members: Any) -> tuple[bytes, dict[str, str]]:
     """Body and header fields of an infer request; `members` are further ones beside `inputs`."""
-    head = json.dumps({"inputs": [one.described for one in parts], **members}).encode()
-    raws = [one.raw for one in parts if one.raw is not None]
+    head = json.dumps({"inputs": [described for described, _ in parts], **members}).encode()
+    raws = [raw for _, raw in parts if raw is not None]
     if not raws:
         return head, {}
     return b"".join((head, *raws)), {SIZE: str(len(head))}
@@ -79,39 +62,11 @@ def example(**members: Any) -> dict[str, Any]:
 def output(answer: httpx.Response) -> tuple[dict[str, Any], Array]:
     """The JSON of a good answer, and its output as an array of its shape."""
     assert answer.status_code == 200, answer.text
-    size = answer.headers.get(SIZE)
-    content = answer.content
-    head = content if size is None else content[: int(size)]
-    body: dict[str, Any] = json.loads(head)
-    assert answer.headers["content-type"] == ("application/json" if size is None else "application/octet-stream")
-    (described,) = body["outputs"]
-    assert described["name"] == "output"
-    kind = NUMPY[described["datatype"]]
-    if "data" in described:
-        assert size is None
-        assert "parameters" not in described
-        items = described["data"]
-        if described["datatype"] in ("BF16", "FP16"):
-            made: Array = np.array(items, np.float32).astype(kind)
-        else:
-            made = np.array(items, kind)
-        return body, made.reshape(described["shape"])
-    raw = content[int(size) :]
-    assert len(raw) == described["parameters"]["binary_data_size"]
-    made = _strings(raw) if described["datatype"] == "BYTES" else np.frombuffer(raw, kind)
-    return body, made.reshape(described["shape"])
-
-
-def _strings(raw: bytes) -> Array:
-    texts, place = [], 0
-    while place < len(raw):
-        (size,) = unpack("<I", raw[place : place + 4])
-        assert place + 4 + size <= len(raw)
-        texts.append(raw[place + 4 : place + 4 + size].decode())
-        place += 4 + size
-    made = np.empty(len(texts), object)
-    made[:] = texts
-    return made
+    binary = SIZE in answer.headers
+    assert answer.headers["content-type"] == ("application/octet-stream" if binary else "application/json")
+    arrays, body = inferred(answer)
+    assert list(arrays) == ["output"]
+    return body, arrays["output"]
 
 
 def same(left: Array, right: Array) -> bool:

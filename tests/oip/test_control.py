@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from time import monotonic
-from typing import Any
 
 import httpx
 import pytest
@@ -12,13 +11,6 @@ import pytest
 from tests.http.conftest import Start
 from tests.http.server import TWO_WORKERS
 from tests.oip.bodies import NUMPY, check_answer, example, refused
-
-
-def test_health(client: httpx.Client) -> None:
-    assert client.get("/v2/health/live").json() == {"live": True}
-    assert client.get("/v2/health/ready").json() == {"ready": True}
-    assert client.get("/v2/models/gathernd/ready").json() == {"name": "gathernd", "ready": True}
-    refused(client.get("/v2/models/gathernd/versions/3/ready"), "model_not_found")
 
 
 def test_health_of_a_server_that_stops(start: Start) -> None:
@@ -65,41 +57,11 @@ def test_metadata_names_one_documented_datatype_and_lists_those_taken(client: ht
     assert "`FP32` stands for" in schema["description"]
 
 
-def test_a_model_is_described_with_the_values_that_its_parameters_have_by_themselves(client: httpx.Client) -> None:
-    metadata = client.get("/v2/models/gather_elements").json()
-    assert [one["name"] for one in metadata["inputs"]] == ["data", "indices"]
-    config = client.get("/v2/models/gather_elements/config").json()
-    values = {name: value["string_value"] for name, value in config["parameters"].items()}
-    assert values == {"axis": "0", "dialect": "onnx-13", "device": "auto"}
-
-
 def test_errors_below_http_are_in_the_protocols_form(client: httpx.Client) -> None:
     answer = client.post("/v2/models/gathernd/infer", headers={"x-long": "x" * 70_000})
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["error"]
     assert answer.status_code == 431
-
-
-def test_openapi_has_every_operation_once_and_only_json_errors(client: httpx.Client) -> None:
-    document = client.get("/openapi.json").json()
-    operations: dict[str, str] = {}
-    for path, methods in document["paths"].items():
-        if not path.startswith("/v2"):
-            continue
-        for operation in methods.values():
-            name = operation["operationId"]
-            assert name not in operations, (name, path)
-            operations[name] = path
-            check_documented_errors(operation["responses"])
-    assert operations["modelInfer"] == "/v2/models/{name}/infer"
-    assert len(operations) >= 30
-
-
-def check_documented_errors(responses: dict[str, Any]) -> None:
-    for status, response in responses.items():
-        if int(status) >= 400:
-            assert list(response["content"]) == ["application/json"]
-            assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ProtocolError"}
 
 
 @pytest.mark.slow

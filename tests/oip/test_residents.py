@@ -121,11 +121,3 @@ def test_a_complex_tensor_is_pointed_to_the_native_route(client: httpx.Client) -
     assert index["complex"]["state"] == "UNAVAILABLE"
     assert "/gathernd" in index["complex"]["reason"]
     assert client.delete("/tensors/complex").status_code == 204
-
-
-def test_a_name_with_every_kind_of_character(client: httpx.Client) -> None:
-    name = "Table.v2_x-1"
-    assert client.put(f"/tensors/{name}", content=npy(TABLE), headers={"content-type": "application/x-npy"}).is_success
-    _, found = output(infer(client, part("indices", PICK, "INT64"), name=name))
-    assert same(found, TABLE[PICK[:, 0]])
-    assert client.delete(f"/tensors/{name}").status_code == 204

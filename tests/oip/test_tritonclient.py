@@ -119,16 +119,6 @@ def test_infer_of_every_datatype(
     assert answer.as_numpy("other") is None
 
 
-def test_operator_parameters(caller: Caller) -> None:
-    data = np.arange(6, dtype=np.int32).reshape(2, 3)
-    indices = np.array([[2], [0]], np.int64)
-    answer = caller.infer("gathernd", inputs("INT32", data, indices), parameters={"batch_dims": 1})
-    assert answer.as_numpy("output").tolist() == [2, 3]
-    answer = caller.infer("gather", inputs("INT32", data, indices), parameters={"axis": 1, "dialect": "onnx-11"})
-    assert answer.as_numpy("output").tolist() == [[[2], [0]], [[5], [3]]]
-    assert answer.get_response()["parameters"] == {"dialect": "onnx-11", "device": "cpu"}
-
-
 def test_protocol_parameters(caller: Caller) -> None:
     answer = caller.infer(
         "gathernd",
@@ -248,23 +238,6 @@ def test_statistics_have_real_counts_and_times(caller: Caller) -> None:
     assert all(grown[name][1] > 0 for name in ("compute_input", "compute_infer", "compute_output"))
     with pytest.raises(InferenceServerException, match="no model is named 'nothing'"):
         caller.get_inference_statistics("nothing")
-
-
-def test_shared_memory_is_refused_by_name(caller: Caller) -> None:
-    calls: list[tuple[str, tuple[Any, ...]]] = []
-    for kind in ("system", "cuda"):
-        calls += [
-            (f"get_{kind}_shared_memory_status", ()),
-            (f"get_{kind}_shared_memory_status", ("region",)),
-            (f"unregister_{kind}_shared_memory", ()),
-            (f"unregister_{kind}_shared_memory", ("region",)),
-        ]
-    calls.append(("register_system_shared_memory", ("region", "/key", 64)))
-    calls.append(("register_cuda_shared_memory", ("region", "aGFuZGxl", 0, 64)))
-    for method, given in calls:
-        with pytest.raises(InferenceServerException, match="shared memory is not supported") as caught:
-            getattr(caller, method)(*given)
-        assert caught.value.status() == "501"
 
 
 def test_settings_can_be_read_and_not_changed(caller: Caller) -> None:
