@@ -57,3 +57,18 @@ def start_grpc(start: Start) -> StartGrpc:
 def grpc_server(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
     with start_grpc("--max-output-bytes", "8MiB") as server:
         yield server
+
+
+def becomes(condition: Callable[[], bool], seconds: float = 60) -> bool:
+    """Whether the condition holds in time."""
+    end = monotonic() + seconds
+    while not (met := condition()) and monotonic() < end:
+        sleep(0.05)
+    return met
+
+
+def used(server: Server) -> float:
+    """Bytes of the memory budget that are in use."""
+    with server.client() as client:
+        text = client.get("/metrics").text
+    return float(text.split("\ngathernd_memory_used_bytes ")[1].split()[0])

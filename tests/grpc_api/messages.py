@@ -116,13 +116,4 @@ def output(answer: Any, dtype: Any) -> Array:
     """The only output of an answer."""
     (described,) = answer.outputs
     (raw,) = answer.raw_output_contents
-    if described.datatype == "BYTES":
-        texts, at = [], 0
-        while at < len(raw):
-            size = int.from_bytes(raw[at : at + 4], "little")
-            texts.append(raw[at + 4 : at + 4 + size].decode())
-            at += 4 + size
-        found = np.empty(len(texts), object)
-        found[:] = texts
-        return found.reshape(tuple(described.shape))
     return np.frombuffer(raw, dtype).reshape(tuple(described.shape))

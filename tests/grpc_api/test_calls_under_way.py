@@ -6,10 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import pytest
-
-from app.errors import GatherError
-from app.grpc_api import calls_under_way
 from app.grpc_api.calls_under_way import CallsUnderWay
 from app.grpc_api.rpc_table import RPCS
 
@@ -30,8 +26,6 @@ def run(most: int, course: Callable[[Call, list[object], asyncio.Event], Corouti
                 await places.take_place(task)
                 happened.append(number)
                 await over.wait()
-            except GatherError as error:
-                happened.append((number, error.code, error.facts))
             finally:
                 places.end(task)
 
@@ -69,38 +63,3 @@ def test_a_call_that_goes_in_the_moment_in_which_it_has_a_place_leaves_it_to_the
         await asyncio.gather(*calls, return_exceptions=True)
 
     assert run(1, course) == [0, 2]
-
-
-@pytest.mark.parametrize(("name", "limit"), [("_MOST_WAIT_S", 0.02), ("_MOST_WAITING", 0)])
-def test_a_call_is_refused_where_it_waits_too_long_or_too_many_wait(
-    name: str, limit: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calls_under_way, name, limit)
-
-    async def course(call: Call, happened: list[object], over: asyncio.Event) -> None:
-        calls = [asyncio.ensure_future(call(number)) for number in range(2)]
-        await calls[1]
-        over.set()
-        await calls[0]
-
-    assert run(1, course) == [0, (1, "overloaded", {"limit": "grpc_calls", "maximum": 1})]
-
-
-def test_it_is_quiet_once_no_call_is_under_way() -> None:
-    async def main() -> None:
-        places, over = CallsUnderWay(2, 1, 1 << 24), asyncio.Event()
-
-        async def call() -> None:
-            task = places.begin(INFER)
-            await over.wait()
-            places.end(task)
-
-        running = asyncio.ensure_future(call())
-        quiet = asyncio.ensure_future(places.wait_until_idle(300))
-        await asyncio.sleep(0.1)
-        assert not quiet.done()
-        over.set()
-        await running
-        await asyncio.wait_for(quiet, 60)
-
-    asyncio.run(main())

@@ -18,7 +18,6 @@ from app.grpc_api.infer import RpcInference
 from app.memory.budget import UNCOUNTED
 from app.tensors.lookup_call import ARRAYS
 from app.tensors.shape_limits import Limits
-from tests.costly_bodies.read_body import MODEL
 from tests.for_each import for_each
 from tests.grpc_api.messages import example
 from tests.processor_time import LONGEST, units
@@ -84,11 +83,6 @@ def test_a_message_with_much_beside_its_raw_items_is_parsed_in_a_thread() -> Non
     assert threads_for(field(5, field(5, field(3, bytes(LONG_REST))))) == 1
 
 
-def test_lookups_of_a_hundred_tables_are_parsed_on_the_event_loop() -> None:
-    inputs = b"".join(field(5, field(1, b"%d.indices" % at) + field(2, b"INT64") + b"\x18\x01") for at in range(100))
-    assert threads_for(inputs + field(7, bytes(8)) * 100) == 0
-
-
 @for_each("kind", ["inputs", "raw arrays"])
 def test_more_inputs_or_arrays_than_a_lookup_may_have_are_refused_before_they_are_read(kind: str) -> None:
     most = len(ARRAYS)
@@ -122,20 +116,3 @@ def test_bytes_that_are_no_message_are_refused(message: bytes) -> None:
     with pytest.raises(GatherError) as refused:
         parsed(message)
     assert refused.value.code == "malformed_request"
-
-
-def test_the_first_input_or_output_too_many_is_refused_as_if_there_were_no_more() -> None:
-    def input_of(name: bytes) -> bytes:
-        return field(5, field(1, name) + field(2, b"FP32") + b"\x18\x01")
-
-    right = input_of(b"data") + input_of(b"indices")
-    output = field(6, field(1, b"output"))
-    for message, more, wrong in (
-        (right, input_of(b"more"), "/inputs/2/name"),
-        (input_of(b"data"), input_of(b"data"), "/inputs/1/name"),
-        (right + output, output, "/outputs/1/name"),
-    ):
-        for count in (1, 2, 100):
-            with pytest.raises(GatherError) as refused:
-                read_grpc_request(parsed(message + more * count), MODEL, Limits(), UNCOUNTED)
-            assert (refused.value.code, refused.value.places[0].pointer) == ("invalid_field", wrong)

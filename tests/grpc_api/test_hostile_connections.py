@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from struct import pack
-from time import monotonic, sleep
+from typing import Any
 
 import numpy as np
 import pytest
 
 from app.grpc_api.rpc_request import address_of_peer
-from tests.grpc_api.conftest import GrpcServer, StartGrpc
+from tests.grpc_api.conftest import GrpcServer, StartGrpc, becomes, used
 from tests.grpc_api.http2 import (
     CHECK,
     CHUNK,
@@ -57,20 +57,6 @@ def is_right(server: GrpcServer) -> bool:
         return status == "OK" and output(answer, np.float32).tolist() == [[2, 3], [0, 1]]
 
 
-def becomes(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    end = monotonic() + seconds
-    while not (met := condition()) and monotonic() < end:
-        sleep(0.05)
-    return met
-
-
-def used(server: GrpcServer) -> float:
-    """Bytes of the memory budget that are in use."""
-    with server.http.client() as client:
-        text = client.get("/metrics").text
-    return float(text.split("\ngathernd_memory_used_bytes ")[1].split()[0])
-
-
 def ask(connection: Http2, number: int, message: bytes) -> None:
     """A call on a stream of its own."""
     stream = 1 + 2 * number
@@ -85,13 +71,13 @@ def test_answers_that_nobody_takes_stay_charged_and_their_connection_is_reset(sm
     with Http2(small.port, window=0) as connection:
         for number in range(8):
             ask(connection, number, message)
-        assert becomes(lambda: used(small) > 4 * ANSWER)
+        assert becomes(lambda: used(small.http) > 4 * ANSWER)
         with suppress(ConnectionError):  # it may be reset before all are sent
             for number in range(8, 100):
                 ask(connection, number, message)
         assert small.http.memory() - before < ROOM
         assert connection.wait_closed(120)
-    assert becomes(lambda: used(small) == 0)
+    assert becomes(lambda: used(small.http) == 0)
     assert becomes(lambda: is_right(small))
     assert "its caller reads no answers" in small.http.log_text()
 
@@ -107,14 +93,12 @@ def test_an_answer_that_is_taken_slowly_is_sent_whole(small: GrpcServer) -> None
             connection.send(frame(8, 0, 1, pack(">I", 20_000)))
             assert not connection.wait_closed(0.7)
         connection.send(frame(8, 0, 1, pack(">I", 30 << 16)))
-        assert becomes(lambda: used(small) == 0)
+        assert becomes(lambda: used(small.http) == 0)
         assert not connection.closed
 
 
-@pytest.mark.parametrize("path", [CHECK, "/inference.GRPCInferenceService/ServerReady"])
-def test_messages_of_calls_without_a_key_fit_the_budget_and_health_is_told_meanwhile(
-    small: GrpcServer, path: str
-) -> None:
+@pytest.mark.parametrize("path", [CHECK, INFER])
+def test_parts_of_messages_fit_the_budget_and_health_is_told_meanwhile(small: GrpcServer, path: str) -> None:
     before = small.http.memory()
     with Http2(small.port) as connection:
         for number in range(80):
@@ -124,12 +108,20 @@ def test_messages_of_calls_without_a_key_fit_the_budget_and_health_is_told_meanw
             if number % 10 == 9:
                 with Channel(small.address) as channel:
                     assert channel.call("ServerReady", pb.ServerReadyRequest(), timeout=60).ready
-                    assert is_right(small)
         for _ in range(100):
             for stream in list(connection.windows)[1:]:
                 connection.push(stream, bytes(CHUNK))
         assert small.http.memory() - before < ROOM
-    assert is_right(small)
+        assert path == INFER or is_right(small)  # calls without a key take no place of others
+    assert becomes(lambda: used(small.http) == 0)
+    assert becomes(lambda: is_right(small))
+
+
+def test_a_message_of_a_call_without_a_key_is_short(small: GrpcServer) -> None:
+    with Channel(small.address) as channel:
+        call: Any = channel.channel.unary_unary(CHECK)
+        with pytest.raises(Exception, match="message is larger than the limit of 16384 bytes"):
+            call(b"\x0a\x80\x80\x04" + b"a" * (1 << 16), timeout=20)
 
 
 def test_connections_that_say_nothing_are_closed_and_counted(small: GrpcServer) -> None:

@@ -145,13 +145,3 @@ def test_a_stream_of_the_aio_client(grpc_server: GrpcServer) -> None:
         return count
 
     assert asyncio.run(run()) == IN_FLIGHT
-
-
-def test_many_calls_at_once(grpc_server: GrpcServer) -> None:
-    async def run() -> None:
-        async with triton_aio.InferenceServerClient(grpc_server.address) as client:
-            calls = [client.infer("gathernd", inputs(), request_id=str(number)) for number in range(200)]
-            for number, answer in enumerate(await asyncio.gather(*calls)):
-                assert answer.get_response().id == str(number)
-
-    asyncio.run(run())

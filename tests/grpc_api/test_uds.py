@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import stat
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -14,10 +13,11 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 
+from tests.grpc_api.conftest import becomes, used
 from tests.grpc_api.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, LARGEST_WINDOW, Http2, frame, framed, header
 from tests.grpc_api.messages import Channel, example, output, request
 from tests.http.conftest import Start
-from tests.http.server import GATHERND, Server, run_program
+from tests.http.server import GATHERND, Server
 
 
 def test_calls_over_a_unix_socket(start: Start, tmp_path: Path) -> None:
@@ -34,40 +34,6 @@ def test_calls_over_a_unix_socket(start: Start, tmp_path: Path) -> None:
         assert server.process.wait(60) == 0, server.log_text()
         assert not path.exists()
         assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_second_service_on_the_same_path_ends(start: Start, tmp_path: Path) -> None:
-    path = tmp_path / "grpc.sock"
-    with start("--grpc-uds", str(path)):
-        command = [GATHERND, "serve", "--port", "0", "--grpc-uds", str(path), "--store-dir", str(tmp_path / "store")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 1, done
-        assert "another program listens there; GATHERND_GRPC_UDS sets another path" in done.stderr
-        with Channel(f"unix:{path}") as channel:
-            assert output(channel.call("ModelInfer", example()), np.float32).tolist() == [[2, 3], [0, 1]]
-
-
-def test_a_socket_that_cannot_have_its_owner_ends_the_start_with_a_reason(tmp_path: Path) -> None:
-    """gRPC's threads run already by then."""
-    folders = ["--store-dir", str(tmp_path / "store"), "--cache-dir", str(tmp_path / "cache")]
-    sockets = ["--uds", str(tmp_path / "http.sock"), "--grpc-uds", str(tmp_path / "grpc.sock")]
-    # Root may give any file away: here nobody may, but that of HTTP, which comes first.
-    program = (
-        "import errno, os\n"
-        "def chown(path, *_):\n"
-        "    if made: raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))\n"
-        "    made.append(path)\n"
-        "made, os.chown = [], chown\n"
-        "from gathernd_cli import main\n"
-        "main()"
-    )
-    command = [sys.executable, "-c", program, "serve", "--kernel", "numpy", "--uds-owner", "0", *folders, *sockets]
-    done = run_program(command)
-    assert done.returncode == 3, done
-    assert "gRPC cannot be served: cannot listen on" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not list(tmp_path.glob("*.sock"))
 
 
 @pytest.mark.slow
@@ -91,25 +57,12 @@ def with_room_for_little(start: Start, path: Path, *flags: str) -> Iterator[Serv
         assert "Traceback" not in server.log_text()
 
 
-def used(server: Server) -> float:
-    with server.client() as client:
-        text = client.get("/metrics").text
-    return float(text.split("\ngathernd_memory_used_bytes ")[1].split()[0])
-
-
 def ask_for_much(connection: Http2, calls: int) -> None:
     """So many calls with answers of nearly 4 MiB."""
     message = framed(request({"indices": ("INT64", np.zeros((63, 1), np.int64))}, "row").SerializeToString())
     for number in range(calls):
         connection.send(frame(HEADERS, END_HEADERS, 1 + 2 * number, header()))
         connection.send(frame(DATA, END_STREAM, 1 + 2 * number, message))
-
-
-def becomes(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    end = monotonic() + seconds
-    while not (met := condition()) and monotonic() < end:
-        sleep(0.05)
-    return met
 
 
 @pytest.mark.slow
