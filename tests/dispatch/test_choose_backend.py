@@ -194,29 +194,12 @@ def test_routes_of_a_cpu_are_closed_for_a_reason() -> None:
     assert "disk" in considered(TINY, two, Facts(cold=True))["loop"].reason
 
 
-@pytest.mark.parametrize(
-    ("plan", "route"), [(TINY, "loop"), (FEW, "loop"), (LOOKUP, "split"), (MIDDLING, "split"), (LARGE, "split")]
-)
-def test_typical_choices_without_a_gpu(plan: GatherPlan, route: str) -> None:
-    assert chosen(plan, BackendChooser(threads=2)) == route
-
-
 def test_what_does_not_fit_into_device_memory_stays_on_the_cpu_under_auto_only() -> None:
     memory = device_bytes(LARGE)
     enough, short = (replace(WITH_CARD, gpu_memory=each) for each in (memory, memory - 1))
     assert chosen(LARGE, enough, ON_GPU) == "gpu"
     assert chosen(LARGE, short, ON_GPU) == "split"
     assert chosen(LARGE, short, Facts("gpu", on_gpu=True)) == "gpu"
-
-
-def test_what_a_gather_reads_for_want_of_a_copy_is_told_where_one_may_be_made() -> None:
-    assert WITH_CARD.decide(LARGE).missed_bytes == 64 * 1_000_000, "each item brings a line of the cache"
-    assert WITH_CARD.decide(GatherPlan(1, 100_000, (200_000,), 64, 4, False, True)).missed_bytes == 256 * 100_000
-    for none in (ON_GPU, Facts("cpu"), Facts("gpu"), Facts(cpu_only=NO_STRINGS)):
-        assert WITH_CARD.decide(LARGE, none).missed_bytes == 0
-    assert WITH_CARD.decide(TINY).missed_bytes == 0
-    assert BackendChooser(threads=2).decide(LARGE).missed_bytes == 0
-    assert replace(WITH_CARD, always_gpu=True).decide(LARGE).missed_bytes == 0
 
 
 def test_settings_override_the_measured_limits() -> None:
