@@ -57,7 +57,7 @@ def _scatters(path: str, dialect: str) -> list[Case]:
 SCATTERS = [
     case
     for path in ("/scatternd", "/scatter_elements")
-    for dialect in OPERATORS[path[1:]].dialects  # type: ignore[index]
+    for dialect in OPERATORS[path[1:]].dialects
     for case in _scatters(path, dialect)
 ]
 

@@ -15,7 +15,6 @@ import pytest
 
 from app.kernels.gpu_interface import DeviceFailed, NoDevice, OutOfDeviceMemory
 from app.operators.gather_plan import GatherPlan
-from app.tensors.dtypes import INTEGERS
 from tests.conftest import samples
 from tests.kernels import emulated, fake_cupy
 from tests.kernels.fake_cupy import CompileException, CUDADriverError, CUDARuntimeError, Machine
@@ -110,22 +109,6 @@ def test_a_stream_whose_gather_was_left_by_an_exception_has_nothing_under_way(
         device.run(bad.plan, bad.data, bad.indices, bad.out())
     for _ in range(2):
         check(device, case)
-
-
-@pytest.mark.parametrize("name", INTEGERS)
-def test_indices_of_every_integer_type_travel_in_few_bytes(name: str, device: Any, machine: Machine) -> None:
-    plan = GatherPlan(1, 400, (100,), 1, 8, False, True)
-    data = np.arange(100, dtype=np.uint64)
-    copy = device.upload(data)
-    dtype = np.dtype(name)
-    indices = np.random.default_rng(3).integers(0, 100, 400).astype(dtype)
-    machine.sent = 0
-    out = np.zeros(400, np.uint64)
-    assert device.run(plan, copy, indices, out) == -1
-    assert (out == data[indices.astype(np.int64)]).all()
-    size = 4 if dtype.itemsize < 4 or name == "int32" else 8
-    assert machine.launches == [f"gather_{8 * size}_8_1"]
-    assert machine.sent == 400 * size
 
 
 def test_a_uint64_beyond_int64_does_not_count_from_the_end(device: Any) -> None:

@@ -45,19 +45,6 @@ def test_multiplication_in_the_place_of_division_is_exact_at_the_edges(divisor: 
             assert (number * factor >> 64) >> shift == number // divisor
 
 
-@pytest.mark.parametrize("width", [4, 64, 512, 520, 4096, 1 << 20, (1 << 20) + 4])
-def test_large_work_fills_the_device_and_small_work_takes_few_blocks(width: int) -> None:
-    for tuples in (1, 10, 1000, 10**5, 10**7, 10**12):
-        x, y = prepared(GatherPlan(1, tuples, (1000,), width // 4, 4, False, True)).grid
-        assert x < 2**31
-        assert y < 2**16
-        if tuples * width >= 1 << 26:
-            assert x * y >= 4 * MULTIPROCESSORS
-        if tuples <= 10**5:
-            assert tuples * width / (x * y) <= 256 * 4 * 16 * 8
-        assert x * y <= max(9 * MULTIPROCESSORS, tuples * width / 8192 + 1, tuples / 1024 + 1)
-
-
 def test_more_slices_than_blocks_can_have_are_reached_in_turns() -> None:
     assert prepared(GatherPlan(1, 1 << 45, (1000,), 1, 4, False, True)).grid == (2**31 - 1, 1)
     assert prepared(GatherPlan(1, 1 << 45, (1000,), 1001, 1, False, True)).grid == (1, 65535)
