@@ -72,3 +72,11 @@ def used(server: Server) -> float:
     with server.client() as client:
         text = client.get("/metrics").text
     return float(text.split("\ngathernd_memory_used_bytes ")[1].split()[0])
+
+
+def put_row(server: Server) -> None:
+    """Upload the tensor `row`, of which answers of many MiB are made."""
+    with server.client() as client:
+        headers = {"content-type": "application/octet-stream"}
+        put = client.put("/tensors/row?dtype=int8&shape=1,65536", content=bytes(1 << 16), headers=headers)
+        assert put.status_code == 201

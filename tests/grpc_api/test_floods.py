@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from struct import pack
-from threading import Event, Thread
+from threading import Thread
 from time import monotonic, sleep
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 
 from tests.conftest import samples
 from tests.for_each import for_each
-from tests.grpc_api.conftest import GrpcServer, StartGrpc
+from tests.grpc_api.conftest import GrpcServer, StartGrpc, becomes
 from tests.grpc_api.http2 import (
     CONTINUATION,
     DATA,
@@ -96,41 +97,6 @@ def server(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
         assert "Traceback" not in started.http.log_text()
 
 
-class Neighbour:
-    """Sends small requests one after the other, as long as it is entered, and checks each answer."""
-
-    def __init__(self, server: GrpcServer, *, may_be_refused: bool = False) -> None:
-        self.server = server
-        self.may_be_refused = may_be_refused
-        self.answered = 0
-        self.longest = 0.0
-        self.wrong: list[object] = []
-        self._end = Event()
-        self._thread = Thread(target=self._ask, daemon=True)
-
-    def __enter__(self) -> Neighbour:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(60)
-
-    def _ask(self) -> None:
-        with Channel(self.server.address) as channel:
-            while not self._end.is_set():
-                begun = monotonic()
-                status, answer = channel.attempt("ModelInfer", example(), 30)
-                self.longest = max(self.longest, monotonic() - begun)
-                if self.may_be_refused and status == "UNAVAILABLE" and answer["code"] == "overloaded":
-                    sleep(0.05)
-                    continue
-                if status != "OK" or output(answer, np.float32).tolist() != [[2, 3], [0, 1]]:
-                    self.wrong.append((status, answer))
-                    return
-                self.answered += 1
-
-
 def flood(server: GrpcServer, first: bytes, make: Callable[[int], bytes], most_bytes: int, seconds: float) -> int:
     """Send frames until so many bytes have gone, the server ends the connection or takes no more; how many went."""
     sent, end = 0, monotonic() + seconds
@@ -174,22 +140,31 @@ def test_a_call_for_which_there_is_no_place_waits_a_moment_for_one(server: GrpcS
     assert [status for status, _ in answers] == ["OK"], answers
 
 
+def is_answered(channel: Channel, *, may_be_refused: bool) -> bool:
+    """Ask for a small gather, which is answered rightly and soon, or refused since all places are taken."""
+    begun = monotonic()
+    status, answer = channel.attempt("ModelInfer", example(), 30)
+    assert monotonic() - begun < MOST_WAIT_S
+    if may_be_refused and status == "UNAVAILABLE" and answer["code"] == "overloaded":
+        sleep(0.05)
+        return False
+    assert status == "OK", answer
+    assert output(answer, np.float32).tolist() == [[2, 3], [0, 1]]
+    return True
+
+
 @for_each("kind", FLOODS)
 def test_a_flood_of_frames(server: GrpcServer, kind: str) -> None:
     first, make = FLOODS[kind]
     flood(server, first, make, PORTION, 5)  # what the first of a kind makes the server load stays
     before, peak_before, logged = server.http.memory(), server.http.peak(), len(server.http.log_text())
-    with Neighbour(server, may_be_refused=kind == CALLS) as neighbour:
+    with ThreadPoolExecutor(1) as flooding, Channel(server.address) as channel:
         for _ in range(samples(4)):
-            flood(server, first, make, samples(3000) << 10, 10)
-        flooded = neighbour.answered
-        until = monotonic() + MOST_WAIT_S
-        while neighbour.answered == flooded and not neighbour.wrong and monotonic() < until:
-            sleep(0.01)
+            flooded = flooding.submit(flood, server, first, make, samples(3000) << 10, 10)
+            while not flooded.done():
+                is_answered(channel, may_be_refused=kind == CALLS)
+        assert becomes(lambda: is_answered(channel, may_be_refused=kind == CALLS), MOST_WAIT_S)
     assert server.http.process.poll() is None, server.http.log_text()
-    assert not neighbour.wrong
-    assert neighbour.answered > flooded
-    assert neighbour.longest < MOST_WAIT_S
     assert server.http.memory() - before < ROOM
     assert server.http.peak() - peak_before < ROOM
     assert len(server.http.log_text()) - logged < 100_000

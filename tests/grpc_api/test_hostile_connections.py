@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.grpc_api.rpc_request import address_of_peer
-from tests.grpc_api.conftest import GrpcServer, StartGrpc, becomes, used
+from tests.grpc_api.conftest import GrpcServer, StartGrpc, becomes, put_row, used
 from tests.grpc_api.http2 import (
     CHECK,
     CHUNK,
@@ -43,10 +43,7 @@ def small(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
         "--answer-timeout", "6", "--header-timeout", "2", "--grpc-max-connections", "12", "--deadline", "8",
     )  # fmt: skip
     with start_grpc(*flags) as server:
-        with server.http.client() as client:
-            headers = {"content-type": "application/octet-stream"}
-            put = client.put("/tensors/row?dtype=int8&shape=1,65536", content=bytes(1 << 16), headers=headers)
-            assert put.status_code == 201
+        put_row(server.http)
         yield server
         assert "Traceback" not in server.http.log_text()
 

@@ -1,4 +1,4 @@
-"""The .proto files, the descriptor made of them, and those of Triton's client, which are the same on the wire."""
+"""The descriptor that is made of the .proto files, the calls of Triton's service, and how errors are told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from app.api.error_responses import problem
 from app.errors import CATALOGUE, CODES, GatherError, Place
-from app.formats.grpc.messages.classes import POOL
 from app.grpc_api.error_trailers import MOST_PROBLEM_BYTES, problem_bytes, status_message
 from app.grpc_api.rpc_table import NOT_OFFERED, RPCS
 from tests.for_each import for_each
@@ -19,66 +18,12 @@ from tests.grpc_api.messages import pb
 from tests.needs import in_environment
 
 ROOT = Path(__file__).parents[2]
-KINDS = {
-    1: "double",
-    2: "float",
-    3: "int64",
-    4: "uint64",
-    5: "int32",
-    8: "bool",
-    9: "string",
-    12: "bytes",
-    13: "uint32",
-}
-
-
-def described(message: Any) -> dict[str, tuple[int, str, bool]]:
-    """Number and type of each field of a message, and whether it is repeated, by its name."""
-    found = {}
-    for field in message.fields:
-        other = field.message_type or field.enum_type
-        kind = KINDS.get(field.type) or other.full_name
-        found[field.name] = (field.number, kind, field.is_repeated)
-    return found
-
-
-def messages(holder: Any) -> dict[str, Any]:
-    """All messages of a file or a message, those within others too."""
-    own = holder.message_types_by_name if hasattr(holder, "message_types_by_name") else holder.nested_types_by_name
-    found = {}
-    for message in own.values():
-        found[message.full_name] = message
-        found |= messages_within(message)
-    return found
-
-
-def messages_within(message: Any) -> dict[str, Any]:
-    found = {}
-    for inner in message.nested_types:
-        found[inner.full_name] = inner
-        found |= messages_within(inner)
-    return found
 
 
 def test_the_descriptor_is_what_the_compiler_makes() -> None:
     python = in_environment(".venv-clients/kserve/bin/python", "clients")
     command = [str(python), "-m", "deploy.grpc_messages", "--check"]
     assert subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode == 0
-
-
-def test_fields_have_the_names_numbers_and_types_of_tritons_client() -> None:
-    from tritonclient.grpc import model_config_pb2
-
-    theirs = messages(pb.DESCRIPTOR) | messages(model_config_pb2.DESCRIPTOR)
-    ours = messages(POOL.FindFileByName("inference.proto"))
-    assert len(ours) > 40
-    for name, message in ours.items():
-        known = described(theirs[name])
-        for field, what in described(message).items():
-            assert known[field] == what, (name, field)
-    values = POOL.FindEnumTypeByName("inference.DataType").values_by_name
-    other = model_config_pb2.DataType.DESCRIPTOR.values_by_name
-    assert {name: one.number for name, one in values.items()} == {name: one.number for name, one in other.items()}
 
 
 def test_every_call_of_tritons_service_is_offered_or_refused_with_a_reason() -> None:

@@ -13,7 +13,7 @@ from time import monotonic, sleep
 import numpy as np
 import pytest
 
-from tests.grpc_api.conftest import becomes, used
+from tests.grpc_api.conftest import becomes, put_row, used
 from tests.grpc_api.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, LARGEST_WINDOW, Http2, frame, framed, header
 from tests.grpc_api.messages import Channel, example, output, request
 from tests.http.conftest import Start
@@ -49,10 +49,7 @@ def with_room_for_little(start: Start, path: Path, *flags: str) -> Iterator[Serv
     """A service on a Unix socket, a row of which is resident: answers of 4 MiB are made of it."""
     more = ("--memory-budget", "64MiB", "--grpc-max-message-bytes", "4MiB", "--max-output-bytes", "4MiB", *flags)
     with start("--grpc-uds", str(path), *more) as server:
-        with server.client() as client:
-            headers = {"content-type": "application/octet-stream"}
-            put = client.put("/tensors/row?dtype=int8&shape=1,65536", content=bytes(1 << 16), headers=headers)
-            assert put.status_code == 201
+        put_row(server)
         yield server
         assert "Traceback" not in server.log_text()
 

@@ -69,15 +69,6 @@ def test_a_raw_body_is_a_column_of_int64(client: httpx.Client, picked: Array, sq
     assert same(found, TABLE[picked])
 
 
-def test_parameters_are_those_of_gathernd(client: httpx.Client) -> None:
-    indices = np.arange(500, dtype=np.uint8).reshape(500, 1) % 8
-    answer = infer(client, part("indices", indices, "UINT8"), parameters={"batch_dims": 1, "dialect": "openvino-8"})
-    body, found = output(answer)
-    assert same(found, TABLE[np.arange(500), indices[:, 0]])
-    assert body["parameters"]["dialect"] == "openvino-8"
-    refused(infer(client, part("indices", PICK, "INT64"), parameters={"axis": 0}), "invalid_field", "/parameters/axis")
-
-
 def test_metadata_config_and_statistics(client: httpx.Client) -> None:
     model = client.get("/v2/models/table").json()
     assert [(one["name"], one["shape"]) for one in model["inputs"]] == [("indices", [-1, -1])]
