@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from gathernd import AsyncClient, Client
+from gathernd_cli.command_line import app
 from tests.http.conftest import client, server, start
 from tests.http.server import Server
 
@@ -60,7 +63,29 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def service(kind: Any, server: Server) -> Iterator[Any]:
-    """A client of the server."""
+def service(server: Server) -> Iterator[Client]:
+    """A blocking client of the server. `deploy.sync_client` writes its code from the asynchronous client's."""
+    with Client(server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def each_service(kind: Any, server: Server) -> Iterator[Any]:
+    """Clients of both kinds, for what they do differently: sending, receiving, waiting."""
     with kind(server.url) as made:
         yield made
+
+
+@pytest.fixture
+def run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run a command of `gathernd` in a folder of the test's own, for the server of the tests."""
+    monkeypatch.setenv("GATHERND_URL", server.url)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+def done(run: Callable[..., Any], *arguments: str) -> tuple[str, str]:
+    """What a command that succeeds prints, and what it says."""
+    ended = run(*arguments)
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout, ended.stderr

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
-from gathernd import Result, errors
+from gathernd import Result
 from tests.parity.block_quantized import dequantized
 
 DATA = np.random.default_rng(5).integers(0, 256, (4, 24), dtype=np.uint8)
@@ -43,12 +42,3 @@ def test_what_is_out_of_bounds_is_filled_and_outputs_have_the_type_that_is_asked
         DATA, [4, 0], SCALES, block_size=16, out_of_bounds="fill", fill_value=2.5, output_dtype="float16"
     )
     assert (found.dtype, set(found[0].tolist())) == (np.float16, {2.5})
-
-
-def test_errors_are_those_of_the_service(service: Any) -> None:
-    with pytest.raises(errors.UpdatesShapeMismatch):
-        service.gather_block_quantized(DATA, [0], SCALES)
-    with pytest.raises(errors.IndexOutOfBounds):
-        service.gather_block_quantized(DATA, [4], SCALES, block_size=16)
-    with pytest.raises(errors.UnsupportedDtype):
-        service.gather_block_quantized(SCALES, [0], SCALES, block_size=16)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from email.message import Message
 from io import BytesIO
 from pathlib import Path
-from time import sleep
 from typing import Any
 from urllib.error import HTTPError
 
@@ -39,27 +38,19 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command in a folder with data.npy and indices.npy, for the server of the tests."""
-    monkeypatch.setenv("GATHERND_URL", server.url)
-    monkeypatch.chdir(tmp_path)
+def run(run: Run) -> Run:
+    """Run a command in a folder with a table and indices."""
     np.save("data.npy", DATA)
     np.save("indices.npy", np.array([[0, 1], [2, -1]]))
     np.save("columns.npy", np.array([3, 0]))
-    return lambda *arguments: CliRunner().invoke(app, arguments)
-
-
-@pytest.fixture
-def service(server: Server) -> Any:
-    with Client(server.url) as made:
-        yield made
+    return run
 
 
 def listing(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_refusal_is_shown_with_its_place_and_its_hint(run: Run) -> None:
+def test_a_refusal_is_shown_with_its_place_and_its_hint(run: Run, tmp_path: Path) -> None:
     assert run("tensors", "put", "near", "data.npy").exit_code == 0
     assert run("tensors", "show", "naer").output.splitlines() == [
         "gathernd: tensor_not_found: no tensor is named 'naer'",
@@ -71,6 +62,11 @@ def test_a_refusal_is_shown_with_its_place_and_its_hint(run: Run) -> None:
     assert "Use an index from -4 to 3" in refused
     assert "[2, 9] is one tuple, of 2 axes" in refused
     run("tensors", "rm", "near")
+    np.save("bad.npy", np.full((12, 1), 9))
+    done = run("call", "data.npy", "bad.npy", "--output", "out.npy")
+    assert done.exit_code == 1
+    assert all(text in done.output for text in ("index_out_of_bounds", "at /indices [1, 0]", "and 2 more"))
+    assert "out.npy" not in listing(tmp_path)
 
 
 def test_call_prints_or_writes_what_was_gathered(run: Run, tmp_path: Path) -> None:
@@ -83,19 +79,11 @@ def test_call_prints_or_writes_what_was_gathered(run: Run, tmp_path: Path) -> No
     np.save("elements.npy", np.array([[3, 0], [1, -1]]))
     done = run("call", "data.npy", "elements.npy", "--op", "gather_elements", "--axis", "1")
     assert done.output == "[[3. 0.]\n [5. 7.]]\n"
-    done = run("call", "data.npy", "elements.npy", "--op", "gather", "--axis", "1", "--dialect", "openvino-8")
-    assert done.output.startswith("[[[ 3.  0.]\n  [ 1.  3.]]\n")
     np.save("each.npy", np.array([[3, 9], [1, -1], [0, 0]], np.int8))
     batched = ("call", "data.npy", "each.npy", "--op", "gather", "--axis", "1", "--batch-dims", "1")
     told = run(*batched, "--dialect", "openvino-8")
     assert told.stdout == "[[3. 0.]\n [5. 7.]\n [8. 8.]]\n"
     assert told.stderr == "gathernd: 1 component of the indices was out of bounds and replaced\n"
-    np.save("updates.npy", np.array([50, 60], DATA.dtype))
-    done = run("call", "data.npy", "indices.npy", "--op", "scatternd", "--updates", "updates.npy", "--output", "s.npy")
-    assert (done.exit_code, done.output) == (0, "")
-    expected = DATA.copy()
-    expected[tuple(np.load("indices.npy").T)] = [50, 60]
-    assert same(np.load("s.npy"), expected)
     np.save("pair.npy", np.array([[50, 60], [70, 80]], DATA.dtype))
     added = ("--op", "scatter_elements", "--axis", "1", "--updates", "pair.npy", "--reduction", "add")
     assert run("call", "data.npy", "elements.npy", *added, "--output", "s.npy").exit_code == 0
@@ -119,24 +107,9 @@ def test_call_with_indices_out_of_bounds(run: Run) -> None:
     assert run(*gather, "clip", "--output-dtype", "float16").exit_code == 0
     assert same(np.load("out.npy"), DATA[:, [1, 3, 0]].astype(np.float16))
     assert run(*gather, "clip", "--output-dtype", "int8").exit_code == 2
-    np.save("words.npy", np.array(["a", "bcd"]))
-    words = ("call", "words.npy", "far.npy", "--op", "gather", "--out-of-bounds", "fill", "--fill-value")
-    told = run(*words, '"none"')
-    assert told.stdout == "['bcd' 'none' 'none']\n"
-    assert told.stderr == "gathernd: 2 components of the indices were out of bounds and replaced\n"
     assert (
         run("call", "data.npy", "columns.npy", "--op", "gather", "--axis", "1", "--out-of-bounds", "clip").stderr == ""
     )
-
-
-def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
-    np.save("bad.npy", np.full((12, 1), 9))
-    done = run("call", "data.npy", "bad.npy", "--output", "out.npy")
-    assert done.exit_code == 1
-    assert "index_out_of_bounds" in done.output
-    assert "at /indices [1, 0]" in done.output
-    assert "and 2 more" in done.output
-    assert "out.npy" not in "".join(listing(tmp_path))
 
 
 @for_each(
@@ -146,19 +119,14 @@ def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
         ("call text.npy indices.npy", 1, "text.npy is not an npy file"),
         ("call data.npy empty.npy", 1, "empty.npy is not an npy file"),
         ("call objects.npy indices.npy", 1, "objects.npy holds Python objects"),
-        ("call no/such.npy indices.npy", 1, "No such file"),
         ("call nobody indices.npy", 1, "nobody is neither a file nor a resident tensor"),
         ("call several.npz indices.npy", 1, "several arrays"),
         ("call data.npy indices.npy --axis 1", 2, "--axis"),
         ("call data.npy indices.npy --op gather --batch-dims 1", 2, "--batch-dims"),
-        ("call data.npy indices.npy --op gather_elements --batch-dims 1", 2, "--batch-dims"),
-        ("call data.npy columns.npy --op gather_elements", 1, "rank_mismatch"),
         ("call data.npy data.npy --axis 1", 2, "gather or gather_elements or scatter_elements"),
         ("call data.npy indices.npy --op scatternd", 2, "needs --updates"),
         ("call data.npy indices.npy --updates data.npy", 2, "--updates and --reduction belong"),
         ("call data.npy indices.npy --op scatternd --updates data.npy", 1, "updates_shape_mismatch"),
-        ("call data.npy indices.npy --op scatter", 2, "scatter"),
-        ("call data.npy indices.npy --out-of-bounds drop", 2, "drop"),
         ("call data.npy indices.npy --out-of-bounds fill --fill-value x", 2, "is not JSON"),
         ("call data.npy indices.npy --fill-value 1", 1, "invalid_field"),
         ("call data.npy indices.npy --op scatternd --updates data.npy --out-of-bounds clip", 2, "belong to gathers"),
@@ -170,7 +138,6 @@ def test_call_shows_where_a_request_is_wrong(run: Run, tmp_path: Path) -> None:
         ("tensors rm nobody", 1, "tensor_not_found"),
         ("tensors show nobody", 1, "tensor_not_found"),
         ("tensors scatter nobody indices.npy data.npy", 1, "tensor_not_found"),
-        ("tensors scatter nobody indices.npy data.npy --reduction max2", 2, "max2"),
         ("status --url http://127.0.0.1:9", 1, "is it running?"),
         ("status --url ftp://127.0.0.1", 1, "http://"),
         ("tensors put gather data.npy", 1, "invalid_field"),
@@ -290,13 +257,8 @@ def test_status_of_a_service_that_is_not_ready_fails_and_says_why(monkeypatch: p
 
 
 def test_commands_trust_the_authorities_that_they_are_told(start: Start, pair: Pair, tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", DATA)
-    calls = (
-        ("status",),
-        ("tensors", "ls"),
-        ("aliases", "ls"),
-        ("tensors", "put", "trusted", str(tmp_path / "rows.npy")),
-    )
+    (tmp_path / "empty.pem").touch()
+    calls = (("status",), ("tensors", "ls"))
     with start(*pair.flags(), tls=pair.trusting()) as server:
         url = {"GATHERND_URL": server.url}
         for call in calls:
@@ -312,29 +274,14 @@ def test_commands_trust_the_authorities_that_they_are_told(start: Start, pair: P
         assert missing.exit_code == 2
         assert "missing.pem" in missing.output
         for call in calls:
-            empty = CliRunner().invoke(app, [*call, "--ca", str(tmp_path / "rows.npy")], env=url)
+            empty = CliRunner().invoke(app, [*call, "--ca", str(tmp_path / "empty.pem")], env=url)
             assert (empty.exit_code, "no CA certificate" in empty.output) == (1, True)
 
 
-def test_a_large_tensor_is_fetched_in_pieces(
+def test_a_large_tensor_is_fetched_in_pieces_without_a_hole_in_the_file(
     run: Run, service: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1000)
-    table = np.random.default_rng(1).random((100, 7))
-    service.put("large", table)
-    assert run("tensors", "get", "large", "back.npy").exit_code == 0
-    assert same(np.load("back.npy"), table)
-    service.put("large", table.astype(ml_dtypes.bfloat16))
-    done = run("tensors", "get", "large", "other.npy")
-    assert (done.exit_code, "bfloat16" in done.output) == (1, True)
-    assert listing(tmp_path) == ["back.npy", "columns.npy", "data.npy", "indices.npy"]
-    service.delete("large")
-
-
-def test_what_has_not_come_yet_is_no_hole_in_the_file(
-    run: Run, service: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A hole that a full disk cannot fill ends the process by SIGBUS, where the file is mapped."""
+    """A hole that a full disk cannot fill ends a process that has mapped the file by SIGBUS."""
     monkeypatch.setattr(tensors_command, "CHUNK_BYTES", 1 << 16)
     table = np.random.default_rng(1).random((1 << 10, 64))
     service.put("wide", table)
@@ -349,6 +296,10 @@ def test_what_has_not_come_yet_is_no_hole_in_the_file(
     assert run("tensors", "get", "wide", "back.npy").exit_code == 0
     assert same(np.load("back.npy"), table)
     assert [size <= number << 16 for number, size in enumerate(sizes, 1)] == [True] * 8
+    service.put("wide", table.astype(ml_dtypes.bfloat16))
+    done = run("tensors", "get", "wide", "other.npy")
+    assert (done.exit_code, "bfloat16" in done.output) == (1, True)
+    assert listing(tmp_path) == ["back.npy", "columns.npy", "data.npy", "indices.npy"]
     service.delete("wide")
 
 
@@ -394,46 +345,6 @@ def test_progress_is_shown_on_a_terminal_only(run: Run, server: Server, service:
     assert "shown" in text
     assert "48/48 bytes" in text
     service.delete("shown")
-
-
-@pytest.mark.slow
-def test_a_transfer_that_is_killed_is_given_again_without_harm(
-    run: Run, server: Server, service: Client, tmp_path: Path
-) -> None:
-    service.put("again", DATA)
-    table = np.arange(2**24).reshape(-1, 1024)
-    np.save("large.npy", table)
-    incoming = server.log.parent / "store" / "incoming"
-    killed = 0
-    for _ in range(20):
-        command = subprocess.Popen([GATHERND, "tensors", "put", "again", "large.npy"], stdout=subprocess.DEVNULL)
-        while not any(path.stat().st_size > 10**6 for path in incoming.iterdir()) and command.poll() is None:
-            sleep(0.001)
-        command.kill()
-        killed += command.wait() == -signal.SIGKILL
-        if killed == 2:
-            break
-    assert killed == 2
-    assert same(service.get("again"), DATA)
-    for _ in range(2000):
-        if not list(incoming.iterdir()):
-            break
-        sleep(0.01)
-    assert list(incoming.iterdir()) == []
-    assert run("tensors", "put", "again", "large.npy").exit_code == 0
-    for _ in range(20):  # until one is killed before it is through
-        np.save("back.npy", DATA)
-        command = subprocess.Popen([GATHERND, "tensors", "get", "again", "back.npy"])
-        while not listing(tmp_path)[0].startswith(".back.npy.") and command.poll() is None:
-            sleep(0.001)
-        command.kill()
-        if command.wait() == -signal.SIGKILL:
-            break
-    assert command.returncode == -signal.SIGKILL
-    assert same(np.load("back.npy"), DATA)
-    assert run("tensors", "get", "again", "back.npy").exit_code == 0
-    assert same(np.load("back.npy"), table)
-    service.delete("again")
 
 
 def test_a_signal_leaves_no_part_of_a_download(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import inspect
 import pickle
 
 import httpx
-import pytest
 
 import gathernd
 from app.errors import CODES
 from gathernd import errors
 from gathernd._endpoints import metadata
 from gathernd._httpx_transport import transport_error
+from tests.for_each import for_each
 
 
 def test_there_is_one_class_for_each_code_of_the_catalogue() -> None:
@@ -41,7 +41,7 @@ def _leaves(kind: type[httpx.HTTPError]) -> list[type[httpx.HTTPError]]:
     return [kind, *(leaf for below in kind.__subclasses__() for leaf in _leaves(below))]
 
 
-@pytest.mark.parametrize("kind", _leaves(httpx.TransportError), ids=lambda kind: kind.__name__)
+@for_each("kind", _leaves(httpx.TransportError))
 def test_every_error_of_httpx_becomes_one_of_ours(kind: type[httpx.HTTPError]) -> None:
     made = transport_error(kind("what happened"), "http://service", metadata("items"), 1.5)
     assert isinstance(made, errors.TransportError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ml_dtypes
@@ -55,7 +56,8 @@ def test_floats_of_8_bits_come_back_bit_by_bit_in_the_dialect_of_openvino(servic
 
 
 @for_each("dtype", TYPES)
-def test_every_type_comes_back_bit_by_bit(service: Any, dtype: str) -> None:
+def test_every_type_comes_back_bit_by_bit(each_service: Any, dtype: str) -> None:
+    service = each_service
     data = sample(dtype, (3, 4, 5))
     indices = np.array([[0, 1], [2, -1], [-3, 3]])
     assert same(service.gathernd(data, indices), data[tuple(indices.T)])
@@ -120,31 +122,23 @@ def test_narrow_indices_are_widened_for_onnx_and_wide_ones_are_not_cut(service: 
         service.gathernd(data, [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
-        np.array(["2020-01-01"], "M8[D]"),
-        np.array([b"a"]),
-        np.array([(1,)], "i4,"),
-        np.array([1, None]),
+        np.array(["2020-01-01"], "M8[D]"), np.array([b"a"]), np.array([(1,)], "i4,"), np.array([1, None]),
         np.array([1], np.longdouble),
     ],
-    ids=["datetime", "bytes", "record", "object", "longdouble"],
-)
+)  # fmt: skip
 def test_a_type_that_the_service_lacks_is_a_type_error(service: Any, data: NDArray[Any]) -> None:
     with pytest.raises(TypeError):
         service.gathernd(data, [[0]])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "error", "pointer"),
     [
         ((np.eye(2), [[0, 0], [5, 1]]), errors.IndexOutOfBounds, "/indices"),
-        ((np.eye(2), [[0, 0, 0]]), errors.IndexDepthOutOfRange, "/indices"),
-        ((np.eye(2), [[0]], 7), errors.BatchDimsOutOfRange, "/query/batch_dims"),
         ((np.eye(2), [[0]], 10**40), errors.BatchDimsOutOfRange, "/query/batch_dims"),
-        ((np.zeros((2, 3)), np.zeros((4, 1), int), 1), errors.BatchShapeMismatch, "/indices"),
-        ((np.array(1.0), [[0]]), errors.RankTooSmall, "/data"),
         (("nobody", [[0]]), errors.TensorNotFound, "/query/tensor"),
         ((np.array(["a"]), [[1]]), errors.IndexOutOfBounds, "/indices/base64"),
         ((np.array([1j]), [[0]], True), errors.InvalidField, "/batch_dims"),
@@ -166,7 +160,7 @@ def test_each_refusal_is_its_own_exception(
         assert caught.value.rule.dialect == "onnx-13"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "fill", "stored"),
     [
         ("float32", 0.1, 0.1),
@@ -189,7 +183,7 @@ def test_slices_of_indices_that_are_out_of_bounds_are_filled(service: Any, dtype
     assert service.gather(data, [0], with_info=True).replaced is None
 
 
-@pytest.mark.parametrize("fill", [np.array(-0.0), np.float32(-0.0), np.array(-0.0, ml_dtypes.bfloat16), -0.0])
+@for_each("fill", [np.array(-0.0), np.float32(-0.0), np.array(-0.0, ml_dtypes.bfloat16), -0.0])
 def test_a_fill_value_may_be_an_array_of_rank_0(service: Any, fill: Any) -> None:
     filled = service.gather(np.ones(2, np.float32), [7], out_of_bounds="fill", fill_value=fill)
     assert str(filled.tolist()) == "[-0.0]"
@@ -197,7 +191,7 @@ def test_a_fill_value_may_be_an_array_of_rank_0(service: Any, fill: Any) -> None
         service.gather(np.ones(2, np.float32), [7], out_of_bounds="fill", fill_value=np.array([1.0]))
 
 
-@pytest.mark.parametrize("asked", ["bfloat16", np.float16, ml_dtypes.bfloat16, np.dtype("float64")])
+@for_each("asked", ["bfloat16", np.float16, ml_dtypes.bfloat16, np.dtype("float64")])
 def test_an_output_of_floats_is_asked_for_in_another_type(service: Any, asked: Any) -> None:
     dtype = np.dtype(ml_dtypes.bfloat16 if isinstance(asked, str) else asked)
     data = np.array([[0.1, -3.5], [1e-7, 70000]], np.float32)
@@ -227,10 +221,10 @@ def test_every_parameter_reaches_the_service(service: Any) -> None:
         service.gather(np.eye(2), [0], device="gpu")
 
 
-def test_a_large_array_goes_and_comes(service: Any) -> None:
+def test_a_large_array_goes_and_comes(each_service: Any) -> None:
     data = np.random.default_rng(9).random((3000, 500))
     indices = np.random.default_rng(10).integers(-3000, 3000, (4000, 1))
-    assert same(service.gathernd(data, indices), data[indices[:, 0]])
+    assert same(each_service.gathernd(data, indices), data[indices[:, 0]])
 
 
 def test_a_service_that_is_not_there_is_a_connect_error(kind: Any) -> None:
@@ -251,7 +245,12 @@ class TestFunctions:
         monkeypatch.setenv("GATHERND_URL", server.url)
 
     def test_the_service_of_the_environment_is_asked_now(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        package.gathernd([1.0], [[0]])
+        data, indices = np.array([[1.0, 2.0], [3.0, 4.0]]), [[1], [0]]
+        for found in (
+            package.gathernd(data, np.array(indices), 1),
+            package.gathernd(data=data, indices=indices, batch_dims=1),  # as modeci_mdf's function is called
+        ):
+            assert found.tolist() == [2.0, 3.0]
         monkeypatch.setenv("GATHERND_URL", "http://127.0.0.1:9")
         monkeypatch.setattr("gathernd._retries._FIRST_PAUSE", 0.001)
         with pytest.raises(errors.ConnectError):
@@ -274,8 +273,7 @@ class TestFunctions:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("proxied", [False, True], ids=["direct", "over httpx"])
-def test_a_forked_child_has_connections_of_its_own(server: Server, proxied: bool) -> None:
+def test_a_forked_child_has_connections_of_its_own(server: Server) -> None:
     program = (
         "import os, sys, gathernd\n"
         "client = gathernd.Client(sys.argv[1], timeout=20, retries=0)\n"
@@ -289,10 +287,14 @@ def test_a_forked_child_has_connections_of_its_own(server: Server, proxied: bool
         "    os._exit(0)\n"
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
-    # The service itself takes requests as they are sent to a proxy.
-    proxies = {"http_proxy": server.url, "no_proxy": ""} if proxied else {"no_proxy": "*"}
     done = subprocess.run(
-        [sys.executable, "-c", program, server.url],
-        cwd=ROOT, env=os.environ | proxies, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", program, server.url], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
+
+
+def test_each_call_of_many_threads_gets_its_own_answer(service: Any) -> None:
+    numbers = list(range(1000))
+    with ThreadPoolExecutor(8) as threads:
+        answers = threads.map(lambda number: service.gather(numbers, [number]).tolist(), numbers[:400])
+        assert list(answers) == [[number] for number in numbers[:400]]

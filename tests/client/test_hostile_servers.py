@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gathernd import Client, Retries, _endpoints, errors
-from gathernd._socket_transport import connect
+from gathernd import Client, Retries, errors
 
 DATA, INDICES = np.array([1.0, 2.0]), np.array([[1]])
 _OUTPUT = b'{"output":{"dtype":"float64","shape":[1],"base64":"AAAAAAAAAEA="},"device":"cpu"}'
@@ -119,13 +118,10 @@ Make = Callable[..., Hostile]
     ("answer", "error"),
     [
         (b"", errors.Disconnected),
-        (DONE[:-1], errors.Disconnected),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", errors.Disconnected),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", errors.Disconnected),
-        (b"\x15\x03\x01\x00\x02\x02\x0a\r\n\r\n", errors.UnexpectedAnswer),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", errors.UnexpectedAnswer),
     ],
-    ids=["nothing", "a byte too few", "half a chunk", "interim only", "TLS", "no gather"],
+    ids=["nothing", "half a chunk", "no gather"],
 )
 def test_a_broken_answer_is_a_transport_error(
     kind: Any, hostile: Make, answer: bytes, error: type[errors.TransportError]
@@ -160,67 +156,35 @@ def test_the_message_names_url_call_and_seconds(kind: Any, hostile: Make) -> Non
 
 
 @pytest.fixture
-def silent() -> Iterator[Callable[[], tuple[str, int]]]:
-    """Makes addresses at which no connection is refused or made: their queue of connections is full."""
+def silent() -> Iterator[tuple[str, int]]:
+    """An address at which no connection is refused or made: its queue of connections is full."""
     with ExitStack() as sockets:
-
-        def make() -> tuple[str, int]:
-            listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-            for _ in range(3):
-                queued = sockets.enter_context(socket.socket())
-                queued.setblocking(False)
-                queued.connect_ex(listener.getsockname())
-            address: tuple[str, int] = listener.getsockname()
-            return address
-
-        yield make
-
-
-def resolved(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> None:
-    """Have every host be at these addresses."""
-    found = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+        listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            queued = sockets.enter_context(socket.socket())
+            queued.setblocking(False)
+            queued.connect_ex(listener.getsockname())
+        yield listener.getsockname()
 
 
 def test_the_time_to_connect_is_that_for_all_addresses_of_a_host(
-    silent: Callable[[], tuple[str, int]], hostile: Make, monkeypatch: pytest.MonkeyPatch
+    silent: tuple[str, int], hostile: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = hostile(always)
-    resolved(monkeypatch, *[silent()] * 200)  # a minute, had each the whole time
-    for of_client, of_call in ((0.3, None), (100.0, 0.3)):
-        begun = monotonic()
-        with (
-            Client(server.url, retries=NO_RETRIES, timeout=of_client) as client,
-            pytest.raises((errors.Timeout, errors.ConnectError)),
-        ):
-            client.gathernd(DATA, INDICES, timeout=of_call)
-        assert 0.25 < monotonic() - begun < 30
-    resolved(monkeypatch, silent(), ("127.0.0.1", int(server.url.rpartition(":")[2])))
-    with Client(server.url, retries=NO_RETRIES, timeout=2) as client:
-        assert client.gathernd(DATA, INDICES).tolist() == [2.0]
-    resolved(monkeypatch)
-    with Client(server.url, retries=NO_RETRIES) as client, pytest.raises(errors.ConnectError, match="no address"):
-        client.gathernd(DATA, INDICES)
 
+    def ask(*addresses: tuple[str, int], timeout: float) -> Any:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address) for address in addresses]
+        monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+        with Client(server.url, retries=NO_RETRIES, timeout=timeout) as client:
+            return client.gathernd(DATA, INDICES).tolist()
 
-def test_the_time_to_connect_is_that_for_tls_too(hostile: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    ahead = 0.0
-
-    def slow(*where: Any) -> socket.socket:
-        nonlocal ahead
-        ahead = 59.5
-        return connect(*where)
-
-    monkeypatch.setattr("gathernd._socket_transport.connect", slow)
-    monkeypatch.setattr("gathernd._socket_transport.monotonic", lambda: monotonic() + ahead)
-    server = hostile(waiting(60))
     begun = monotonic()
-    with (
-        Client(server.url.replace("http:", "https:"), retries=NO_RETRIES, timeout=60) as client,
-        pytest.raises(errors.ConnectError, match=r"no connection within 60"),
-    ):
-        client.gathernd(DATA, INDICES)
-    assert monotonic() - begun < 50  # a minute, had the handshake a time of its own
+    with pytest.raises((errors.Timeout, errors.ConnectError)):
+        ask(*[silent] * 200, timeout=0.3)  # a minute, had each the whole time
+    assert 0.25 < monotonic() - begun < 30
+    assert ask(silent, ("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=2) == [2.0]
+    with pytest.raises(errors.ConnectError, match="no address"):
+        ask(timeout=2)
 
 
 def test_https_of_a_service_without_tls_says_so(kind: Any, hostile: Make) -> None:
@@ -271,10 +235,9 @@ INFO = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_INFO) + _INFO
     "call",
     [
         lambda client: client.scatter("t", [[1]], [1.0], timeout=1.2),
-        lambda client: client.gather_backward([1], [1.0], tensor="t", timeout=1.2),
         lambda client: client.lookup([(name, [1], [0], None, [1.0], "sum") for name in "tu"], timeout=1.2),
     ],
-    ids=["scatter", "gather_backward", "lookup"],
+    ids=["scatter", "lookup"],
 )
 def test_a_calls_timeout_holds_for_all_its_requests(kind: Any, hostile: Make, call: Callable[[Any], Any]) -> None:
     def slow(connection: socket.socket, _: int) -> None:
@@ -289,11 +252,7 @@ def test_a_calls_timeout_holds_for_all_its_requests(kind: Any, hostile: Make, ca
     assert monotonic() - begun > 1
 
 
-@pytest.mark.parametrize(
-    "before",
-    [b"", *(b"HTTP/1.1 %d No\r\nContent-Length: 4\r\n\r\n<p>\n" % status for status in (502, 503, 504))],
-    ids=["closed", "502", "503", "504"],
-)
+@pytest.mark.parametrize("before", [b"", b"HTTP/1.1 503 No\r\nContent-Length: 4\r\n\r\n<p>\n"], ids=["closed", "503"])
 def test_what_stands_before_a_service_that_starts_is_waited_for(kind: Any, hostile: Make, before: bytes) -> None:
     server = hostile(answering(before), answering(before), always)
     with kind(server.url) as client:
@@ -382,39 +341,23 @@ def test_what_comes_unasked_for_is_never_an_answer(kind: Any, hostile: Make) -> 
     assert server.connections == 2
 
 
-def test_a_refusal_before_the_end_of_a_large_body_is_read(kind: Any, hostile: Make) -> None:
+def test_a_refusal_before_the_end_of_a_large_body_is_read_and_its_connection_not_used_again(
+    kind: Any, hostile: Make
+) -> None:
     body = b'{"code":"payload_too_large","detail":"no","status":413}'
-    refusal = b"HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-
-    def refuse(connection: socket.socket, _: int) -> None:
-        connection.recv(1000)
-        connection.sendall(refusal)
-        assert read.wait(60)
-
     read = threading.Event()
-    server = hostile(refuse)
-    with kind(server.url, retries=NO_RETRIES, timeout=60) as client, pytest.raises(errors.PayloadTooLarge):
-        client.put("large", np.zeros(8 << 20))
-    read.set()  # until then the server takes no more and does not close
-
-
-def test_after_an_early_refusal_the_rest_is_not_sent_nor_the_connection_used(kind: Any, hostile: Make) -> None:
-    body = b'{"code":"payload_too_large","detail":"no","status":413}'
 
     def refuse(connection: socket.socket, _: int) -> None:
         connection.recv(1000)
         connection.sendall(b"HTTP/1.1 413 No\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        while connection.recv(1 << 20):
-            sleep(0.001)
+        assert read.wait(60)  # until then the server takes no more and does not close
 
-    told: list[int] = []
-    data = np.zeros(8 << 20)
     server = hostile(refuse, always)
     with kind(server.url, retries=NO_RETRIES, timeout=60) as client:
         with pytest.raises(errors.PayloadTooLarge):
-            client.put("large", data, progress=told.append)
-        assert max(told, default=0) < data.nbytes  # the refusal may come before the first piece is sent
+            client.put("large", np.zeros(8 << 20))
         assert client.gathernd(DATA, INDICES).tolist() == [2.0]
+    read.set()
     assert server.connections == 2
 
 
@@ -424,41 +367,13 @@ def test_a_server_that_takes_nothing_times_out(kind: Any, hostile: Make) -> None
         client.put("large", np.zeros(4 << 20))
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_proxys_failure_is_tried_again_where_that_is_safe(kind: Any, hostile: Make, status: int) -> None:
-    failure = b"HTTP/1.1 %d Bad\r\nContent-Length: 6\r\n\r\n<html>" % status
-    server = hostile(answering(failure, DONE))
-    with kind(server.url) as client:
+def test_a_proxys_failure_is_tried_again_where_that_is_safe(kind: Any, hostile: Make) -> None:
+    failure = b"HTTP/1.1 502 Bad\r\nContent-Length: 6\r\n\r\n<html>"
+    with kind(hostile(answering(failure, DONE)).url) as client:
         assert client.gathernd(DATA, INDICES).tolist() == [2.0]
-    server = hostile(answering(failure, DONE))
-    with kind(server.url) as client, pytest.raises(errors.UnexpectedAnswer) as caught:
+    with kind(hostile(answering(failure, DONE)).url) as client, pytest.raises(errors.UnexpectedAnswer) as caught:
         client.delete("items")
-    assert caught.value.status == status
-
-
-def test_each_call_of_many_threads_gets_its_own_answer(hostile: Make) -> None:
-    def echo(connection: socket.socket, _: int) -> None:
-        while request := receive_request(connection):
-            name = request.partition(b"x-request-id: ")[2].partition(b"\r\n")[0].decode()
-            body = b'{"tensors": [], "next": "%s"}' % name.encode()
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-
-    server, wrong = hostile(echo), []
-    with Client(server.url) as client:
-
-        def work(number: int) -> None:
-            for turn in range(50):
-                name = f"{number}-{turn}"
-                if client._run(_endpoints.tensors(None, None), None, {"x-request-id": name}).next != name:
-                    wrong.append(name)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-    assert server.connections <= 8
+    assert caught.value.status == 502
 
 
 def test_a_closed_client_says_so(kind: Any) -> None:

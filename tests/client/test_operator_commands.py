@@ -9,14 +9,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from gathernd import Client
-from gathernd_cli.command_line import app
+from tests.client.conftest import done
 from tests.client.test_gathers import same
 from tests.for_each import for_each
 from tests.http.lookups import Given, looped
-from tests.http.server import Server
 
 USERS = np.random.default_rng(3).standard_normal((20, 4), dtype=np.float32)
 ITEMS = np.random.default_rng(4).standard_normal((30, 3), dtype=np.float32)
@@ -25,28 +23,17 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(run: Run, service: Client) -> Iterator[Run]:
     """Run a command in a folder with npy files, for a server with the tensors users and items."""
-    monkeypatch.setenv("GATHERND_URL", server.url)
-    monkeypatch.chdir(tmp_path)
     np.save("rows.npy", np.array([7, 3]))
     np.save("bagged.npy", np.array(BAGGED))
     np.save("bags.npy", np.array(BAGS))
     np.save("weights.npy", WEIGHTS)
-    with Client(server.url) as service:
-        service.put("users", USERS)
-        service.put("items", ITEMS)
-        yield lambda *arguments: CliRunner().invoke(app, arguments)
-        service.delete("users")
-        service.delete("items")
-
-
-def done(run: Run, *arguments: str) -> str:
-    """The output of a command that succeeds."""
-    ended = run(*arguments)
-    assert ended.exit_code == 0, ended.output
-    text: str = ended.output
-    return text
+    service.put("users", USERS)
+    service.put("items", ITEMS)
+    yield run
+    service.delete("users")
+    service.delete("items")
 
 
 def listing() -> set[str]:
@@ -54,23 +41,20 @@ def listing() -> set[str]:
 
 
 def test_lookup_joins_rows_and_bags(run: Run) -> None:
-    for pooling in ("sum", "mean", "max"):
-        asked = ["lookup", "users=rows.npy", "items=bagged.npy,bags.npy", "--output", "out.npy"]
-        assert done(run, *asked, "--pooling", pooling) == ""
-        pooled = looped(ITEMS, Given("", BAGGED, BAGS, pooling=pooling))
-        assert same(np.load("out.npy"), np.concatenate((USERS[[7, 3]], pooled), axis=1))
-    assert done(run, *asked) == ""
-    assert same(np.load("out.npy")[:, 4:], looped(ITEMS, Given("", BAGGED, BAGS, pooling="sum")))
-    assert done(run, "lookup", "items=bagged.npy,bags.npy,weights.npy", "--output", "out.npy") == ""
+    asked = ["lookup", "users=rows.npy", "items=bagged.npy,bags.npy", "--output", "out.npy"]
+    assert done(run, *asked, "--pooling", "mean")[0] == ""
+    pooled = looped(ITEMS, Given("", BAGGED, BAGS, pooling="mean"))
+    assert same(np.load("out.npy"), np.concatenate((USERS[[7, 3]], pooled), axis=1))
+    done(run, "lookup", "items=bagged.npy,bags.npy,weights.npy", "--output", "out.npy")
     assert same(np.load("out.npy"), looped(ITEMS, Given("", BAGGED, BAGS, WEIGHTS, "sum")))
     np.save("ended.npy", np.append(BAGS, len(BAGGED)))
-    assert done(run, "lookup", "items=bagged.npy,ended.npy", "--include-last-offset", "--output", "out.npy") == ""
+    done(run, "lookup", "items=bagged.npy,ended.npy", "--include-last-offset", "--output", "out.npy")
     assert same(np.load("out.npy"), looped(ITEMS, Given("", BAGGED, BAGS, pooling="sum")))
     assert listing() == {"out.npy", "ended.npy"}
 
 
 def test_lookup_without_concat_writes_a_file_for_each_feature(run: Run) -> None:
-    assert done(run, "lookup", "users=rows.npy", "items=bagged.npy", "--no-concat", "--output", "out.npy") == ""
+    assert done(run, "lookup", "users=rows.npy", "items=bagged.npy", "--no-concat", "--output", "out.npy")[0] == ""
     assert listing() == {"out.0.npy", "out.1.npy"}
     assert same(np.load("out.0.npy"), USERS[[7, 3]])
     assert same(np.load("out.1.npy"), ITEMS[BAGGED])
@@ -83,14 +67,13 @@ def test_lookup_prints_and_replaces_indices_out_of_bounds(run: Run) -> None:
     assert "index_out_of_bounds" in refused.output
     assert not listing() - {"far.npy"}
     asked = ["lookup", "items=far.npy", "--out-of-bounds", "fill", "--output", "out.npy", "--fill-value"]
-    for text in ("-0", "-0.0"):
-        assert run(*asked, text).exit_code == 0
-        assert np.signbit(np.load("out.npy")[1]).all()
+    assert run(*asked, "-0").exit_code == 0
+    assert np.signbit(np.load("out.npy")[1]).all()
     shown = run("lookup", "items=far.npy", "--out-of-bounds", "fill", "--fill-value", "7", "--no-concat")
     assert shown.stdout.split()[-4:] == ["7.", "7.", "7.", "]]"]
     replaced = "gathernd: 1 component of the indices was out of bounds and replaced\n"
     assert shown.stderr == replaced
-    assert done(run, "lookup", "items=far.npy", "--out-of-bounds", "clip", "--output", "out.npy") == replaced
+    assert done(run, "lookup", "items=far.npy", "--out-of-bounds", "clip", "--output", "out.npy") == ("", replaced)
     assert same(np.load("out.npy"), ITEMS[[0, 29]])
 
 
@@ -102,28 +85,19 @@ def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
     expected = np.zeros((20, 4), np.float32)
     np.add.at(expected, [2, 0, 2], grad)
     asked = ["backward", "tuples.npy", "grad.npy", "--output", "out.npy"]
-    assert done(run, *asked, "--data-shape", "20,4") == ""
+    done(run, *asked, "--data-shape", "20,4")
     assert same(np.load("out.npy"), expected)
-    assert done(run, *asked, "--tensor", "users", "--lda-coeff", "-2") == ""
-    assert same(np.load("out.npy"), expected * np.float32(-2))
-    assert done(run, *asked, "--tensor", "users", "--sparse") == ""
+    done(run, *asked, "--tensor", "users", "--lda-coeff", "-2", "--sparse")
     assert np.load("out.indices.npy").tolist() == [[0], [2]]
-    assert same(np.load("out.values.npy"), expected[[0, 2]])
-    gather = ["backward", "entries.npy", "grad.npy", "--op", "gather", "--output", "out.npy"]
-    assert done(run, *gather, "--data-shape", "20,4", "--sparse") == ""
-    assert np.load("out.indices.npy").tolist() == [0, 2]
+    assert same(np.load("out.values.npy"), expected[[0, 2]] * np.float32(-2))
     np.save("turned.npy", np.ascontiguousarray(grad.T))
-    gather[2] = "turned.npy"
-    assert done(run, *gather, "--data-shape", "4,20", "--axis", "-1") == ""
+    gather = ["backward", "entries.npy", "turned.npy", "--op", "gather", "--output", "out.npy"]
+    done(run, *gather, "--data-shape", "4,20", "--axis", "-1")
     assert same(np.load("out.npy"), np.ascontiguousarray(expected.T))
     np.save("batches.npy", np.array([[1], [0], [1]]))
     np.save("each.npy", np.ones(3, np.float32))
     batches = ["backward", "batches.npy", "each.npy", "--data-shape", "3,2", "--batch-dims", "1"]
-    assert done(run, *batches) == "[[0. 1.]\n [1. 0.]\n [0. 1.]]\n"
-    np.save("column.npy", np.ones((3, 1), np.float32))
-    gather_8 = ["--op", "gather", "--axis", "1", "--batch-dims", "1", "--dialect", "openvino-8"]
-    found = done(run, "backward", "batches.npy", "column.npy", "--data-shape", "3,2", *gather_8)
-    assert found == "[[0. 1.]\n [1. 0.]\n [0. 1.]]\n"
+    assert done(run, *batches)[0] == "[[0. 1.]\n [1. 0.]\n [0. 1.]]\n"
 
 
 @for_each(
@@ -131,7 +105,6 @@ def test_backward_is_the_gradient_of_the_gather(run: Run) -> None:
     [
         ("lookup", 2, "TENSOR=INDICES"),
         ("lookup users", 2, "'users' is not of the form TENSOR=INDICES"),
-        ("lookup users=a.npy,b.npy,c.npy,d.npy", 2, "is not of the form TENSOR=INDICES"),
         ("lookup users=rows.npy,,weights.npy", 2, "is not of the form TENSOR=INDICES"),
         ("lookup users=rows.npy --pooling sum", 2, "--pooling belongs to features with offsets"),
         ("lookup users=rows.npy --pooling none", 2, "none"),
@@ -166,11 +139,10 @@ def test_a_command_that_fails_says_why(run: Run, arguments: str, code: int, text
     assert not listing()
 
 
-def test_several_files_are_written_all_or_none(run: Run, server: Server) -> None:
-    with Client(server.url) as service:
-        service.put("halves", ITEMS.astype(ml_dtypes.bfloat16))
-        refused = run("lookup", "users=rows.npy", "halves=rows.npy", "--no-concat", "--output", "out.npy")
-        service.delete("halves")
+def test_several_files_are_written_all_or_none(run: Run, service: Client) -> None:
+    service.put("halves", ITEMS.astype(ml_dtypes.bfloat16))
+    refused = run("lookup", "users=rows.npy", "halves=rows.npy", "--no-concat", "--output", "out.npy")
+    service.delete("halves")
     assert refused.exit_code == 1
     assert "an npy file cannot hold bfloat16" in refused.output
     assert not listing()

