@@ -55,19 +55,6 @@ def test_a_key_is_typed_and_its_row_comes_or_it_is_marked_as_missing(open_page: 
     line.get_by_text("a key must be an integer", exact=False).wait_for()
 
 
-def test_a_table_that_is_replaced_has_its_keys_or_none(open_page: Open, tables: Client) -> None:
-    page = open_page("/#tensors")
-    page.get_by_role("button", name="Rows of plain", exact=True).click()
-    page.get_by_text("rows 0 to 1 of 2").wait_for()
-    line = page.locator("#tensors-rows > li").filter(has=page.get_by_text("plain", exact=True))
-    field = line.get_by_label("Key", exact=True)
-    assert not field.is_visible()
-    tables.put("plain", ROWS, keys=[1, 2])
-    page.reload()
-    page.get_by_role("button", name="Rows of plain", exact=True).click()
-    field.wait_for()
-
-
 def test_rows_are_changed_added_and_removed_by_key(open_page: Open, tables: Client) -> None:
     page = open_page("/#tensors")
     line = page.locator("#tensors-rows > li").filter(has=page.get_by_text("keyed", exact=True))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.browser.conftest import NAME, Open, go_to, hold, until
+from tests.browser.conftest import NAME, Open, go_to, until
 from tests.browser.test_front_page import FITS, SIZES, violations
 from tests.for_each import for_each
 from tests.http.server import Server
@@ -117,34 +117,19 @@ def test_a_lookup_of_several_tables_with_pooling(open_page: Open, tables: httpx.
     page.locator("#lookup-1-weights").fill("[1, 0.5, 2]")
     page.locator("#lookup-run").click()
     assert outputs(page, "lookup") == [["9.0", "10.0", "11.0", "3.0", "4.5", "0.0", "1.0", "2.0", "1.0", "2.0"]]
-    page.locator("#lookup-1-last").check()
-    page.locator("#lookup-1-offsets").fill("[0, 2, 3]")
-    page.locator("#lookup-run").click()
-    assert outputs(page, "lookup") == [["9.0", "10.0", "11.0", "3.0", "4.5", "0.0", "1.0", "2.0", "1.0", "2.0"]]
-    page.locator("#lookup-1-last").uncheck()
-    page.locator("#lookup-1-offsets").fill("[0, 2]")
     page.locator("#lookup-concat").uncheck()
     page.locator("#lookup-1-pooling").select_option("mean")
     assert page.locator("#lookup-1-weights").is_hidden()
     page.locator("#lookup-run").click()
     assert outputs(page, "lookup")[1] == ["2.0", "3.0", "0.5", "1.0"]
     assert captions(page, "lookup") == ["outputs[0] float32 [2, 3]", "outputs[1] float32 [2, 2]"]
-    answer = json.loads(str(page.locator("#lookup-answer").text_content()))
-    assert [one["data_etag"] for one in answer["features"]] == [
-        tables.get(f"/tensors/{name}").json()["etag"] for name in ("form-items", "form-users")
-    ]
     page.get_by_role("button", name="Remove feature 0").click()
-    page.locator("#lookup-run").click()
-    assert outputs(page, "lookup") == [["2.0", "3.0", "0.5", "1.0"]]
-
-
-def test_a_lookup_of_strings_and_of_what_is_out_of_bounds(open_page: Open, tables: httpx.Client) -> None:
-    page = lookup_page(open_page)
-    page.locator("#lookup-0-tensor").select_option("form-words")
-    page.locator("#lookup-0-indices").fill("[1, 0, 7]")
+    page.locator("#lookup-1-tensor").select_option("form-words")
+    page.locator("#lookup-1-pooling").select_option("none")
+    page.locator("#lookup-1-indices").fill("[1, 0, 7]")
     page.locator("#lookup-out-of-bounds").select_option("fill")
     page.locator("#lookup-fill-value").fill('"none"')
-    page.locator("#lookup-indices, #lookup-0-indices").press("Control+Enter")
+    page.locator("#lookup-1-indices").press("Control+Enter")
     assert outputs(page, "lookup") == [["naïve", "<b>bold</b>", "none"]]
     assert "Replaced components: 1." in page.locator("#lookup-outcome").inner_text()
     assert page.locator("#lookup-outputs b").count() == 0
@@ -168,21 +153,6 @@ def test_errors_of_a_lookup_are_shown_at_their_field(
     if "fill-value" in changes:
         two_features.locator("#lookup-out-of-bounds").select_option("fill")
     fill_and_refuse(two_features, "lookup", changes, code, control)
-
-
-def test_without_tensors_the_form_says_what_it_needs(open_page: Open, server: Server) -> None:
-    client = server.shared_client()
-    for tensor in client.get("/tensors").json()["tensors"]:
-        client.delete(f"/tensors/{tensor['name']}")
-    page = open_page("/#lookups")
-    until(page, "document.getElementById('tensors-note').textContent.startsWith('No tensor')")
-    assert page.locator("#lookup-note").is_visible()
-    put_raw(client, "form-late", ITEMS)
-    page.reload()
-    until(page, "document.querySelectorAll('#lookup-0-tensor option').length")
-    assert page.locator("#lookup-note").is_hidden()
-    client.delete("/tensors/form-late")
-    refused(page, "lookup", "tensor_not_found", "lookup-0-tensor")
 
 
 def test_a_gradient_dense_and_sparse(open_page: Open, tables: httpx.Client) -> None:
@@ -211,14 +181,6 @@ def test_a_gradient_dense_and_sparse(open_page: Open, tables: httpx.Client) -> N
         ["2.0", "0.0", "1.0", "4.0", "0.0", "3.0", "6.0", "0.0", "5.0", "8.0", "0.0", "7.0"]
     ]
     assert '"tensor": "form-items"' in page.locator("#backward-curl").inner_text()
-    page.locator("#backward-dialect").select_option("openvino-8")
-    page.locator("#backward-batch-dims").fill("1")
-    page.locator("#backward-indices").fill("[[0], [1], [2], [9]]")
-    page.locator("#backward-grad-output").fill("[[1], [2], [3], [4]]")
-    page.locator("#backward-run").click()
-    assert outputs(page, "backward") == [
-        ["1.0", "0.0", "0.0", "0.0", "2.0", "0.0", "0.0", "0.0", "3.0", "0.0", "0.0", "0.0"]
-    ]
 
 
 @for_each(
@@ -239,29 +201,6 @@ def test_errors_of_a_gradient_are_shown_at_their_field(
     fill_and_refuse(gradients, "backward", changes, code, control)
 
 
-def held_listing(open_page: Open) -> tuple[Page, Callable[[], None]]:
-    """A page whose list of tensors is held back, and what lets it come."""
-    page = open_page("/errors")
-    held = hold(page, "**/tensors?*")
-    page.goto(page.url.removesuffix("errors") + "#gradients")
-    page.locator("#readiness.is-ready").wait_for()
-
-    def let_come() -> None:
-        for route in held:
-            route.continue_()
-        until(page, "document.querySelectorAll('#lookup-0-tensor option').length")
-
-    return page, let_come
-
-
-def test_a_list_of_tensors_that_comes_late_leaves_an_error_where_it_is(open_page: Open, tables: httpx.Client) -> None:
-    page, let_come = held_listing(open_page)
-    page.locator("#backward-parameter").fill("7")
-    refused(page, "backward", "batch_dims_out_of_range", "backward-parameter")
-    let_come()
-    assert page.locator("#backward-parameter + #backward-problem").count() == 1
-
-
 def test_the_code_to_copy_gives_the_same_answer(open_page: Open, tables: httpx.Client, server: Server) -> None:
     skip_without(curl="curl")
     page = lookup_page(open_page)
@@ -277,22 +216,8 @@ def test_the_code_to_copy_gives_the_same_answer(open_page: Open, tables: httpx.C
         assert json.loads(done.stdout) == json.loads(str(page.locator(f"#{form}-answer").text_content()))
 
 
-def test_an_output_too_large_to_show_is_not_asked_for(open_page: Open, server: Server) -> None:
-    client = server.shared_client()
-    put_raw(client, "form-wide", np.zeros((2, 1_000_000), np.int32))
-    try:
-        page = lookup_page(open_page)
-        page.locator("#lookup-0-tensor").select_option("form-wide")
-        page.locator("#lookup-run").click()
-        until(page, "document.getElementById('lookup-outcome').textContent.includes('too much to show')")
-        assert "12.0 MB" in page.locator("#lookup-outcome").inner_text()
-    finally:
-        client.delete("/tensors/form-wide")
-
-
-@pytest.mark.parametrize(("scheme", "size"), [("light", "1280"), ("dark", "390")])
-def test_the_forms_are_accessible(open_page: Open, tables: httpx.Client, scheme: str, size: str) -> None:
-    page = open_page("/#lookups", color_scheme=scheme, viewport=SIZES[size])
+def test_the_forms_are_accessible(open_page: Open, tables: httpx.Client) -> None:
+    page = open_page("/#lookups", color_scheme="dark", viewport=SIZES["390"])
     until(page, "document.querySelectorAll('#lookup-0-tensor option').length")
     page.get_by_role("button", name="Add a feature").click()
     page.locator("#lookup-1-pooling").select_option("sum")

@@ -12,7 +12,7 @@ import pytest
 from tests.browser.conftest import Open, until
 from tests.browser.test_front_page import FITS
 from tests.http.server import Server
-from tests.http.tensors import npy, put_strings
+from tests.http.tensors import npy
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -84,19 +84,6 @@ def test_a_tensor_and_a_version_are_downloaded(open_page: Open, client: httpx.Cl
             button(page, f"Download {reference}").click()
         assert got.value.suggested_filename.endswith(".npy")
         assert np.array_equal(np.load(got.value.path()), content)
-
-
-def test_strings_are_downloaded_as_the_service_frames_them(open_page: Open, server: Server) -> None:
-    client = server.shared_client()
-    put_strings(client, "labels", ["one", "two"])
-    try:
-        page = open_page("/#tensors")
-        with page.expect_download() as got:
-            button(page, "Download labels").click()
-        assert got.value.suggested_filename == "labels.string.2.bin"
-        assert got.value.path().read_bytes() == client.get("/tensors/labels/content").content
-    finally:
-        client.delete("/tensors/labels")
 
 
 def test_a_tensor_is_deleted_once_that_is_confirmed(open_page: Open, client: httpx.Client) -> None:

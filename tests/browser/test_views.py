@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.conftest import Open, go_to, until
+from tests.for_each import for_each
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -19,9 +20,9 @@ def shown(page: Page) -> list[str]:
     return [view for view in VIEWS if page.locator(f"[data-view={view}]").is_visible()]
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_link_to_a_view_opens_it_alone(open_page: Open, view: str) -> None:
-    page = open_page(f"/#{view}")
+@for_each("view", VIEWS)
+def test_a_link_to_a_view_opens_it_alone(page: Page, view: str) -> None:
+    page.goto(page.url.partition("#")[0] + f"#{view}")
     page.locator(f"[data-view={view}]").wait_for()
     until(page, "document.querySelector('nav [aria-current]')")
     assert shown(page) == [view]
@@ -58,14 +59,3 @@ def test_a_view_is_reached_by_keyboard_and_the_focus_follows(open_page: Open) ->
     assert page.evaluate("document.activeElement.id") == "tensors-title"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('[data-view]').dataset.view") == "tensors"
-
-
-def test_the_link_to_the_content_and_unknown_addresses_leave_the_view(open_page: Open) -> None:
-    page = open_page("/#tensors")
-    page.locator("[data-view=tensors]").wait_for()
-    page.locator(".skip").focus()
-    page.keyboard.press("Enter")
-    until(page, "document.activeElement.id === 'main'")
-    assert shown(page) == ["tensors"]
-    page.goto(page.url.partition("#")[0] + "#nothing")
-    assert len(shown(page)) == 1
