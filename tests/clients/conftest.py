@@ -26,7 +26,6 @@ __all__ = ["start"]
 OPENAPI = ROOT / "openapi" / "openapi.json"
 TOOLS = ROOT / ".venv-clients"
 PROGRAMS = Path(__file__).with_name("programs")
-_METHODS = ("get", "put", "post", "delete", "patch")
 
 
 def tool(name: str) -> Path:
@@ -65,15 +64,6 @@ def shown_programs(language: str, server: Server) -> list[tuple[str, Block | Non
     found = [block for document in documents() for block in blocks(document) if block.language == language]
     assert found, f"no document has a program in {language}"
     return [(block.code.replace("http://127.0.0.1:8080", server.url), block.output) for block in found]
-
-
-@pytest.fixture(scope="session")
-def operations() -> set[str]:
-    """The id of every operation of the OpenAPI file."""
-    paths = json.loads(OPENAPI.read_bytes())["paths"]
-    found = {item[method]["operationId"] for item in paths.values() for method in _METHODS if method in item}
-    assert len(found) > 40
-    return found
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import OPENAPI, PROGRAMS, got, run, shown_programs, tool
-from tests.http.server import ROOT, Server
+from tests.http.server import Server
 from tests.markdown_blocks import check_output
 from tests.needs import skip_without
 
+pytestmark = pytest.mark.slow
 _JARS = {
     "jackson-annotations": "libjackson2-annotations-java",
     "jackson-core": "libjackson2-core-java",
@@ -89,16 +90,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert set(warnings) == _WARNINGS, said
     shutil.copy(PROGRAMS / "RoundTrip.java", made)
     return made
-
-
-def test_every_operation_is_generated(folder: Path, operations: set[str]) -> None:
-    text = "".join(path.read_text() for path in folder.glob("generated/src/main/java/**/api/*Api.java"))
-    assert set(re.findall(r"public .+? (\w+)WithHttpInfo\(", text)) == operations
-
-
-def test_documentation_gives_the_same_settings() -> None:
-    page = (ROOT / "docs/how-to/other-languages.md").read_text()
-    assert f"--additional-properties={','.join(_PROPERTIES)}\n" in page
 
 
 @pytest.fixture(scope="module")
