@@ -84,8 +84,8 @@ types: $(VENV)/.stamp-dev ## mypy --strict
 	$(PY) -m mypy --strict
 
 UNIT := $(addprefix tests/,spec dispatch api server telemetry wire/test_json_write.py wire/test_npy.py \
-	wire/test_safetensors.py test_layers.py memory/test_container_memory.py test_repository.py \
-	client/test_sync_client.py test_settings.py test_reference_tables.py)
+	wire/test_safetensors.py project/test_layers.py memory/test_container_memory.py project/test_repository.py \
+	client/test_sync_client.py app/test_settings.py project/test_reference_tables.py)
 unit: $(VENV)/.stamp-dev
 	$(PY) -m pytest -q $(UNIT)
 
@@ -99,7 +99,6 @@ pytest-all: $(VENV)/.stamp-dev clients cluster cuda other-python $(DOCS)/.stamp 
 
 # Parts of soak, each less than an hour on two cores; `rest` is what is in no other. Where all samples are computed by
 # one process, two share the tests.
-SOAK_client := tests/client
 SOAK_cluster := tests/cluster
 SOAK_conformance := tests/conformance
 SOAK_guarded := tests/kernels/test_guarded.py
@@ -116,7 +115,7 @@ SOAK_store := tests/store
 SOAK_wire := tests/wire
 SOAK_workers := tests/workers
 SOAK_rest := tests
-SOAK_PARTS := client cluster conformance grpc guarded http kernels load mixed oip parity schemathesis security store wire workers rest
+SOAK_PARTS := cluster conformance grpc guarded http kernels load mixed oip parity schemathesis security store wire workers rest
 SHARED_cluster := -n 2 --dist load
 SHARED_conformance := -n 2 --dist load
 SHARED_guarded := -n 2 --dist load
@@ -229,7 +228,7 @@ bench: $(VENV)/.stamp-dev ## requests over HTTP beside the floor and an hour's w
 
 # Universal locks: every platform and every Python from 3.11 on; hashes, no hosts. Pins stay where they fit;
 # LOCK_ARGS=--upgrade takes the newest. The locks for development and for GPUs have the runtime lock's pins and more; that
-# for development has gRPC and protobuf as the lock for users of gRPC has them (tests/test_makefile.py).
+# for development has gRPC and protobuf as the lock for users of gRPC has them.
 # What the client needs is in them, the client itself is not: it is installed from the checkout.
 COMPILE = $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --no-emit-package gathernd $(LOCK_ARGS)
@@ -244,7 +243,6 @@ lock: $(VENV)/.stamp-dev ## Write the lock files again (LOCK_ARGS=--upgrade)
 	$(COMPILE) --extra dev --extra otel --extra cloud --extra grpc -c requirements/cloud.lock -c requirements/grpc.lock -o requirements/dev.lock pyproject.toml
 	$(COMPILE) -o requirements/clients.lock requirements/clients.in
 	$(COMPILE) -o requirements/docs.lock requirements/docs.in clients/python/pyproject.toml
-	$(COMPILE) -o tests/client/mdf/requirements.lock tests/client/mdf/requirements.in
 	$(COMPILE) -o tests/oip/kserve/requirements.lock tests/oip/kserve/requirements.in
 	$(COMPILE) -o tests/oip/triton/requirements.lock tests/oip/triton/requirements.in
 	$(COMPILE) -o tests/imports/moto/requirements.lock tests/imports/moto/requirements.in

@@ -19,7 +19,7 @@ import pytest
 
 from app.security import file_watcher
 from tests.http.server import TWO_WORKERS, Server
-from tests.test_listening import needs_ipv6
+from tests.server.test_listening import needs_ipv6
 from tests.workers.conftest import Start
 from tests.workers.load import ask_once, connected, request, until
 from tests.workers.test_workers import READY, metric, pids, refuses

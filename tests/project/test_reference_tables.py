@@ -13,7 +13,7 @@ from app.security.authorizer import Access, needed_scope
 from app.settings import settings_tables
 from app.tensors.dtypes import DTYPES, INTEGERS
 from tests.commands import command_names
-from tests.markdown_blocks import ROOT, RUNNABLE, blocks, table
+from tests.markdown_blocks import ROOT, table
 
 REFERENCE = ROOT / "docs/reference"
 
@@ -78,29 +78,6 @@ def test_dialects_are_the_dialects() -> None:
         if operator == "gathernd" and not row.has_batch_dims:
             parameters = []
         assert parameter == (", ".join(parameters) or "none")
-
-
-def test_each_parameter_of_a_node_has_an_example_that_runs() -> None:
-    page = REFERENCE / "nodes.md"
-    text = page.read_text()
-    headings = {
-        text.count("\n", 0, match.start()): match[1].lower().replace(" ", "-")
-        for match in re.finditer(r"^## (.+)$", text, re.MULTILINE)
-    }
-    running = {
-        headings[max(line for line in headings if line < block.line)]
-        for block in blocks(page)
-        if block.language in RUNNABLE and block.reason is None
-    }
-    assert running == set(headings.values())
-    rows = table(page, "| parameter | of which text |")
-    named = " ".join(row[0] for row in rows)
-    for parameter in ("`data`", "`indices`", "`output`", "`specified_outputs_name`", "`name`", "`axis`", "`batch_dims`",
-                      "`training?`", "`lda coeff`", "`since_version`"):  # fmt: skip
-        assert parameter in named
-    for parameter, _, sent, _ in rows:
-        (link,) = re.findall(r"\]\(([^)]+)\)", sent)
-        assert link.removeprefix("#") in running or link.startswith("dialects.md#"), parameter
 
 
 def test_element_types_are_listed() -> None:

@@ -1,7 +1,7 @@
 """Every code block of README.md and docs/ runs as printed, in order, and prints what the document shows.
 
 The blocks of a document share one folder, one shell and one Python session, as those of a reader who copies them one by
-one. A block that does not run says why in the line above: `<!-- not run: reason -->`, a reason of NOT_RUN.
+one. A block that does not run says why in the line above: `<!-- not run: reason -->`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,11 @@ from tests.block_shell import Shell
 from tests.free_port import free_port
 from tests.http.server import Server, serving
 from tests.imports.conftest import moto
-from tests.markdown_blocks import COMPILED, ROOT, RUNNABLE, Block, blocks, check_output, documents
+from tests.markdown_blocks import ROOT, RUNNABLE, blocks, check_output, documents
 from tests.needs import skip_without
 
 __all__ = ["moto"]
 
-NOT_RUN = {
-    "installs": "installs packages; tests/test_first_steps.py does so in a new environment",
-    "container": "needs Docker, Kubernetes or systemd; tests under tests/deploy read and run what they start",
-    "generators": "runs generators of clients, as the tests under tests/clients do",
-    "machines": "needs several machines; tests under tests/cluster start the like of them on one",
-    "figures": "measures for minutes; its figures stand beside it",
-    "gpu": "needs an NVIDIA GPU",
-    "grpc": "needs a service with gRPC; tests/grpc_api has the same calls",
-    "proxies": "configures another program; tests/http/test_behind_a_proxy.py runs or reads it",
-    "drawing": "is no program",
-}
 SLOW = {
     "docs/tutorial.md": "has a table of 256 MB",
     "docs/how-to/upload.md": "runs many commands",
@@ -149,18 +138,3 @@ def _run_python(code: str, place: str, names: dict[str, Any]) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(code, place, "exec", dont_inherit=True), names)
     return printed.getvalue()
-
-
-def _all_blocks() -> list[tuple[str, Block]]:
-    return [(f"{_name(document)}:{block.line}", block) for document in documents() for block in blocks(document)]
-
-
-def test_every_block_runs_or_says_why_not() -> None:
-    used = set()
-    for place, block in _all_blocks():
-        if block.reason is None:
-            assert block.language in (*RUNNABLE, *COMPILED), f"{place}: it does not run and says not why"
-        else:
-            assert block.reason in NOT_RUN, f"{place}: {block.reason}"
-            used.add(block.reason)
-    assert used == set(NOT_RUN), "a reason that no block has"

@@ -1,9 +1,8 @@
-"""Which thread does what of a lookup."""
+"""A lookup of one content by several names reads it in one state, though scatters come between."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import reference
 from app.memory.budget import Budget
-from app.services.lookups import Lookups
 from app.services.service import Service
 from app.store import Resident, Store
 from app.tensors.dtypes import DTYPES
@@ -46,39 +44,6 @@ def look_up(store: Store, *features: Feature) -> Answer:
         return asyncio.run(asked)
     finally:
         pool.close()
-
-
-@pytest.mark.parametrize(("items", "thread"), [(64, "MainThread"), (1 << 17, "gather-")])
-def test_a_large_row_to_fill_with_is_made_by_a_thread_of_the_pool(
-    items: int, thread: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made_by: list[tuple[Any, str]] = []
-    full = np.full
-
-    def noting(shape: Any, *args: Any, **kwargs: Any) -> Any:
-        made_by.append((shape, threading.current_thread().name))
-        return full(shape, *args, **kwargs)
-
-    monkeypatch.setattr(np, "full", noting)
-    table = Tensor(DTYPES["float32"], (2, items), np.ones(2 * items, np.float32))
-    rows = Tensor(DTYPES["int64"], (2,), np.array([1, 2]))
-    answer = look_up(_OneTable(table), Feature("t", rows))
-    (name,) = [name for shape, name in made_by if shape == items]
-    assert name.startswith(thread)
-    assert answer.replaced == 1
-    assert answer.output.array.reshape(2, items).tolist() == [[1.0] * items, [0.0] * items]
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("bags", [2, 1 << 17])
-def test_offsets_get_the_type_of_indices_that_were_replaced(bags: int, dtype: str) -> None:
-    integers = DTYPES[dtype]
-    table = Tensor(DTYPES["float32"], (2, 1), np.array([3, 5], np.float32))
-    rows = Tensor(integers, (2,), np.array([1, 9], integers.numpy))
-    offsets = Tensor(integers, (bags,), np.array([0] + [1] * (bags - 1), integers.numpy))
-    answer = look_up(_OneTable(table), Feature("t", rows, offsets, pooling="sum"))
-    assert answer.replaced == 1
-    assert answer.output.array.tolist() == [5.0] + [0.0] * (bags - 1)
 
 
 class _Scattered(Resident):
@@ -120,24 +85,6 @@ def test_a_content_by_two_names_is_read_in_one_state() -> None:
     etags = {table.etag for table in answer.tables}
     assert len({output.array.tobytes() for output in answer.outputs.values()}) == len(etags) == 1
     assert etags == {f'"1-{int(answer.outputs["0.output"].array[0])}"'}
-
-
-@pytest.mark.parametrize(("features", "remembered"), [(64, 1), (65, 0)])
-def test_the_plan_of_a_lookup_with_very_many_features_is_not_remembered(features: int, remembered: int) -> None:
-    pool = RequestThreadPool(2, 8)
-    table = Tensor(DTYPES["float32"], (2, 1), np.ones(2, np.float32))
-    service = Service(
-        Limits(), _OneTable(table), reference, pool, BackendChooser(threads=2, force_route="loop"), Budget(2**30)
-    )
-    lookups = service.runners[LookupCall]
-    assert isinstance(lookups, Lookups)
-    rows = Tensor(DTYPES["int64"], (1,), np.zeros(1, np.int64))
-    try:
-        asked = service.run(LookupCall([Feature("t", rows)] * features), served(service.budget))
-        assert asyncio.run(asked).output.shape == (1, features)
-    finally:
-        pool.close()
-    assert len(lookups._plans) == remembered
 
 
 def test_no_row_to_fill_with_is_made_where_there_are_no_bags() -> None:
