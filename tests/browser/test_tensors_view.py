@@ -54,8 +54,6 @@ def test_a_search_finds_tensors_beyond_the_first_page_and_says_how_many(open_pag
     page.get_by_label("Search").fill("ANY-10")
     until(page, "document.getElementById('tensors-note').textContent.startsWith('1 of ')")
     assert names(page) == ["many-100"]
-    page.get_by_label("Search").fill("nothing-like-it")
-    until(page, "document.getElementById('tensors-note').textContent.startsWith('0 of ')")
     page.get_by_label("Search").fill("")
     assert len(names(page)) > 100
 
@@ -68,11 +66,6 @@ def test_a_row_is_gone_to_by_its_number(open_page: Open, client: httpx.Client) -
     page.get_by_text("rows 57 to 64 of 100").wait_for()
     first = page.locator(".rows-table tr").first.locator("th, td").all_inner_texts()
     assert first == ["57", *(f"{value:g}" for value in TABLE[57] + 1)]
-    assert page.evaluate("document.activeElement.id") == "row-of-shelf"
-    page.get_by_label("Row", exact=True).fill("100")
-    page.keyboard.press("Enter")
-    assert page.locator("[id='row-of-shelf']:invalid").count() == 1
-    assert page.get_by_text("rows 57 to 64 of 100").is_visible()
 
 
 def test_a_tensor_and_a_version_are_downloaded(open_page: Open, client: httpx.Client) -> None:
@@ -144,9 +137,6 @@ def test_aliases_are_made_moved_and_deleted_in_their_list(open_page: Open, clien
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_text("The alias next is deleted").wait_for()
     assert client.get("/aliases/next").status_code == 404
-    page.get_by_label("Version that shelf-live names").fill("nowhere@1")
-    button(page, "Move the alias shelf-live").click()
-    page.locator("#aliases-said .error-link", has_text="not_found").wait_for()
 
 
 def test_a_table_of_a_cluster_shows_its_ranges_and_which_replicas_are_in_sync(

@@ -154,6 +154,8 @@ def test_each_refusal_is_its_own_exception(
     assert caught.value.status in (404, 422)
     assert caught.value.request_id
     if error is errors.IndexOutOfBounds and pointer == "/indices":
+        assert isinstance(caught.value, IndexError)
+        assert (caught.value.total, caught.value.limit) == (1, None)
         assert caught.value.errors[0].position == (1, 0)
         assert caught.value.errors[0].allowed == (-2, 1)
         assert caught.value.rule is not None

@@ -53,7 +53,7 @@ def test_every_resource_is_of_the_form_that_the_schemas_ask_for(cluster: list[Re
         kubernetes_validate.validate(resource, kubernetes_validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@for_each("name", WORKLOADS)
 def test_pods_meet_the_restricted_security_standard(cluster: list[Resource], name: str) -> None:
     given = workload(cluster, name)
     spec = given["template"]["spec"]

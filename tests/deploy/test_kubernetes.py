@@ -22,6 +22,7 @@ from app.telemetry.metric_definitions import GAUGES
 from tests.deploy import kustomize
 from tests.deploy.dockerfile import read_dockerfile
 from tests.deploy.kustomize import Resource, render
+from tests.for_each import for_each
 from tests.http.server import ROOT
 
 FOLDER = ROOT / "deploy/kubernetes"
@@ -110,56 +111,76 @@ def test_kustomize_makes_what_is_rendered_here(name: str, components: tuple[str,
     assert made == rendered
 
 
-@pytest.mark.parametrize("name", SHAPES)
+def kserve(kind: str) -> list[Resource]:
+    found = [item for path in KSERVE for item in kustomize.read(path) if item["kind"] == kind]
+    assert found
+    return found
+
+
+def merged(service: Resource) -> dict[str, Any]:
+    """The pod that KServe makes of the runtime and an InferenceService."""
+    (runtime,) = kserve("ServingRuntime")
+    predictor = json.loads(json.dumps(service["spec"]["predictor"]))
+    model = predictor.pop("model")
+    (main,) = json.loads(json.dumps(runtime["spec"]["containers"]))
+    for member in ("env", "resources", "volumeMounts"):
+        kustomize.merge(main, {member: model[member]} if member in model else {})
+    volumes = runtime["spec"]["volumes"] + predictor.get("volumes", [])
+    kept = ("enableServiceLinks", "terminationGracePeriodSeconds", "securityContext")
+    return {**{name: predictor[name] for name in kept}, "containers": [main], "volumes": volumes}
+
+
+def pods() -> dict[str, tuple[dict[str, Any], set[str]]]:
+    """Every pod of the service, with the volumes that are claimed for it."""
+    found = {}
+    for name in SHAPES:
+        claims = workload(shape(name))["spec"].get("volumeClaimTemplates", ())
+        found[name] = pod(shape(name)), {claim["metadata"]["name"] for claim in claims}
+    for service in kserve("InferenceService"):
+        found[f"kserve {service['metadata']['name']}"] = merged(service), set()
+    return found
+
+
+PODS = pods()
+
+
+@for_each("name", PODS)
 def test_pods_meet_the_restricted_security_standard(name: str) -> None:
-    resources = shape(name)
-    spec, main = pod(resources), container(resources)
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert main["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert spec["automountServiceAccountToken"] is False
-    assert spec["serviceAccountName"] == one(resources, "ServiceAccount")["metadata"]["name"]
+    spec, _ = PODS[name]
+    (main,) = spec["containers"]
+    validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gathernd"}, "spec": spec})
+    context = spec["securityContext"] | main["securityContext"]
+    assert context["runAsNonRoot"] is context["readOnlyRootFilesystem"] is True
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-    assert all(set(volume) & {"emptyDir", "secret"} for volume in spec["volumes"])
+    if name in SHAPES:
+        assert spec["automountServiceAccountToken"] is False
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_pod_fits_the_image(name: str) -> None:
-    resources = shape(name)
-    spec, main = pod(resources), container(resources)
-    user, group = IMAGE.arguments("USER")[0].split(":")
-    context = spec["securityContext"]
-    assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (int(user), int(group), int(group))
-    (port,) = main["ports"]
-    assert str(port["containerPort"]) == IMAGE.environment()["GATHERND_PORT"] == environment(main)["GATHERND_PORT"]
-    # Everything that the image writes to is a volume, and so is /tmp, since the rest is read-only.
+@for_each("name", PODS)
+def test_pod_fits_the_image_and_its_settings(name: str) -> None:
+    spec, claims = PODS[name]
+    (main,) = spec["containers"]
+    context, chosen = spec["securityContext"] | main["securityContext"], environment(main)
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == IMAGE.arguments("USER")[0]
+    assert str(main["ports"][0]["containerPort"]) == IMAGE.environment()["GATHERND_PORT"] == chosen["GATHERND_PORT"]
+    assert context["fsGroup"] == context["runAsGroup"]
+    assert main["image"] == f"gathernd:{app.__version__}"
+    # Everything that the service writes to is a volume, and so is /tmp, since the rest is read-only.
     mounts = {mount["mountPath"]: mount["name"] for mount in main["volumeMounts"]}
     assert {*json.loads(IMAGE.arguments("VOLUME")[0]), "/tmp"} <= set(mounts)
-    claims = {claim["metadata"]["name"] for claim in workload(resources)["spec"].get("volumeClaimTemplates", ())}
-    assert set(mounts.values()) == {volume["name"] for volume in spec["volumes"]} | claims
-    assert main["image"] == f"gathernd:{app.__version__}"
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_settings_exist_and_are_not_overwritten_by_the_cluster(name: str) -> None:
-    resources = shape(name)
-    assert set(environment(container(resources))) <= set(SETTING_NAMES)
+    assert chosen.get("GATHERND_STORE_DIR", "/var/lib/gathernd") in mounts
+    volumes = [volume["name"] for volume in spec["volumes"]]
+    assert len(set(volumes)) == len(volumes)  # KServe merges two of one name
+    assert set(mounts.values()) == {*volumes} | claims
+    assert set(chosen) <= set(SETTING_NAMES)
     # The Service `gathernd` would make Kubernetes set GATHERND_PORT to tcp://ADDRESS:80.
-    assert one(resources, "Service")
-    assert pod(resources)["enableServiceLinks"] is False
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_pod_is_given_the_time_that_its_drain_takes(name: str) -> None:
-    resources = shape(name)
-    chosen = environment(container(resources))
+    assert spec["enableServiceLinks"] is False
     drain = float(chosen["GATHERND_DRAIN_DELAY"]) + float(chosen["GATHERND_DRAIN_TIMEOUT"])
-    assert pod(resources)["terminationGracePeriodSeconds"] >= drain + 10
-    probe = container(resources)["readinessProbe"]
+    assert spec["terminationGracePeriodSeconds"] >= drain + 10
+    probe = main["readinessProbe"]
     assert float(chosen["GATHERND_DRAIN_DELAY"]) > probe["periodSeconds"] * probe["failureThreshold"]
 
 
@@ -240,49 +261,3 @@ def test_volume_holds_the_store_and_one_upload_beside_it() -> None:
     (claim,) = workload(resources)["spec"]["volumeClaimTemplates"]
     asked = size(claim["spec"]["resources"]["requests"]["storage"])
     assert size(chosen["GATHERND_MAX_STORE_BYTES"]) + size(chosen["GATHERND_MAX_UPLOAD_BYTES"]) <= asked
-
-
-def kserve(kind: str) -> list[Resource]:
-    found = [item for path in KSERVE for item in kustomize.read(path) if item["kind"] == kind]
-    assert found
-    return found
-
-
-def merged(service: Resource) -> dict[str, Any]:
-    """The pod that KServe makes of the runtime and an InferenceService."""
-    (runtime,) = kserve("ServingRuntime")
-    predictor = json.loads(json.dumps(service["spec"]["predictor"]))
-    model = predictor.pop("model")
-    (main,) = json.loads(json.dumps(runtime["spec"]["containers"]))
-    for member in ("env", "resources", "volumeMounts"):
-        kustomize.merge(main, {member: model[member]} if member in model else {})
-    volumes = runtime["spec"]["volumes"] + predictor.get("volumes", [])
-    kept = ("enableServiceLinks", "terminationGracePeriodSeconds", "securityContext")
-    return {**{name: predictor[name] for name in kept}, "containers": [main], "volumes": volumes}
-
-
-@pytest.mark.parametrize("service", kserve("InferenceService"), ids=lambda service: str(service["metadata"]["name"]))
-def test_pod_that_kserve_makes_is_a_pod_and_fits_the_image(service: Resource) -> None:
-    spec = merged(service)
-    metadata = {"name": "gathernd"}
-    validate({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    (main,) = spec["containers"]
-    names = [volume["name"] for volume in spec["volumes"]]
-    # KServe merges volumes of the same name, which would give one of two kinds.
-    assert len(set(names)) == len(names)
-    assert {mount["name"] for mount in main["volumeMounts"]} == set(names)
-    chosen = environment(main)
-    assert set(chosen) <= set(SETTING_NAMES)
-    assert spec["enableServiceLinks"] is False
-    assert spec["terminationGracePeriodSeconds"] >= 10 + sum(
-        float(chosen[f"GATHERND_DRAIN_{part}"]) for part in ("DELAY", "TIMEOUT")
-    )
-    assert main["name"] == "kserve-container"
-    assert main["image"] == f"gathernd:{app.__version__}"
-    context = main["securityContext"]
-    assert f"{context['runAsUser']}:{context['runAsGroup']}" == IMAGE.arguments("USER")[0]
-    assert context["readOnlyRootFilesystem"] is context["runAsNonRoot"] is True
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    mounts = {mount["mountPath"] for mount in main["volumeMounts"]}
-    assert {*json.loads(IMAGE.arguments("VOLUME")[0]), "/tmp"} <= mounts
-    assert chosen.get("GATHERND_STORE_DIR", "/var/lib/gathernd") in mounts
