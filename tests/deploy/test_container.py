@@ -22,6 +22,7 @@ from tests.deploy.dockerfile import DOCKERFILE, read_dockerfile
 from tests.for_each import for_each
 from tests.http.server import ROOT
 
+HADOLINT = Path(sys.executable).with_name("hadolint")
 STAGES = read_dockerfile()
 BUILDER, FINAL = STAGES["builder"], STAGES["cpu"]
 
@@ -40,6 +41,12 @@ def healthcheck_command() -> list[str]:
     words = json.loads(command)
     assert isinstance(words, list)
     return words
+
+
+@pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint has wheels for few platforms")
+def test_hadolint_accepts_the_dockerfile_without_a_remark() -> None:
+    done = subprocess.run([HADOLINT, DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_base_images_are_slim_and_pinned_by_version_and_digest() -> None:
