@@ -7,7 +7,6 @@ and docs/how-to/inference-protocol.md, and from nothing in `app`.
 from __future__ import annotations
 
 import json
-import struct
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from tests.conformance.cases import Case, Told, is_named
 from tests.grpc_api.messages import FIELDS, Channel, items, pb
 from tests.http.forms import COMPLEX, nested
 from tests.parity.items import NUMPY, Array
-from tests.parity.messages import DATATYPES, SHORT, SIZE, inferred, loaded, read_tensor, unframed, values
+from tests.parity.messages import DATATYPES, SHORT, SIZE, inferred, loaded, read_tensor, safetensors, unframed, values
 
 SAFETENSORS = "application/x-safetensors"
 QUANTIZED = "/gather_block_quantized"
@@ -195,15 +194,10 @@ def _in_query(name: str, value: Any) -> str:
 
 
 def saved(arrays: Mapping[str, Told], metadata: Mapping[str, str] | None = None) -> bytes:
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
-    end, blobs = 0, [told.content for told in arrays.values()]
-    for (name, told), blob in zip(arrays.items(), blobs, strict=True):
-        word = SHORT.get(told.dtype, told.dtype.upper())
-        header[name] = {"dtype": word, "shape": told.shape, "data_offsets": [end, end + len(blob)]}
-        end += len(blob)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + b"".join(blobs)
+    parts = {
+        name: (SHORT.get(told.dtype, told.dtype.upper()), told.shape, told.content) for name, told in arrays.items()
+    }
+    return safetensors(parts, metadata)
 
 
 def read_native(answer: httpx.Response) -> Answer:

@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tests.golden.source import TYPES, Items, tensor
+from tests.golden.source import Items
 from tests.golden.written import WRITTEN, Written
 from tests.golden.written_keys import WRITTEN_KEYS
 from tests.golden.written_routes import WRITTEN_ROUTES
+from tests.http.forms import TYPES, tensor
 
 _ITEMS = Items(0)
 TABLES = {

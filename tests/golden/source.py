@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import struct
-from collections.abc import Sequence
 from typing import Any
 
-PACKED = {
-    "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
-    "uint64": "Q", "float16": "e", "bfloat16": "", "float32": "f", "float64": "d", "complex64": "ff",
-    "complex128": "dd", "string": "",
-}  # fmt: skip
-TYPES = tuple(PACKED)
-SHORT = {name: "BF16" if name == "bfloat16" else f"{name[0].upper()}{name.strip('uintfloa')}" for name in TYPES}
-SHORT |= {"bool": "BOOL", "complex64": "C64", "string": "STRING"}
-LONG = {name: name.upper().replace("FLOAT", "FP") for name in TYPES} | {"bfloat16": "BF16", "string": "BYTES"}
+from tests.http import forms
+from tests.parity import messages
+
+LONG = messages.DATATYPES
+"""The protocol's name of each type."""
 TEXTS = ("", "a", "ä", "日本", "two words", '"', "\\", "\n")
 
 
@@ -46,38 +40,18 @@ class Items:
         return self._below(100) - (0 if dtype.startswith("u") else 50)
 
 
-def tensor(dtype: str, shape: Sequence[int], values: list[Any]) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape), "values": values}
-
-
 def octets(given: dict[str, Any]) -> bytes:
     """Little-endian bytes of the items; strings behind their lengths."""
-    return b"".join(_pack(given["dtype"], item) for item in given["values"])
-
-
-def _pack(dtype: str, item: Any) -> bytes:
-    if dtype == "string":
-        text = str(item).encode()
-        return struct.pack("<I", len(text)) + text
-    if dtype == "bfloat16":
-        return struct.pack("<f", float(item))[2:]
-    parts = item if isinstance(item, list) else [item]
-    numbers = [float(part) for part in parts] if "float" in dtype or "complex" in dtype else parts
-    made: bytes = struct.pack(f"<{PACKED[dtype]}", *numbers)
-    return made
+    return forms.octets(given["dtype"], given["values"])
 
 
 def safetensors(arrays: dict[str, dict[str, Any]], metadata: dict[str, str] | None = None) -> bytes:
     """A safetensors body."""
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
-    end, blobs = 0, [octets(given) for given in arrays.values()]
-    for (name, given), blob in zip(arrays.items(), blobs, strict=True):
-        word = SHORT.get(given["dtype"], given["dtype"])
-        header[name] = {"dtype": word, "shape": given["shape"], "data_offsets": [end, end + len(blob)]}
-        end += len(blob)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + b"".join(blobs)
+    parts = {
+        name: (messages.SHORT.get(given["dtype"], given["dtype"]), given["shape"], octets(given))
+        for name, given in arrays.items()
+    }
+    return messages.safetensors(parts, metadata)
 
 
 def protocol(

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.golden.source import protocol, safetensors, tensor
+from tests.golden.source import protocol, safetensors
+from tests.http.forms import tensor
 
 ND, AXIS, ELEMENTS, SCATTER, LOOKUP = "/gathernd", "/gather", "/gather_elements", "/scatternd", "/lookup"
 INFER = "/v2/models/gathernd/infer"

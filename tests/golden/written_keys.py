@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.golden.source import safetensors, tensor
+from tests.golden.source import safetensors
 from tests.golden.written import (
     AXIS,
     MATRIX,
@@ -21,6 +21,7 @@ from tests.golden.written import (
     post,
     rows,
 )
+from tests.http.forms import tensor
 
 
 def keys() -> Iterator[Written]:

@@ -35,8 +35,8 @@ def paths() -> Iterator[Written]:
         yield asked("OPTIONS", path)
         yield asked("PATCH", path)
     for path in NOWHERE:
-        for method in ("GET", "POST", "PUT", "HEAD", "OPTIONS"):
-            yield asked(method, path, GATHER if method in ("POST", "PUT") else b"")
+        yield asked("GET", path)
+        yield post(path, GATHER)
     for path in ("/tensors/a%2Fb", "/tensors/a%2Fcontent", "/tensors/%2F", "/tensors/a%2Fb/content",
                  "/errors/internal%2F", "/v2/models%2Fgathernd", "/v2/models/gathernd%2Fready",
                  "/v2/models/gathernd%2Finfer", "/%6civez", "/v2/models/g%61thernd"):  # fmt: skip
@@ -72,42 +72,16 @@ def fields() -> Iterator[Written]:
     ):  # fmt: skip
         yield post("/gathernd", safetensors(arrays), content_type=SAFETENSORS, accept=accept)
         yield post("/gathernd", GATHER, accept=accept)
-    for host in (
-        "localhost", "localhost:8080", "127.0.0.1", "127.0.0.1:1", "127.8.8.8", "[::1]", "[::1]:80", "LOCALHOST",
-        "x.localhost", "example.com", "localhost.example.com", "127.0.0.1.example.com", "0.0.0.0", "10.0.0.1", "[::2]",
-        "localhost@example.com", "example.com:80", "", "a b", "127.0.0.1, example.com", "notlocalhost", "1", "[::1",
-        "::1", "local host", "127.0.0.1/x", "example.com#localhost", "example.com\\@localhost", "localhost:x",
-        "0x7f.1", "2130706433",
-    ):  # fmt: skip
+    for host in ("localhost:8080", "example.com", "", "a b", "[::1", "127.0.0.1, example.com"):
         yield post("/gathernd", GATHER, host=host)
-        for path in ("/livez", "/x", "/v2/models/gathernd"):
-            yield asked("GET", path, host=host)
-    for origin in (
-        "http://localhost", "http://127.0.0.1:3000", "https://[::1]:1", "http://LOCALHOST:8080", "https://example.com",
-        "null", "http://localhost.example.com", "http://127.0.0.1.example.com", "", "file://", "x",
-        "http://example.com#localhost", "http://[::2]", "http://localhost@example.com", "http://[::1",
-    ):  # fmt: skip
+        yield asked("GET", "/v2/models/gathernd", host=host)
+    for origin in ("http://localhost", "http://127.0.0.1:3000", "https://example.com", "null", "x"):
         yield post("/gathernd", GATHER, origin=origin)
         yield post("/v2/models/gathernd/infer", infer(), origin=origin)
-    for value in (
-        "",
-        ",,,",
-        "junk",
-        '"a',
-        'a"',
-        '"a" "b"',
-        '"a", junk',
-        '"a"x',
-        "**",
-        'w/"a"',
-        "W/",
-        'W/ "a"',
-        '"a b"',
-    ):
+    for value in ("", ",,,", "junk", '"a', '"a" "b"', '"a"x', "**", 'w/"a"', 'W/ "a"', '"a b"'):
         for field in ("if_match", "if_none_match"):
-            for method, path in (("PUT", "/tensors/g_row"), ("GET", "/tensors/g_row/content"),
-                                 ("DELETE", "/tensors/g_row"), ("POST", "/tensors/g_row/scatter")):  # fmt: skip
-                yield asked(method, path, GATHER if method in ("PUT", "POST") else b"", **{field: value})
+            yield asked("GET", "/tensors/g_row/content", **{field: value})
+            yield asked("DELETE", "/tensors/g_row", **{field: value})
     for digest in ("junk", "sha-256=AAAA", "sha-256=:AAAA:", "sha-256=:???:", ""):
         yield asked("PUT", "/tensors/g_row?dtype=int8&shape=3", b"\1\2\3", content_type=RAW, content_digest=digest)
     for key in ("", "a b", "x" * 257, "\xe9"):

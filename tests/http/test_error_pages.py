@@ -19,8 +19,9 @@ from app.api.error_responses import EXAMPLE_REQUEST_ID, example_answer
 from app.api.routes.health_and_pages import ADDRESS, error_page
 from app.errors import CATALOGUE, CODES, Code
 from tests.for_each import for_each
-from tests.golden.source import safetensors, tensor
+from tests.golden.source import safetensors
 from tests.http.conftest import Start
+from tests.http.forms import tensor
 from tests.http.server import Server
 from tests.http.tensors import put_raw
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any
@@ -74,15 +74,23 @@ def raw(array: Array) -> bytes:
     return octets("string", array.reshape(-1).tolist()) if array.dtype == object else array.tobytes()
 
 
-def saved(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
+def safetensors(
+    parts: Mapping[str, tuple[str, Sequence[int], bytes]], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """A safetensors body of tensors, each by its type in the format, its shape and its bytes."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
-    for name, array in arrays.items():
-        told = {"dtype": SHORT[name_of(array)], "shape": array.shape, "data_offsets": [end, end + array.nbytes]}
-        header[name], end = told, end + array.nbytes
+    for name, (dtype, shape, content) in parts.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + len(content)]}
+        end += len(content)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + b"".join(array.tobytes() for array in arrays.values())
+    return struct.pack("<Q", len(text)) + text + b"".join(content for _, _, content in parts.values())
+
+
+def saved(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
+    parts = {name: (SHORT[name_of(array)], array.shape, array.tobytes()) for name, array in arrays.items()}
+    return safetensors(parts, metadata)
 
 
 def loaded(body: bytes) -> tuple[dict[str, Array], dict[str, str]]:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.golden.requests import requests
-from tests.golden.source import tensor
+from tests.http.forms import tensor
 
 RESIDENT: Final = "t0"
 """A resident tensor that attacks read and change: float32, 8 by 4."""
