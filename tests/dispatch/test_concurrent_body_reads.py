@@ -149,16 +149,6 @@ async def begin(
     return body, turn
 
 
-async def bring_until(body: Body, turn: asyncio.Future[None]) -> None:
-    """Have `body` come briskly until another has its turn."""
-    for _ in range(500):
-        body.received += 2 * ACTIVE_BYTES
-        await asyncio.sleep(TICK_S)
-        if turn.done():
-            break
-    assert turn.done()
-
-
 def finish(body_reads: BodyReadLimit, budget: Budget, body: Body, size: int) -> MemoryReservation:
     """`body` has been read: its request, which holds `size` bytes."""
     reservation = MemoryReservation(budget)
@@ -223,31 +213,6 @@ async def test_a_body_of_more_than_half_of_the_budget_is_read_while_no_other_req
 
 
 @in_a_loop
-async def test_bodies_that_claim_much_and_bring_nothing_take_no_room_from_others() -> None:
-    budget = Budget(BUDGET)
-    body_reads = BodyReadLimit(budget)
-    first, turn = await begin(body_reads, 16 * MIB)
-    assert turn.done()
-    claims = [await begin(body_reads, 60 * MIB, ACTIVE_BYTES - 1) for _ in range(20)]
-    _, large = await begin(body_reads, 16 * MIB)
-    await bring_until(first, large)
-    assert all(turn.done() for _, turn in claims)
-    assert not body_reads.waiting
-
-
-@in_a_loop
-async def test_a_caller_waits_no_longer_for_room_than_it_will() -> None:
-    budget = Budget(BUDGET)
-    body_reads = BodyReadLimit(budget)
-    body, turn = await begin(body_reads, 32 * MIB)
-    assert turn.done()
-    finish(body_reads, budget, body, 32 * MIB)
-    with pytest.raises(GatherError, match="deadline_exceeded"):
-        await body_reads.acquire(Body(), 2 * MIB, 0.05)
-    assert not body_reads.waiting
-
-
-@in_a_loop
 async def test_those_who_claim_to_send_take_no_place() -> None:
     body_reads = BodyReadLimit(Budget(BUDGET), 1)
     brisk, _ = await begin(body_reads, 2 * MIB)
@@ -293,27 +258,3 @@ async def test_small_bodies_are_not_refused_because_large_ones_wait_for_room() -
         assert turn.done() == (number < 8)
     assert body_reads.full(0, MIB)
     assert not body_reads.full(2, MIB)
-
-
-@pytest.mark.parametrize("size", [2 * MIB, 6 * MIB, 12 * MIB, 20 * MIB, 31 * MIB])
-@in_a_loop
-async def test_no_body_is_read_whose_answer_as_long_has_no_room(size: int) -> None:
-    budget = Budget(BUDGET)
-    body_reads = BodyReadLimit(budget)
-
-    async def ask() -> None:
-        body, request = Body(in_socket=MIB), MemoryReservation(budget)
-        await body_reads.acquire(body, size)
-        while body.received < size:
-            await asyncio.sleep(0.001)
-            body.received += MIB
-            request.charge(MIB)
-        body_reads.expect_answer(request, size)
-        body_reads.release(body)
-        await asyncio.sleep(0.002)
-        request.charge(size)
-        await asyncio.sleep(0.002)
-        request.release()
-
-    await asyncio.gather(*(ask() for _ in range(20)))
-    assert not budget.used

@@ -98,8 +98,8 @@ SPOILED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
 }
 
 
-def is_refused(kernel: Kernel, plan: Any, arrays: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, OverflowError, ValueError)):
+def is_refused(kernel: Kernel, plan: Any, arrays: dict[str, Any], *further: type[Exception]) -> None:
+    with pytest.raises((TypeError, *further)):
         run(kernel, plan, arrays)
 
 
@@ -188,7 +188,7 @@ def test_a_plan_that_does_not_fit_its_arrays_is_refused(every_kernel: list[Kerne
         inner = {key: value for key, value in change.items() if key in within}
         changed = replace(plan, gather=replace(plan.gather, **inner)) if inner else replace(plan, **change)
         for kernel in every_kernel:
-            is_refused(kernel, changed, arrays_for(name))
+            is_refused(kernel, changed, arrays_for(name), OverflowError)
 
 
 def test_a_scatter_whose_components_and_updates_are_beyond_int64_is_refused(every_kernel: list[Kernel]) -> None:
@@ -196,7 +196,7 @@ def test_a_scatter_whose_components_and_updates_are_beyond_int64_is_refused(ever
     four, empty = np.zeros(4, np.uint8), np.zeros(0, np.uint8)
     arrays = {"data": four, "indices": np.zeros(0, np.int64), "out": four.copy(), "updates": empty}
     for kernel in every_kernel:
-        is_refused(kernel, plan, arrays)
+        is_refused(kernel, plan, arrays, OverflowError)
 
 
 def test_a_plan_that_no_kernel_knows_is_refused(every_kernel: list[Kernel]) -> None:

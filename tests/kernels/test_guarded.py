@@ -27,7 +27,7 @@ SAMPLES = {
 ALL = ",".join(PLANS)
 # In `make test` one process tries all kinds of plan on the compiled kernels. NumPy checks what it is given: one kind of
 # plan stands for all of its kernel's.
-FEW = {(NUMBA, ALL): 400, (NUMPY, "gather"): 120, (EMULATED, "gather"): 500}
+FEW = {(NUMBA, ALL): 400, (NUMPY, "gather"): 120, (EMULATED, "gather"): 200}
 # Under `make soak`
 MILLIONS = {
     (NUMBA, "gather"): 10,

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from app.kernels import Unfinished
 from app.kernels.numba_cpu import chunked_job, gather_kernel, thread_team
@@ -46,20 +44,6 @@ def other_team(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Thre
     made.end()
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    plan = GatherPlan(
-        draw(st.integers(0, 20)),
-        draw(st.integers(0, 600)),
-        tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=3))),
-        draw(st.integers(0, 40)),
-        draw(st.sampled_from((1, 2, 4, 8, 16))),
-        draw(st.booleans()),
-        draw(st.booleans()),
-    )
-    return make_case(plan, random.Random(draw(st.integers(0, 2**32))), draw(st.integers(0, 3)))
-
-
 def check_with(case: Case, threads: int, times: int = 1) -> None:
     """Run the case over so many threads, and compare; so many times."""
     for _ in checks_with(case, threads, times):
@@ -75,15 +59,6 @@ def checks_with(case: Case, threads: int, times: int) -> Iterator[None]:
         assert gather_kernel.run(case.plan, case.data, case.indices, out, threads) == bad, case.plan
         assert bad >= 0 or out.tobytes() == expected.tobytes(), case.plan
         yield
-
-
-@given(case=cases(), threads=st.integers(1, 5))
-@settings(
-    max_examples=6 * settings().max_examples,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-def test_the_chunks_together_give_what_the_whole_gives(team: ThreadTeam, case: Case, threads: int) -> None:
-    check_with(case, threads)
 
 
 def test_several_threads_gather_at_once_and_all_are_right(team: ThreadTeam) -> None:
