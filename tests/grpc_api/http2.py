@@ -11,7 +11,6 @@ from threading import Condition, Thread
 from time import monotonic
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 CHECK = "/grpc.health.v1.Health/Check"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -71,8 +70,6 @@ class Http2:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
         self.windows: dict[int, int] = {0: FIRST_WINDOW}
-        self.reset: set[int] = set()
-        """Streams that the server has ended with RST_STREAM."""
         self._first_window = FIRST_WINDOW
         self._change = Condition()
         own = pack(">HI", INITIAL_WINDOW_SIZE, window)
@@ -136,7 +133,6 @@ class Http2:
         if kind == WINDOW:
             self.windows[stream] = self.windows.get(stream, 0) + unpack_from(">I", payload)[0]
         elif kind == RESET:
-            self.reset.add(stream)
             self.windows.pop(stream, None)
         elif kind == SETTINGS and not flags & ACK:
             for at in range(0, len(payload), 6):

@@ -40,7 +40,7 @@ def small(start_grpc: StartGrpc) -> Iterator[GrpcServer]:
     """A server with little room: 64 MiB, in which four messages fit, and 16 calls."""
     flags = (
         "--memory-budget", str(BUDGET), "--grpc-max-message-bytes", "4MiB", "--max-output-bytes", "4MiB",
-        "--answer-timeout", "6", "--header-timeout", "2", "--grpc-max-connections", "12", "--deadline", "8",
+        "--answer-timeout", "4", "--header-timeout", "2", "--grpc-max-connections", "12", "--deadline", "8",
     )  # fmt: skip
     with start_grpc(*flags) as server:
         put_row(server.http)
