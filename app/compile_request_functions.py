@@ -142,7 +142,7 @@ def configure(cache_dir: Path) -> Path:
 
     Call this before `warm`.
     """
-    return decorators.keep_compiled(cache_dir, "codec", _SOURCES, [function.compiled for function in FUNCTIONS])
+    return decorators.cache_compiled(cache_dir, "codec", _SOURCES, [function.compiled for function in FUNCTIONS])
 
 
 def warm(progress: Callable[[str], None] = lambda text: None, functions: tuple[_Function, ...] = FUNCTIONS) -> None:

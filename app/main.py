@@ -30,7 +30,7 @@ from app.cluster.router.catalogue_service import CatalogueService
 from app.cluster.router.router import Router
 from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_service import ShardedService
-from app.cluster.shard.read_gate import GatedStore, after_waiting
+from app.cluster.shard.read_gate import GatedStore, wait_for_sequence
 from app.dispatch import gpu_discovery
 from app.dispatch.admission_control import Admission
 from app.dispatch.choose_backend import BackendChooser
@@ -186,7 +186,7 @@ def create_app(
         service = router = Router(limits, sharded.tables, kernel, pool, chooser, budget)
         router.fetcher = sharded.fetcher
         if tracing is not None:
-            router.fetcher.handed_on = tracing.handed_on
+            router.fetcher.forwarded_lines = tracing.forwarded_lines
     service.run_in_lock_thread = disk_threads.change
     models = Models(service, Statistics(metrics.counters))
     inference = Inference(models, metrics)
@@ -290,7 +290,7 @@ def create_app(
         deadline=settings.deadline,
         routes=routes,
         node=settings.node if settings.shard else None,
-        after_waiting=partial(after_waiting, store) if isinstance(store, GatedStore) else None,
+        wait_for_sequence=partial(wait_for_sequence, store) if isinstance(store, GatedStore) else None,
     )
     app.settings = settings
     app.service = service

@@ -34,11 +34,11 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
     """
     if not given or len(given) > MOST_CHARACTERS:
         return None
-    folded = _folded(given)
+    folded = _normalize(given)
     characters = set(folded)
     found: dict[str, str] = {}
     for name in islice(names, MOST_NAMES):
-        candidate = _folded(name)
+        candidate = _normalize(name)
         if candidate == folded:
             return name
         # Skip most names cheaply: compare only those with a similar length and similar characters.
@@ -49,8 +49,8 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
         ):
             found.setdefault(candidate, name)
     if len(folded) > _LONG:
-        best = max(found, key=lambda candidate: _ends_alike(candidate, folded), default="")
-        return found[best] if best and _ends_alike(best, folded) >= _ALIKE else None
+        best = max(found, key=lambda candidate: _similarity_of_ends(candidate, folded), default="")
+        return found[best] if best and _similarity_of_ends(best, folded) >= _ALIKE else None
     matcher = SequenceMatcher(b=folded, autojunk=False)
 
     def likeness(candidate: str, exact: bool = False) -> float:
@@ -62,15 +62,15 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
     return found[best] if best and likeness(best, True) >= (_ALIKE if len(folded) > _SHORT else _ALIKE_SHORT) else None
 
 
-def _ends_alike(one: str, other: str) -> float:
+def _similarity_of_ends(one: str, other: str) -> float:
     """Return twice the length of the common prefix and suffix, over the total length of both texts."""
     most = min(len(one), len(other))
-    begin = _common(one, other, most)
-    end = _common(one[::-1], other[::-1], most - begin)
+    begin = _common_prefix(one, other, most)
+    end = _common_prefix(one[::-1], other[::-1], most - begin)
     return 2 * (begin + end) / (len(one) + len(other))
 
 
-def _common(one: str, other: str, most: int) -> int:
+def _common_prefix(one: str, other: str, most: int) -> int:
     """Return the length of the common prefix of two texts, at most `most`."""
     low, high = 0, most
     while low < high:
@@ -82,7 +82,7 @@ def _common(one: str, other: str, most: int) -> int:
     return low
 
 
-def _folded(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().translate(_SEPARATORS)
 
 

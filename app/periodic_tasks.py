@@ -102,5 +102,5 @@ async def give_back_memory(metrics: Metrics, service: Service, interval: float =
         idle = 0 if budget.used or budget.small_used or not few else idle + 1
         if idle >= _IDLE_INTERVALS and malloc_tuning.private_bytes() > settled + _FREED_BYTES:
             await in_thread(service.outputs.clear)
-            await in_thread(malloc_tuning.give_back)
+            await in_thread(malloc_tuning.return_freed_memory)
             settled = malloc_tuning.private_bytes()

@@ -93,8 +93,8 @@ def handlers_of(
         "getAlias": aliases.get,
         "putAlias": aliases.put,
         "deleteAlias": aliases.delete,
-        **_of_health_and_pages(readiness, metrics),
-        **_of_inference_protocol(inference, readiness, settings),
+        **_health_and_page_handlers(readiness, metrics),
+        **_protocol_handlers(inference, readiness, settings),
     }
     if tables is None:
         return handlers
@@ -108,7 +108,7 @@ def handlers_of(
             "removeRows": changing_by(of_shards, REMOVE),
         }
     else:
-        handlers |= _refusals(tables, {
+        handlers |= _refusing_handlers(tables, {
             "scatterTensor": "A scatter", "upsertRows": "An upsert", "removeRows": "A removal of rows",
             "importTensor": _IMPORT,
         })  # fmt: skip
@@ -120,7 +120,7 @@ def _body_limits(settings: Settings) -> BodyLimits:
     return BodyLimits(int(settings.max_json_bytes), int(settings.max_body_bytes))
 
 
-def _of_health_and_pages(readiness: Readiness, metrics: Metrics) -> dict[str, Handler]:
+def _health_and_page_handlers(readiness: Readiness, metrics: Metrics) -> dict[str, Handler]:
     return {
         "livez": answer_with({"status": "live"}),
         "readyz": answer_with({"status": "ready"}, readiness),
@@ -136,7 +136,7 @@ def _of_health_and_pages(readiness: Readiness, metrics: Metrics) -> dict[str, Ha
     }
 
 
-def _of_inference_protocol(inference: Inference, readiness: Readiness, settings: Settings) -> dict[str, Handler]:
+def _protocol_handlers(inference: Inference, readiness: Readiness, settings: Settings) -> dict[str, Handler]:
     models = ModelRoutes(inference.models, readiness)
     infer = InferRoute(inference, _body_limits(settings))
     trace_settings = answer_with(v2_models.TRACE_SETTINGS)
@@ -152,8 +152,8 @@ def _of_inference_protocol(inference: Inference, readiness: Readiness, settings:
         "updateLogSettings": v2_models.refuse_settings,
         "getTraceSettings": trace_settings,
         "updateTraceSettings": v2_models.refuse_settings,
-        "getModelTraceSettings": models.after_finding(trace_settings),
-        "updateModelTraceSettings": models.after_finding(v2_models.refuse_settings),
+        "getModelTraceSettings": models.with_known_model(trace_settings),
+        "updateModelTraceSettings": models.with_known_model(v2_models.refuse_settings),
     }
     for model in ("model", "modelVersion"):
         handlers |= {
@@ -169,7 +169,7 @@ def _of_inference_protocol(inference: Inference, readiness: Readiness, settings:
     return handlers
 
 
-def _refusals(tables: ShardedTensors, operations: Mapping[str, str]) -> dict[str, Handler]:
+def _refusing_handlers(tables: ShardedTensors, operations: Mapping[str, str]) -> dict[str, Handler]:
     """Return handlers that refuse operations on tables in row ranges.
 
     `operations` maps each to its name in the error.

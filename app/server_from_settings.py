@@ -26,7 +26,7 @@ from app.server.tls import BadTls, Tls
 from app.server.unix_sockets import Permissions, UnixSocket
 from app.server.worker_process import WorkerStart
 from app.settings import Settings
-from app.shard_from_settings import advertised, cluster_key_of
+from app.shard_from_settings import advertised_address, cluster_key_of
 from app.store import LocalStore, StoreRefused
 from app.telemetry import logs
 from app.telemetry.shared_counters import join
@@ -76,7 +76,7 @@ def serve(settings: Settings, app: Application) -> None:
     tls = None if options.tls is None else Tls(options.tls)
     listeners = _bind(settings)
     if app.shard is not None:
-        app.shard.address = advertised(settings, lambda: _port(listeners))
+        app.shard.address = advertised_address(settings, lambda: _http_port(listeners))
     reserved = _reserve_grpc(settings, tls)
     with app.removed_at_the_end as removed_at_the_end:
         own, grpc = (_unix_socket(settings, name, removed_at_the_end) for name in ("uds", "grpc_uds"))
@@ -120,7 +120,7 @@ def serve_workers(settings: Settings) -> int:
             watchers.append(tls.watcher)
         handed_on = worker_settings(settings)
         if settings.shard:
-            handed_on["advertise"] = advertised(settings, lambda: _port(listeners))
+            handed_on["advertise"] = advertised_address(settings, lambda: _http_port(listeners))
         token = store.group.token
         return Supervisor(options, listeners, WORKER_PROGRAM, handed_on, token, watchers, addresses).run()
 
@@ -138,7 +138,7 @@ def _bind(settings: Settings) -> list[socket.socket]:
     return listening_sockets.bind(settings.host, settings.port) if settings.serves_tcp else []
 
 
-def _port(listeners: Sequence[socket.socket]) -> int:
+def _http_port(listeners: Sequence[socket.socket]) -> int:
     """Return the HTTP port."""
     port: int = listeners[0].getsockname()[1]
     return port

@@ -33,7 +33,7 @@ _OWN_FILES = 128
 _UNLIMITED = 1 << 20
 
 
-def _files_of_process() -> int:
+def _process_file_limit() -> int:
     """Return the maximum number of files this process may open; a service raises its limit to it when it starts."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _UNLIMITED if most == resource.RLIM_INFINITY else most
@@ -213,7 +213,7 @@ class Settings(BaseSettings):
     )
     max_requests: int = Field(1024, ge=1, description="Most requests in progress in a process.")
     max_connections: int = Field(
-        default_factory=lambda: max(1, min(_CONNECTIONS, (_files_of_process() - _OWN_FILES) * 3 // 4)),
+        default_factory=lambda: max(1, min(_CONNECTIONS, (_process_file_limit() - _OWN_FILES) * 3 // 4)),
         ge=1,
         description="Most open connections of a process. One more connection closes the one that has been idle "
         "longest, or is refused if none is idle (default: three quarters of the files a process may open, at most "
@@ -246,7 +246,7 @@ class Settings(BaseSettings):
         description="Seconds to keep an idle connection open. Set it higher than in the proxies in front (Caddy: 120).",
     )
     grpc_max_connections: int = Field(
-        default_factory=lambda: max(1, min(_CONNECTIONS, (_files_of_process() - _OWN_FILES) // 8)),
+        default_factory=lambda: max(1, min(_CONNECTIONS, (_process_file_limit() - _OWN_FILES) // 8)),
         ge=1,
         description="Most open gRPC connections of a process; further ones are closed at once (default: an eighth of "
         "the files a process may open, at most 10000).",
@@ -347,20 +347,20 @@ class Settings(BaseSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_a_path(cls, value: object, known: ValidationInfo) -> object:
-        if value == "" and _takes_a_path(cls.model_fields[str(known.field_name)]):
+    def _refuse_empty_path(cls, value: object, known: ValidationInfo) -> object:
+        if value == "" and _is_path_field(cls.model_fields[str(known.field_name)]):
             raise ValueError("is empty: give a path, or leave it out")  # it would be the working directory
         return value
 
     @field_validator("grpc_uds")
     @classmethod
-    def _has_one_worker(cls, value: Path | None, known: ValidationInfo) -> Path | None:
+    def _check_one_worker(cls, value: Path | None, known: ValidationInfo) -> Path | None:
         if value is not None and known.data.get("workers", 1) > 1:
             raise ValueError("needs GATHERND_WORKERS=1; several workers share GATHERND_GRPC_PORT")
         return value
 
     @model_validator(mode="after")
-    def _grpc_has_a_place_of_its_own(self) -> Self:
+    def _check_grpc_address(self) -> Self:
         """Check it here: two sockets that do not listen yet may bind the same port without an error."""
         if self.serves_tcp and self.grpc_port == self.port != 0:
             raise _refusal("grpc_port", self.grpc_port, f"{self.grpc_port} is already the HTTP port, GATHERND_PORT")
@@ -369,7 +369,7 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _shard_is_reached(self) -> Self:
+    def _check_shard(self) -> Self:
         if self.shard and not (self.cluster or "").startswith(("etcd://", "etcds://")):
             raise _refusal("shard", True, "needs GATHERND_CLUSTER, as in etcd://10.0.0.1:2379")
         if self.shard and self.advertise is None and (not self.serves_tcp or self.host in _ALL_ADDRESSES):
@@ -378,22 +378,22 @@ class Settings(BaseSettings):
 
     @field_validator("max_connections", "grpc_max_connections")
     @classmethod
-    def _fits_the_files(cls, value: int) -> int:
-        room = _files_of_process() - _OWN_FILES
+    def _check_file_limit(cls, value: int) -> int:
+        room = _process_file_limit() - _OWN_FILES
         if value > max(room, 1):
             raise ValueError(f"is more than {room}, which is what the process's limit on open files allows (ulimit -n)")
         return value
 
     @field_validator("tls_key", "tls_key_password_file", "tls_client_ca")
     @classmethod
-    def _needs_certificate(cls, value: Path | None, known: ValidationInfo) -> Path | None:
+    def _check_certificate_given(cls, value: Path | None, known: ValidationInfo) -> Path | None:
         if value is not None and known.data.get("tls_cert") is None:
             raise ValueError("needs GATHERND_TLS_CERT")
         return value
 
     @field_validator("allowed_hosts", "cors_origins", "import_from", mode="before")
     @classmethod
-    def _split(cls, value: object, known: ValidationInfo) -> object:
+    def _split_list(cls, value: object, known: ValidationInfo) -> object:
         if not isinstance(value, str):
             return value
         text = value if known.field_name == "import_from" else value.lower()
@@ -425,7 +425,7 @@ class Settings(BaseSettings):
         return value
 
 
-def _takes_a_path(field: FieldInfo) -> bool:
+def _is_path_field(field: FieldInfo) -> bool:
     return Path in (field.annotation, *get_args(field.annotation))
 
 

@@ -29,7 +29,7 @@ from app.cluster.shard.read_gate import GatedStore, ReadGate
 from app.cluster.shard.registration import Registration, capacity_of
 from app.cluster.shard.segment_routes import SegmentRoutes
 from app.cluster.shard.shard_folder import Fence, ShardFolder
-from app.cluster.shard_tls import trusting
+from app.cluster.shard_tls import client_context
 from app.errors import GatherError
 from app.imports.source_urls import AllowedSources
 from app.server.readiness import Readiness
@@ -88,7 +88,9 @@ class Shard:
         changed, counts, log = Event(), RangeCounts(counters), RangeLog(store)
         self._follower = follower = CatalogueFollower(open_database(str(settings.cluster), authorities), changed.set)
         self._peers = Peers(
-            lambda: follower.catalogue, folder.read_key, lambda: None if authorities is None else trusting(authorities)
+            lambda: follower.catalogue,
+            folder.read_key,
+            lambda: None if authorities is None else client_context(authorities),
         )
         self._primaries = Primaries(node, log, follower, self._peers, counts)
         joins = Joins(node, store, log, self._peers, counts, self._is_stopping)
@@ -96,7 +98,7 @@ class Shard:
         self._ranges = RangeRoutes(store, self._primaries, log, follower, int(settings.max_body_bytes), counts)
         self._gate = store.gate = ReadGate(node, follower)
         self._registration = Registration(
-            follower.client, node, self._node, folder.registration, self._take, folder.tell
+            follower.client, node, self._node, folder.registration, self._keep_options, folder.record_problem
         )
 
     @property
@@ -119,11 +121,11 @@ class Shard:
     def begin(self, stop: Event) -> None:
         """Register the shard and maintain its ranges, in threads, until `stop` is set."""
         self._store.replicated.replication = self._primaries
-        self._follower.begin(stop, self._look)
+        self._follower.begin(stop, self._apply_catalogue)
         for name, run in (("registration", self._registration.run), ("ranges", self._keeper.run)):
             Thread(target=run, args=(lambda: self._readiness.ready, stop), name=name, daemon=True).start()
 
-    def _look(self) -> None:
+    def _apply_catalogue(self) -> None:
         """Update everything that depends on the catalogue, after each read of it."""
         self._gate.note_tails(self._store)
         self._primaries.forget()
@@ -143,7 +145,7 @@ class Shard:
             most = self._store.usage()[1] + shutil.disk_usage(self._settings.store_dir).free
         return Node(self.address, capacity_of(most), self._settings.zone, __version__)
 
-    def _take(self, catalogue: Catalogue) -> None:
+    def _keep_options(self, catalogue: Catalogue) -> None:
         keep_options(catalogue, self._folder)
 
 
@@ -161,14 +163,14 @@ def keep_options(catalogue: Catalogue, folder: ShardFolder) -> bool:
             f"or remove {folder.path} to have the ranges dropped",
         )
     try:
-        folder.keep(catalogue.options)
+        folder.store_options(catalogue.options)
     except OSError as error:
         logger.error("the cluster's key could not be written: %s", error)
         return False
     return True
 
 
-def prepared(settings: Settings) -> Settings:
+def wait_for_cluster_key(settings: Settings) -> Settings:
     """Return the settings of a service. For a shard, block until the key of its cluster is known.
 
     Raises BadAddress if the cluster is not an address of etcd, and OSError if the authorities cannot be read.
@@ -190,7 +192,7 @@ def prepared(settings: Settings) -> Settings:
             why = problem.detail
         if time.monotonic() - told >= _TELL_S:
             logger.warning("the shard %s waits: %s", settings.node, why)
-            folder.tell(why)
+            folder.record_problem(why)
             told = time.monotonic()
         time.sleep(_AGAIN_S)
     client.database.close()
@@ -207,7 +209,7 @@ def cluster_key_of(settings: Settings) -> Path | None:
     return folder.key if settings.shard and folder.read_key() is not None else None
 
 
-def advertised(settings: Settings, port: Callable[[], int]) -> str:
+def advertised_address(settings: Settings, port: Callable[[], int]) -> str:
     """Return the address at which others reach a shard: the setting, or the host and port that it listens on."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return settings.advertise or f"{host}:{port()}"

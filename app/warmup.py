@@ -90,7 +90,7 @@ def _load_compiled(parts: Mapping[str, _Part], cache_dir: Path, lock: IO[bytes] 
     missing = dict(parts)
     processes: list[subprocess.Popen[bytes]] | None = None
     while missing:
-        owns = processes is not None or lock is None or _takes(lock)
+        owns = processes is not None or lock is None or _try_lock(lock)
         for name in [name for name, part in missing.items() if part.whole.exists()]:
             missing.pop(name).load()
         if processes is not None and all(process.poll() is not None for process in processes):
@@ -120,7 +120,7 @@ def _compilers_lock(cache_dir: Path) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-def _takes(lock: IO[bytes]) -> bool:
+def _try_lock(lock: IO[bytes]) -> bool:
     try:
         flock(lock, LOCK_EX | LOCK_NB)
     except OSError:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from app.api.asgi_request import Field, Handler, Receive, RequestContext, RouteMatch, Scope, Send
 from app.api.cors import CrossOrigin, is_preflight
-from app.api.own_header_fields import SEQUENCE, TIMEOUT, AfterWaiting, check_target_shard, seconds_of, with_deadline
+from app.api.own_header_fields import SEQUENCE, TIMEOUT, WaitForSequence, check_target_shard, seconds_of, with_deadline
 from app.api.route_rows.operation import CONTROL, GATHER
 from app.api.route_table import TABLE, RouteTable
 from app.api.wrong_path_hints import hint_for_method, hint_for_path
@@ -40,7 +40,7 @@ class AsgiApp:
 
     `handlers` has a handler for each operation; `lifespan` is an application that starts and stops the service.
     `cross_origin` is None if no page of another site may call the service. `routes` may extend the default table. In a
-    shard of a cluster, `node` is its name, and `after_waiting` wraps handlers that read its ranges.
+    shard of a cluster, `node` is its name, and `wait_for_sequence` wraps handlers that read its ranges.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class AsgiApp:
         deadline: float,
         routes: RouteTable = TABLE,
         node: str | None = None,
-        after_waiting: AfterWaiting | None = None,
+        wait_for_sequence: WaitForSequence | None = None,
     ) -> None:
         self.lifespan = lifespan
         self.routes = routes
         self.node = node
-        self.after_waiting = after_waiting
+        self.wait_for_sequence = wait_for_sequence
         self.handlers = handlers
         self.host_check = host_check
         self.cross_origin = cross_origin
@@ -133,7 +133,7 @@ class AsgiApp:
         finally:
             context.memory.release()
             for change in context.changes:
-                self.metrics.changed(context, change)
+                self.metrics.log_change(context, change)
             self.metrics.count(context, code or context.code)
 
     def _check_fields(self, context: RequestContext) -> None:
@@ -177,8 +177,8 @@ class AsgiApp:
         handler = self._refuse if operation is None else self.handlers[operation.name]
         if preflight is not None:
             route, handler = route._replace(access=Access.PUBLIC), preflight
-        if self.after_waiting is not None and SEQUENCE in headers:
-            handler = self.after_waiting(handler, headers[SEQUENCE])
+        if self.wait_for_sequence is not None and SEQUENCE in headers:
+            handler = self.wait_for_sequence(handler, headers[SEQUENCE])
         timeout = headers.get(TIMEOUT)
         if timeout is not None and plane is GATHER:
             handler = with_deadline(handler, seconds_of(timeout))

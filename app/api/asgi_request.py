@@ -22,7 +22,7 @@ from app.memory.budget import MemoryReservation
 from app.requests.split_query_string import read_query
 from app.security.api_keys import key_digest
 from app.server import tls
-from app.server.header_fields import SECRETS, combined, repeated_single
+from app.server.header_fields import SECRETS, combine_repeated, find_repeated_single
 from app.server.http_exchange import HttpExchange
 from app.telemetry.increments import HEADER_TEMPLATE
 from app.telemetry.request_id import COUNTER
@@ -110,8 +110,8 @@ class RequestContext(ServedRequest):
         """Read the fields of a header that is not cached, and remove the fields that hold secrets."""
         self.headers = headers = dict(sent)
         if len(headers) != len(sent):
-            self.headers = headers = combined(sent)
-            self.repeated = repeated_single(sent)
+            self.headers = headers = combine_repeated(sent)
+            self.repeated = find_repeated_single(sent)
         if not SECRETS.isdisjoint(headers):
             authorization = headers.get(b"authorization")
             if authorization is not None:
@@ -163,7 +163,7 @@ class RequestContext(ServedRequest):
             return False
         self.started = True
         self.status = status
-        if self.gathered and self.given_id is None and self.code is None and self.metrics.answered(self, size):
+        if self.gathered and self.given_id is None and self.code is None and self.metrics.count_answered(self, size):
             own = HEADER_TEMPLATE  # the case of most gathers
         else:
             own = b"x-request-id: %b\r\nserver-timing: %b\r\n" % (self.request_id.encode(), self.server_timing())

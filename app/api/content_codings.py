@@ -132,7 +132,7 @@ def inflater(encoding: bytes | None) -> Inflater | None:
     return Inflater(name)
 
 
-def coding_of_answer(accept_encoding: bytes | None) -> bytes | None:
+def negotiate_coding(accept_encoding: bytes | None) -> bytes | None:
     """Return the content coding of an answer, or None. Answers are compressed only if the field names one coding.
 
     Triton's clients request compression this way. Other clients list every coding that they support in every request,
@@ -141,7 +141,7 @@ def coding_of_answer(accept_encoding: bytes | None) -> bytes | None:
     return accept_encoding if accept_encoding in _ANSWERS else None
 
 
-def compressed(pieces: list[Buffer], coding: bytes, memory: Memory) -> list[Buffer]:
+def compress_answer(pieces: list[Buffer], coding: bytes, memory: Memory) -> list[Buffer]:
     """Compress `pieces` to one gzip or zlib stream, which is returned in pieces. Charges `memory` for each of them."""
     stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | (_GZIP_HEADER if coding == b"gzip" else 0))
     done: list[Buffer] = []

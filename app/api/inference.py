@@ -78,9 +78,11 @@ class Inference:
                 models.forget(model.name)
                 raise models.not_found(model.name, version) from None
             raise
-        models.statistics.of(statistics_label(model.name, answer.data_version or VERSION)).succeeded(request, arrived)
+        models.statistics.of(statistics_label(model.name, answer.data_version or VERSION)).count_success(
+            request, arrived
+        )
         return answer, written
 
     def count_failure(self, model: Model, request: ServedRequest) -> None:
         """Count a failed request to a model."""
-        self.models.statistics.of(self.models.current_statistics_label(model)).failed(request.start)
+        self.models.statistics.of(self.models.current_statistics_label(model)).count_failure(request.start)

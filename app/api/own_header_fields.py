@@ -28,7 +28,7 @@ NODE: Final = "X-Gathernd-Node"
 NODE_FIELD: Final = NODE.lower().encode()
 """The field's name in lower case, as it is read and as a router writes it."""
 SEQUENCE: Final = b"x-gathernd-sequence"
-AfterWaiting: TypeAlias = Callable[[Handler, bytes], Handler]
+WaitForSequence: TypeAlias = Callable[[Handler, bytes], Handler]
 """Wraps a handler so that it waits until the content has reached the sequence number in the field."""
 
 

@@ -79,7 +79,7 @@ class RouteTable:
                 return route, parameters
         return next((route for start, route in _OTHER_BELOW.items() if path.startswith(start)), _OTHER), ()
 
-    def near(self, path: str) -> str | None:
+    def find_near(self, path: str) -> str | None:
         """Return the known path that an unknown `path` probably means, or None. Fills the braces from `path`."""
         given = path.strip("/").split("/")
         filled = (_fill_template(segments, given) for _, segments in self._by_size.get(len(given) + 1, ()))

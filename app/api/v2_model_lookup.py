@@ -127,7 +127,7 @@ class Models:
         store = self.service.store
         return [*_MODELS, *(name for name in (*store.names(), *store.alias_names()) if name not in _MODELS)]
 
-    def counted(self, names: list[str], newest: int | None = None) -> list[str]:
+    def statistics_labels(self, names: list[str], newest: int | None = None) -> list[str]:
         """Return the labels in the statistics of these models' versions, or of the `newest` versions of each."""
         first = None if newest is None else -newest
         return [statistics_label(name, version) for name in names for version in self.versions(name)[first:]]

@@ -60,7 +60,7 @@ def hint_for_path(path: str) -> str:
         match = pattern.fullmatch(path[1:])
         if match is not None:
             return match.expand(hint)
-    near = TABLE.near(path)
+    near = TABLE.find_near(path)
     return f"Use one of the paths that GET {path_of('docs')} lists." if near is None else f"Use the path '{near}'."
 
 

@@ -369,9 +369,9 @@ def cluster_reconcile(
 
 def _tls(authorities: Path | None) -> SSLContext | None:
     """Return the TLS context for calls to shards, or None without TLS. Raises OSError."""
-    from app.cluster.shard_tls import trusting  # noqa: PLC0415
+    from app.cluster.shard_tls import client_context  # noqa: PLC0415
 
-    return None if authorities is None else trusting(authorities)
+    return None if authorities is None else client_context(authorities)
 
 
 @app.command("stop")

@@ -82,7 +82,7 @@ def keys_add(
 def keys_ls(file: KeysFile = None) -> None:
     """List the keys: label, scopes, start of the SHA-256, time at which it was added (if the file has it)."""
     with _keys_file(file) as path:
-        rows = list(api_keys.described(api_keys.read(path)))
+        rows = list(api_keys.describe_keys(api_keys.read(path)))
     print_rows([Column(name) for name in COLUMNS], ([row[name] for name in COLUMNS] for row in rows))
 
 

@@ -20,7 +20,7 @@ from app.server.listening_sockets import CannotListen
 from app.server.tls import BadTls
 from app.server_from_settings import serve, serve_workers
 from app.settings import Settings
-from app.shard_from_settings import prepared
+from app.shard_from_settings import wait_for_cluster_key
 from app.store import StoreRefused
 from app.telemetry.tracing import NoTracing
 
@@ -33,7 +33,7 @@ def run_service(settings: Settings) -> None:
     except NoDevice as reason:
         raise failure(f"--device (GATHERND_DEVICE) gpu: {reason}", WRONG_SETTINGS) from None
     try:
-        settings = prepared(settings)
+        settings = wait_for_cluster_key(settings)
         if settings.workers > 1:
             raise typer.Exit(serve_workers(settings))
         serve(settings, create_app(settings))

@@ -42,16 +42,16 @@ logger = logging.getLogger(__name__)
 class ChildProcess:
     """A supervised process. `command` returns its command line before each start.
 
-    `answers` tells whether the process answers, or is None to skip that check. The process's output is appended to the
+    `is_live` tells whether the process answers, or is None to skip that check. The process's output is appended to the
     file `log`, or goes to this process's output if there is none.
     """
 
     def __init__(
-        self, command: Callable[[], Sequence[str]], log: Path | None = None, answers: Callable[[], bool] | None = None
+        self, command: Callable[[], Sequence[str]], log: Path | None = None, is_live: Callable[[], bool] | None = None
     ) -> None:
         self._command = command
         self._log = log
-        self._answers = answers
+        self._answers = is_live
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -69,7 +69,7 @@ class ChildProcess:
             self._process = process = self._start()
             self._watch(process, stop)
             if stop.is_set():
-                _end(process)
+                _end_process(process)
                 return
             logger.warning("process %d ended with %s: restarting it", process.pid, process.returncode)
             stop.wait(max(0.0, begun + AGAIN_S - time.monotonic()))
@@ -99,7 +99,7 @@ class ChildProcess:
                 process.wait()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(STOP_S)
@@ -108,7 +108,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def answers(address: str, tls: SSLContext | None = None) -> bool:
+def is_live(address: str, tls: SSLContext | None = None) -> bool:
     """Return whether the service at an address reports that it is alive."""
     connection = shard_connection(address, tls, ANSWER_S)
     try:

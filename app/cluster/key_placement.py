@@ -28,7 +28,7 @@ class KeyPlacement:
     sha256: str = ""
 
     @staticmethod
-    def drawn(dtype: KeyType, sha256: str) -> KeyPlacement:
+    def draw(dtype: KeyType, sha256: str) -> KeyPlacement:
         """Return the placement of a new version."""
         return KeyPlacement(dtype, new_seed().hex(), sha256)
 

@@ -60,7 +60,7 @@ class ScatterOrder:
     removes: bool = False
 
     @property
-    def changed(self) -> int:
+    def change_count(self) -> int:
         """Number of rows or keys in it."""
         return self.count if self.key_type is None else self.key_count
 
@@ -99,15 +99,15 @@ class RangeScatter:
         order = read_order(_ORDER, line[:end])
         if order.count and order.key_type is not None:
             raise invalid_field("/count", "a change by key names no rows")
-        start, items = end + 1, 0 if order.removes else order.changed * order.width
-        named = order.key_bytes + -order.key_bytes % 8 if order.key_type == "string" else 8 * order.changed
+        start, items = end + 1, 0 if order.removes else order.change_count * order.width
+        named = order.key_bytes + -order.key_bytes % 8 if order.key_type == "string" else 8 * order.change_count
         middle = start + named
         if len(body) != middle + items * order.dtype.item_size:
             raise _wrong_size(len(body), order)
         updates = np.frombuffer(body, order.dtype.numpy, items, middle)
         if order.key_type is None:
             return RangeScatter(order, np.frombuffer(body, np.int64, order.count, start), updates)
-        return RangeScatter(order, NO_ROWS, updates, _keys_in(order, order.key_type, body, start))
+        return RangeScatter(order, NO_ROWS, updates, _parse_keys(order, order.key_type, body, start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def keys_of(column: KeyColumn) -> tuple[Tensor, int]:
     return PackedStrings(DTYPES["string"], (count,), starts, octets=octets), octets.size
 
 
-def _keys_in(order: ScatterOrder, key_type: KeyType, body: Buffer, start: int) -> Tensor:
+def _parse_keys(order: ScatterOrder, key_type: KeyType, body: Buffer, start: int) -> Tensor:
     """Return the keys of a body whose size has been checked. Raises invalid_field."""
     if key_type != "string":
         dtype = DTYPES[key_type]
@@ -169,5 +169,5 @@ def _keys_in(order: ScatterOrder, key_type: KeyType, body: Buffer, start: int) -
 
 
 def _wrong_size(size: int, order: ScatterOrder) -> GatherError:
-    what = f"{order.changed} updates of {order.width} items of {order.dtype.name}"
+    what = f"{order.change_count} updates of {order.width} items of {order.dtype.name}"
     return invalid_field("/body", f"the body has {size} bytes, which is not what {what} take")

@@ -27,10 +27,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import open_database
-from app.cluster.catalogue.transitions import lose
-from app.cluster.child_process import ChildProcess, answers
+from app.cluster.catalogue.transitions import mark_lost
+from app.cluster.child_process import ChildProcess, is_live
 from app.cluster.shard.shard_folder import ShardFolder
-from app.cluster.shard_tls import ShardTls, trusting
+from app.cluster.shard_tls import ShardTls, client_context
 from app.errors import GatherError
 from app.store.files.whole_file import write_whole_file
 
@@ -76,15 +76,15 @@ class ShardActor:
     """Keeps the `gathernd serve --shard` process of one shard running on its machine until the actor ends."""
 
     def __init__(self, name: str, host: str, values: dict[str, Any]) -> None:
-        run_at_rays_niceness()
+        use_ray_niceness()
         launch = Launch.from_values(values)
         self._folder = Path(launch.folder) / name
         self._folder.mkdir(parents=True, exist_ok=True)
         self._port_file = self._folder / "port"
         self._name, self._host, self._launch = name, host, launch
-        self._tls = None if launch.tls is None else trusting(Path(launch.tls.authorities))
+        self._tls = None if launch.tls is None else client_context(Path(launch.tls.authorities))
         self._port = 0
-        self._child = ChildProcess(self._command, self._folder / LOG, self._answers)
+        self._child = ChildProcess(self._command, self._folder / LOG, self._is_live)
         self._stop = Event()
         self._thread = Thread(target=self._child.run, args=(self._stop,), name="shard")
         self._thread.start()
@@ -97,7 +97,7 @@ class ShardActor:
         """Return why the shard is not serving, or "" if unknown."""
         log = f"its log is {self._folder / LOG} on {self._host}"
         told = ShardFolder(self._folder / "store").read_problem()
-        return f"{told}; {log}" if told else "" if self._answers() else f"it does not answer; {log}"
+        return f"{told}; {log}" if told else "" if self._is_live() else f"it does not answer; {log}"
 
     def stop(self) -> None:
         """End the service gracefully. The caller then kills the actor."""
@@ -121,16 +121,16 @@ class ShardActor:
             command += ["--tls-key", launch.tls.key] if launch.tls.key else []
         return [*command, *launch.flags]
 
-    def _answers(self) -> bool:
+    def _is_live(self) -> bool:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return answers(f"{host}:{self._port}", self._tls)
+        return is_live(f"{host}:{self._port}", self._tls)
 
 
 class LauncherActor:
     """Keeps a reconciler running, starts shards on new machines, and gives up the shards of lost machines."""
 
     def __init__(self, values: dict[str, Any]) -> None:
-        run_at_rays_niceness()
+        use_ray_niceness()
         self._launch = launch = Launch.from_values(values)
         authorities = None if launch.tls is None else Path(launch.tls.authorities)
         self._client = CatalogueClient(open_database(launch.cluster, authorities))
@@ -144,7 +144,7 @@ class LauncherActor:
             reconcile += ["--metrics", launch.metrics]
         self._threads = [
             Thread(target=ChildProcess(lambda: reconcile).run, args=(self._stop,), name="reconciler"),
-            Thread(target=self._tend, name="tend"),
+            Thread(target=self._supervise, name="tend"),
         ]
         for thread in self._threads:
             thread.start()
@@ -156,16 +156,16 @@ class LauncherActor:
             thread.join(STOP_S)
         self._client.database.close()
 
-    def _tend(self) -> None:
+    def _supervise(self) -> None:
         while not self._stop.wait(TEND_S):
             try:
-                self._look()
+                self._check_machines()
             except (OSError, GatherError, RayError, ValueError) as error:  # ValueError: an actor has just ended
                 logger.warning("the machines cannot be supervised now: %s", error)
             except Exception:
                 logger.exception("the machines cannot be supervised now")
 
-    def _look(self) -> None:
+    def _check_machines(self) -> None:
         nodes = ray.nodes()
         machines = {node["NodeID"]: node for node in nodes if node["Alive"]}
         # Ray may temporarily not list a machine at all, so only machines listed as dead are gone
@@ -176,14 +176,14 @@ class LauncherActor:
             if place in gone:
                 if name in self._client.refresh().alive:
                     logger.warning("the machine of the shard %s is gone", name)
-                    self._client.transact(partial(lose, node=name))
+                    self._client.transact(partial(mark_lost, node=name))
                 del self._places[name]
         for name, place in missing_shards(machines, self._places, self._launch.count):
             start_shard(name, place, machines[place]["NodeManagerAddress"], self._launch)
             self._places[name] = place
 
 
-def run_at_rays_niceness() -> None:
+def use_ray_niceness() -> None:
     """Set all threads of an actor, and so its child processes, to the niceness of Ray's own process, if permitted.
 
     Ray starts its workers at niceness 15 unless RAY_worker_niceness is set where Ray is started. On a busy machine such

@@ -413,15 +413,15 @@ def _problem(found: ValidationError) -> BadShardMap:
         case "json_invalid":
             return BadShardMap(f"the map is not JSON: {error['msg']}")
         case "missing":
-            return BadShardMap(f"{_place(way)}: has no member {last!r}")
+            return BadShardMap(f"{_format_path(way)}: has no member {last!r}")
         case "unexpected_keyword_argument" | "extra_forbidden":
-            return BadShardMap(f"{_place(way)}: has a member {last!r}, which is not known")
+            return BadShardMap(f"{_format_path(way)}: has a member {last!r}, which is not known")
     if isinstance(problem, BadShardMap):
         return problem
     text = problem or f"is not {_WANTED.get(error['type'], 'as it should be')}"
-    return BadShardMap(f"{_place([*way, last])}: {text}")
+    return BadShardMap(f"{_format_path([*way, last])}: {text}")
 
 
-def _place(way: Sequence[int | str]) -> str:
+def _format_path(way: Sequence[int | str]) -> str:
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in way)
     return text.lstrip(".") or "the map"

@@ -23,7 +23,7 @@ class ShardTls:
     authorities: str
 
 
-def trusting(authorities: Path, content: bytes | None = None) -> ssl.SSLContext:
+def client_context(authorities: Path, content: bytes | None = None) -> ssl.SSLContext:
     """Return a client's context that trusts only certificates of these authorities for the requested host.
 
     `content` is the file's content, if it has already been read. Raises OSError, whose text names the file.

@@ -78,7 +78,7 @@ def folder_of(cache_dir: Path, name: str, sources: Iterable[str]) -> Path:
     return cache_dir / f"{name}-{digest.hexdigest()[:16]}"
 
 
-def keep_compiled(
+def cache_compiled(
     cache_dir: Path, name: str, modules: Iterable[ModuleType], functions: Sequence[Compiled[..., object]]
 ) -> Path:
     """Cache the code of these functions in a folder of `cache_dir` for the next start. Returns the folder.

@@ -37,7 +37,7 @@ def signed(bits: int) -> int:
     return bits - 2**64 if bits >= 2**63 else bits
 
 
-def eight(byte: int) -> int:
+def repeat_byte(byte: int) -> int:
     """Return the int64 whose eight bytes all equal `byte`."""
     return signed(byte * 0x0101010101010101)
 

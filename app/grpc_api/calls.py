@@ -30,7 +30,7 @@ from app.grpc_api.unsent_answers import UnsentAnswers
 from app.memory.error_tracebacks import drop_tracebacks, forget_failure
 from app.security.authorizer import Authorizer
 from app.server.readiness import Readiness
-from app.server.start_request import continued
+from app.server.start_request import run_rest
 from app.telemetry.request_metrics import Metrics
 
 logger = logging.getLogger("gathernd")
@@ -129,7 +129,7 @@ class Calls(grpc.GenericRpcHandler):
         if self._authorizer is not None:
             self._authorizer.check("POST", request.rpc.access, request.credential)
 
-    def _check(self, request: RpcRequest, running: int) -> None:
+    def _check_call(self, request: RpcRequest, running: int) -> None:
         """Check a call before its message is read. Raises unauthorized, forbidden, not_ready and overloaded."""
         self._check_access(request)
         if request.rpc.is_infer:
@@ -196,7 +196,7 @@ class Calls(grpc.GenericRpcHandler):
                     request.memory.release()
 
             try:
-                self._check(request, running)
+                self._check_call(request, running)
                 if rpc.is_public:
                     message = await self._read_public(context, request, task)
                 else:
@@ -236,7 +236,7 @@ class Calls(grpc.GenericRpcHandler):
         except StopIteration as done:
             found: Result = done.value
             return found
-        task = asyncio.ensure_future(continued(work, awaited))
+        task = asyncio.ensure_future(run_rest(work, awaited))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -264,7 +264,7 @@ class Calls(grpc.GenericRpcHandler):
             call = self._request(rpc, context)
             task = self._under_way.begin(rpc)
             try:
-                self._check(call, 0)
+                self._check_call(call, 0)
                 await self._under_way.take_place(task)
                 while await self._answer_next(rpc, context):
                     pass

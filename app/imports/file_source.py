@@ -20,7 +20,7 @@ class FileSource:
         self.size: int | None = 0
         self.checksum: Checksum | None = None
         self._path = url.path
-        self._folders = [prefix.url.path for prefix in allowed.covering(url)]
+        self._folders = [prefix.url.path for prefix in allowed.find_prefixes(url)]
         self._lock = Lock()
         self._file: FileIO | None = None
         self._identity: tuple[int, ...] = ()

@@ -45,7 +45,7 @@ class HttpsSource(HttpRanges):
             answer = await self._send(stack, url, headers)
             status = answer.status_code
             if status in _REDIRECTS:
-                url = self._redirected(url, answer.headers.get("location", ""))
+                url = self._follow_redirect(url, answer.headers.get("location", ""))
                 continue
             if status in LATER:
                 raise Interrupted(f"the server answered {status}", seconds(answer.headers.get("retry-after")))
@@ -58,12 +58,12 @@ class HttpsSource(HttpRanges):
             return answer
         raise SourceFailed(f"there are more than {MAX_REDIRECTS} redirects")
 
-    def _redirected(self, url: SourceUrl, location: str) -> SourceUrl:
+    def _follow_redirect(self, url: SourceUrl, location: str) -> SourceUrl:
         try:
             found = parse(urljoin(url.target, location))
         except (BadUrl, ValueError):
             raise SourceFailed("it redirects to a URL that is not accepted") from None
-        if found.scheme not in ("https", "http") or not self._allowed.covering(found):
+        if found.scheme not in ("https", "http") or not self._allowed.find_prefixes(found):
             raise SourceFailed("it redirects to a URL outside GATHERND_IMPORT_FROM")
         if url.scheme == "https" and found.scheme == "http":
             raise SourceFailed("it redirects from https to http")
@@ -105,7 +105,7 @@ class _Host:
     async def request(self, url: SourceUrl, headers: dict[str, str], allowed: AllowedSources) -> httpx.Request:
         """Build a request that goes to a checked address and names the URL's host."""
         if not self._addresses:
-            found = await checked_addresses(url, allowed.covering(url))
+            found = await checked_addresses(url, allowed.find_prefixes(url))
             self._addresses = [str(address) for address in found]
         target = httpx.URL(
             scheme=url.scheme, host=self._addresses[0], port=url.port, raw_path=(url.path + url.query).encode("ascii")

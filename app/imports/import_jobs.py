@@ -232,7 +232,7 @@ class ImportJobs:
             if problem.code != "shard_unavailable":
                 raise
             logger.warning("%s is not read by the shards: %s", steps.record.url, problem.detail)
-            await self._run_in_disk_thread(lambda: steps.begin_anew(self._tensors))
+            await self._run_in_disk_thread(lambda: steps.restart(self._tensors))
             return False
         return True
 
@@ -253,7 +253,10 @@ class ImportJobs:
             goes_on = True
             with suppress(OSError):
                 done = steps.done
-                goes_on = await asyncio.to_thread(steps.tell, done) if done != told else steps.goes_on()
+                if done == told:
+                    goes_on = steps.should_continue()
+                else:
+                    goes_on = await asyncio.to_thread(steps.record_progress, done)
                 told = done
             if not goes_on and task is not None:
                 task.cancel()

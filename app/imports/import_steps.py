@@ -125,7 +125,7 @@ class ImportSteps:
         self.done += len(piece)
         return self.done < self.span[1] - self.span[0]
 
-    def begin_anew(self, tensors: TensorStore) -> None:
+    def restart(self, tensors: TensorStore) -> None:
         """Discard what the shards have read and begin a new upload for `take`. May raise the errors of `enter`."""
         assert self._upload is not None
         spec = self._upload.spec
@@ -143,14 +143,14 @@ class ImportSteps:
             self._upload.write(piece)
         self.done += len(piece)
 
-    def tell(self, done: int) -> bool:
+    def record_progress(self, done: int) -> bool:
         """Store the number of bytes done. Returns whether to continue. Raises OSError."""
         assert self._running is not None
-        return self._running.tell(done)
+        return self._running.record_progress(done)
 
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
         """Return whether the import should continue, because no request has cancelled it."""
-        return self._running is None or self._running.goes_on()
+        return self._running is None or self._running.should_continue()
 
     def commit(self, tensors: TensorStore) -> None:
         """Publish the next version of the tensor, after all items have arrived.

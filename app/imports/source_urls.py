@@ -243,7 +243,7 @@ class AllowedSources:
             ) from None
         if url.scheme not in _PORTS and url.path.endswith("/"):
             raise invalid_field("/url", "the URL names a folder", "Name a file in it.")
-        if not self.covering(url):
+        if not self.find_prefixes(url):
             raise GatherError(
                 "forbidden",
                 "this service does not import from this URL"
@@ -254,6 +254,6 @@ class AllowedSources:
             )
         return url
 
-    def covering(self, url: SourceUrl) -> list[Prefix]:
+    def find_prefixes(self, url: SourceUrl) -> list[Prefix]:
         """Return the prefixes that cover a URL."""
         return [prefix for prefix in self.prefixes if prefix.covers(url)]

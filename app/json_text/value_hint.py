@@ -36,9 +36,9 @@ def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str, str]:
     """Return what to write (without the period), another dtype that can hold the value, and the reason."""
     at = f"at {shorten(pointer)}"
     if dtype.kind == "string":
-        return _for_string(value, at), "", ""
+        return _hint_for_string(value, at), "", ""
     if dtype.kind == "bool":
-        return _for_bool(value, at), "", ""
+        return _hint_for_bool(value, at), "", ""
     if isinstance(value, str):
         known = _NON_FINITE.get(value.strip().lower())
         whole = "whole " if dtype.kind in ("int", "uint") else ""
@@ -52,7 +52,7 @@ def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str, str]:
     if isinstance(value, bool):
         return f"Write {int(value)} in place of {str(value).lower()} {at}", "", ""
     if dtype.kind in ("int", "uint"):
-        return _for_integer(dtype, value, at)
+        return _hint_for_integer(dtype, value, at)
     if value is None:
         return f"Write a number {at}, or 'NaN' where there is none", "", ""
     if _float(value) < 0 and dtype.kind == "float" and not float_rounding.is_signed(dtype):
@@ -68,7 +68,7 @@ def _has_infinity(dtype: DType) -> bool:
     return dtype.kind != "float" or float_rounding.has_infinity(dtype)
 
 
-def _for_string(value: object, at: str) -> str:
+def _hint_for_string(value: object, at: str) -> str:
     if isinstance(value, str):
         return f"Leave out the lone surrogate in the string {at}"
     if value is None:
@@ -77,14 +77,14 @@ def _for_string(value: object, at: str) -> str:
     return f"Write {shown} in double quotes {at}"
 
 
-def _for_bool(value: object, at: str) -> str:
+def _hint_for_bool(value: object, at: str) -> str:
     shown = lossless_json.shown(value)
     if str(shown).lower() in ("1", "true", "0", "false"):
         return f"Write {'true' if str(shown).lower() in ('1', 'true') else 'false'} in place of {shown!r} {at}"
     return f"Write true or false {at}"
 
 
-def _for_integer(dtype: DType, value: object, at: str) -> tuple[str, str, str]:
+def _hint_for_integer(dtype: DType, value: object, at: str) -> tuple[str, str, str]:
     if value is None:
         return f"Write a whole number {at}, such as 0", "", ""
     whole = lossless_json.integer(value)

@@ -147,7 +147,7 @@ def check_array(array: object, role: str, items: int | None) -> NDArray[Any]:
     return array
 
 
-def widened(indices: NDArray[Any]) -> NDArray[np.int64]:
+def as_int64(indices: NDArray[Any]) -> NDArray[np.int64]:
     """Convert indices of any integer type to int64.
 
     A uint64 above 2**63 - 1 becomes 2**63 - 1, which is always out of bounds.

@@ -16,7 +16,7 @@ OUTPUT_DTYPES: Final[tuple[str, ...]] = get_args(OutputDType)
 _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 
 
-def converted(items: NDArray[Any], dtype: DType, target: DType) -> NDArray[Any]:
+def convert_floats(items: NDArray[Any], dtype: DType, target: DType) -> NDArray[Any]:
     """Convert floats of type `dtype`, given as carriers or items, to the type `target`.
 
     Values out of range become infinite and NaN stays NaN. Both types must be float types.
@@ -31,9 +31,9 @@ def converted(items: NDArray[Any], dtype: DType, target: DType) -> NDArray[Any]:
     return found
 
 
-def in_type(tensor: Tensor, target: DType) -> Tensor:
+def as_float_type(tensor: Tensor, target: DType) -> Tensor:
     """Convert a tensor of floats to another float type."""
-    return Tensor(target, tensor.shape, converted(tensor.array, tensor.dtype, target))
+    return Tensor(target, tensor.shape, convert_floats(tensor.array, tensor.dtype, target))
 
 
 def _rounded_to_odd(numbers: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -81,7 +81,7 @@ def find(searches: tuple[Search, ...], numbers: Integers) -> None:
     That row is replaced by the number of missing keys.
     """
     for at, search in enumerate(searches):
-        done, missing = _search(search, int(numbers[at, 2]))
+        done, missing = _run_search(search, int(numbers[at, 2]))
         if done < len(search.rows):
             find.run((search.after(done), *searches[at + 1 :]), numbers[at:])
             numbers[at, 2] += missing
@@ -150,7 +150,7 @@ def move(
     return found
 
 
-def _search(search: Search, instead: int) -> tuple[int, int]:
+def _run_search(search: Search, instead: int) -> tuple[int, int]:
     """Run a search until the compiled function is ready. Returns the number of keys searched, and of those missing."""
     index, offsets, step, keys = search.buckets, _octets(search.offsets), search.step, _octets(search.keys)
     count = len(search.keys) if step == 0 else len(search.offsets) - (step == 8)
@@ -185,7 +185,7 @@ def _key(offsets: Bytes, step: int, keys: Bytes, row: int) -> bytes | None:
     return keys[start:stop].tobytes() if 0 <= start <= stop <= len(keys) else None
 
 
-def _way(index: Bytes, key: bytes) -> tuple[NDArray[np.uint64], int, Iterator[int]]:
+def _probe_sequence(index: Bytes, key: bytes) -> tuple[NDArray[np.uint64], int, Iterator[int]]:
     """Return the buckets, the fingerprint of a key, and the numbers of the buckets to search for it."""
     words = index[LINE:].view("<u8").reshape(-1, WORDS)
     hashed = siphash(key, index[16:32].tobytes())
@@ -195,7 +195,7 @@ def _way(index: Bytes, key: bytes) -> tuple[NDArray[np.uint64], int, Iterator[in
 
 
 def _find(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, key: bytes) -> int:
-    words, fingerprint, way = _way(index, key)
+    words, fingerprint, way = _probe_sequence(index, key)
     for bucket in way:
         for entry in words[bucket, 1:]:
             row = (int(entry) & ROW_MASK) - 1
@@ -208,7 +208,7 @@ def _find(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, key: 
 
 def _place(index: Bytes, key: bytes, row: int) -> bool:
     """Write the entry of a key that is not in the index. Returns False if there is no room."""
-    words, fingerprint, way = _way(index, key)
+    words, fingerprint, way = _probe_sequence(index, key)
     passed: list[int] = []
     for bucket in way:
         for place in range(1, WORDS):
@@ -252,7 +252,7 @@ def _home(index: Bytes, offsets: Bytes, step: int, keys: Bytes, rows: int, entry
     key = _key(offsets, step, keys, row) if 0 <= row < rows else None
     if key is None:
         return None
-    _, fingerprint, way = _way(index, key)
+    _, fingerprint, way = _probe_sequence(index, key)
     return next(way) if entry >> ROW_BITS == fingerprint else None
 
 
@@ -266,7 +266,7 @@ def _entry_of_row(
     key = _key(offsets, step, keys, row) if 0 <= row < rows else None
     if key is None:
         return None
-    words, fingerprint, way = _way(index, key)
+    words, fingerprint, way = _probe_sequence(index, key)
     passed: list[int] = []
     for bucket in way:
         for place in range(1, WORDS):

@@ -35,16 +35,16 @@ def siphash(message: bytes, seed: bytes) -> int:
 
 def _round(v: list[int]) -> None:
     v[0] = (v[0] + v[1]) & _MASK
-    v[1] = _left(v[1], 13) ^ v[0]
-    v[0] = _left(v[0], 32)
+    v[1] = _rotate_left(v[1], 13) ^ v[0]
+    v[0] = _rotate_left(v[0], 32)
     v[2] = (v[2] + v[3]) & _MASK
-    v[3] = _left(v[3], 16) ^ v[2]
+    v[3] = _rotate_left(v[3], 16) ^ v[2]
     v[0] = (v[0] + v[3]) & _MASK
-    v[3] = _left(v[3], 21) ^ v[0]
+    v[3] = _rotate_left(v[3], 21) ^ v[0]
     v[2] = (v[2] + v[1]) & _MASK
-    v[1] = _left(v[1], 17) ^ v[2]
-    v[2] = _left(v[2], 32)
+    v[1] = _rotate_left(v[1], 17) ^ v[2]
+    v[2] = _rotate_left(v[2], 32)
 
 
-def _left(word: int, bits: int) -> int:
+def _rotate_left(word: int, bits: int) -> int:
     return (word << bits | word >> (64 - bits)) & _MASK

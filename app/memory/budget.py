@@ -154,7 +154,7 @@ class MemoryReservation(Memory):
             raise budget.overloaded()
         if budget.until_look < 0 and budget.freed is not None:
             budget.until_look = budget.freed.kept
-            budget.freed.look(budget.used - size)
+            budget.freed.check(budget.used - size)
 
     def adjust(self, planned: int, size: int) -> None:
         """Replace a charge of `planned` bytes by the `size` that were needed. Raises the errors of `charge`."""

@@ -7,8 +7,8 @@ come to hold its own peak, and all of them together much more than the budget. S
 allocations hold the interpreter's lock anyway.
 
 Memory that is freed between blocks in use is not returned automatically, and requests of many sizes leave more and more
-of it. `FreedMemoryLimit` returns it when the process holds much more than the budget has charged, and `give_back`
-returns it when the service is idle (see `app.periodic_tasks`).
+of it. `FreedMemoryLimit` returns it when the process holds much more than the budget has charged, and
+`return_freed_memory` returns it when the service is idle (see `app.periodic_tasks`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ This is the highest value that glibc accepts.
 MAX_KEPT_BYTES: Final = 256 << 20
 _MADV_DONTNEED: Final = 4
 _PIECES: Final = 4 << 20, 512 << 10, 64 << 10
-"""Sizes of the blocks that `give_back` empties.
+"""Sizes of the blocks that `return_freed_memory` empties.
 
 The kernel takes 0.3 ms to release the pages of the largest (Intel Xeon).
 """
@@ -42,7 +42,7 @@ def keep_freed_memory(size: int) -> bool:
 
     Returns False without glibc.
     """
-    mallopt = _of_glibc("mallopt")
+    mallopt = _glibc_function("mallopt")
     if mallopt is None:
         return False
     kept = min(size, MAX_KEPT_BYTES)
@@ -60,10 +60,10 @@ class FreedMemoryLimit:
 
     def __init__(self, kept: int) -> None:
         self.kept = min(kept, MAX_KEPT_BYTES)
-        self._trim = _of_glibc("malloc_trim")
+        self._trim = _glibc_function("malloc_trim")
         self._before: int | None = None
 
-    def look(self, used: int) -> None:
+    def check(self, used: int) -> None:
         """Check whether too much is held in addition to the `used` bytes of large requests, and return it if so.
 
         Call this once per `kept` charged bytes, before they are allocated. It takes about 20 microseconds; returning a
@@ -78,14 +78,14 @@ class FreedMemoryLimit:
             self._trim(self.kept)
 
 
-def give_back() -> None:
+def return_freed_memory() -> None:
     """Return freed memory to the kernel. Blocks for milliseconds; call it from a thread of its own.
 
     `malloc_trim` alone holds the allocator's lock while the kernel releases the pages (40 ms for 256 MiB), and the
     event loop waits for that lock when it allocates. So free blocks are first allocated one by one, and their pages
     released without the lock. Only fragments, and the end of the heap without its pages, remain for `malloc_trim`.
     """
-    if _of_glibc("malloc_trim") is None:
+    if _glibc_function("malloc_trim") is None:
         return
     library = ctypes.CDLL(None)
     library.malloc.restype = library.sbrk.restype = ctypes.c_void_p
@@ -118,6 +118,6 @@ def private_bytes() -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _of_glibc(name: str) -> Callable[..., int] | None:
+def _glibc_function(name: str) -> Callable[..., int] | None:
     """Return a function of the C library, or None if the library is not glibc."""
     return getattr(ctypes.CDLL(None), name, None)

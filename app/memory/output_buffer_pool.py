@@ -53,7 +53,7 @@ class OutputBufferPool:
             return np.empty(items, carrier)
         block = self._reuse_or_map(size)
         room: Any = (ctypes.c_char * len(block)).from_buffer(block)
-        weakref.finalize(room, self._keep, block).atexit = False
+        weakref.finalize(room, self._keep_free, block).atexit = False
         return np.frombuffer(room, carrier, items)
 
     def empty_aligned(self, items: int, carrier: np.dtype[Any]) -> NDArray[Any]:
@@ -78,7 +78,7 @@ class OutputBufferPool:
             block.madvise(mmap.MADV_HUGEPAGE)
         return block
 
-    def _keep(self, block: mmap.mmap) -> None:
+    def _keep_free(self, block: mmap.mmap) -> None:
         self._kept.append(block)
         while self.kept > self._max_bytes:
             with suppress(IndexError):

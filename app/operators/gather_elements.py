@@ -101,7 +101,7 @@ def places_in_data(
     """Return the fields of an `ElementsPlan` from `sizes` to `data_items`: how positions in indices map to data."""
     steps = [prod(shape[number + 1 :]) for number in range(len(shape))]
     strides = [0 if number == axis else step for number, step in enumerate(steps)]
-    sizes, strides = _joined(index_shape, strides)
+    sizes, strides = _merge_axes(index_shape, strides)
     return tuple(sizes), tuple(strides), shape[axis], steps[axis], prod(shape)
 
 
@@ -147,7 +147,7 @@ def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: i
         )
 
 
-def _joined(sizes: tuple[int, ...], strides: list[int]) -> tuple[list[int], list[int]]:
+def _merge_axes(sizes: tuple[int, ...], strides: list[int]) -> tuple[list[int], list[int]]:
     """Merge axes that are contiguous in data, so that the plan has as few axes as possible."""
     found: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):

@@ -145,7 +145,7 @@ def plan_lookup(call: LookupCall, tables: Sequence[Tensor], limits: Limits) -> L
         _check_weights(feature)
     shapes = tuple(_output_shape(feature, table) for feature, table in pairs)
     types = [output_type(call, table.dtype) for table in tables]
-    joined = _joined_shape(call, types, shapes) if call.concat else None
+    joined = _shape_of_joined(call, types, shapes) if call.concat else None
     for feature, table in pairs:
         _check_limits(feature, table, limits)
     outputs = tuple(zip(types, shapes, strict=True)) if joined is None else ((types[0], joined),)
@@ -290,7 +290,7 @@ def _output_shape(feature: Feature, table: Tensor) -> tuple[int, ...]:
     return first + table.shape[1:]
 
 
-def _joined_shape(call: LookupCall, types: Sequence[DType], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _shape_of_joined(call: LookupCall, types: Sequence[DType], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the shape of all outputs joined on axis 1. An output of rank 1 is one column. Raises feature_mismatch."""
     first_type, first = types[0], shapes[0]
     columns = 0

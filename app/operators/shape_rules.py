@@ -190,21 +190,21 @@ def check_output_bytes(what: str, size: int, limits: Limits, pointer: str, hint:
 def check_shape_limits(role: str, shape: Sequence[int], dtype: DType, limits: Limits, pointer: str) -> None:
     """Check one tensor against the limits exactly. Raises limit_exceeded."""
     if len(shape) > limits.rank:
-        raise _over("rank", f"{role} has rank {len(shape)}", limits.rank, pointer)
+        raise _limit_error("rank", f"{role} has rank {len(shape)}", limits.rank, pointer)
     items = 1
     volume = dtype.item_size or 8
     for size in shape:
         if size > limits.dimension:
-            raise _over("dimension", f"{role} has a dimension of {size}", limits.dimension, pointer)
+            raise _limit_error("dimension", f"{role} has a dimension of {size}", limits.dimension, pointer)
         items *= size
         volume *= size or 1
     if items > limits.elements:
-        raise _over("elements", f"{role} has {items} elements", limits.elements, pointer)
+        raise _limit_error("elements", f"{role} has {items} elements", limits.elements, pointer)
     if volume > NUMPY_BYTES:
-        raise _over("bytes", f"the non-zero dimensions of {role} span {volume} bytes", NUMPY_BYTES, pointer)
+        raise _limit_error("bytes", f"the non-zero dimensions of {role} span {volume} bytes", NUMPY_BYTES, pointer)
 
 
-def _over(limit: str, what: str, maximum: int, pointer: str) -> GatherError:
+def _limit_error(limit: str, what: str, maximum: int, pointer: str) -> GatherError:
     return GatherError(
         "limit_exceeded",
         f"{what}; the limit is {maximum}",

@@ -43,11 +43,11 @@ def validate_lookup(
     key = f"\0{at}?{','.join(found)}?{text}".encode("utf-8", "surrogatepass")
     validated = envelopes.get((LOOKUP_SIGNATURE, key))
     if validated is not None:
-        return _by_feature(len(validated.fields.features), found, pointer, what), validated
+        return _sort_by_feature(len(validated.fields.features), found, pointer, what), validated
     origin = Origin(at, "", lambda name: pointer(name_beside(name)))
     request = Request(_document(text, at, memory), None, origin, memory, ())
     fields = validate(LOOKUP_SIGNATURE, request, limits)
-    arrays = _by_feature(len(fields.features), found, pointer, what)
+    arrays = _sort_by_feature(len(fields.features), found, pointer, what)
     validated, _ = finish_validation(LOOKUP_SIGNATURE, request._replace(beside=arrays), fields)
     envelopes.keep(LOOKUP_SIGNATURE, key, validated)
     return arrays, validated
@@ -63,7 +63,7 @@ def _document(text: str, pointer: str, memory: Memory) -> Any:
         raise invalid_field(pointer, f"{LOOKUP} must be a JSON object: {fault.detail}", hint) from None
 
 
-def _by_feature(
+def _sort_by_feature(
     features: int, found: Mapping[str, Array], pointer: Callable[[str], str], what: str
 ) -> dict[str, Array]:
     """Return the arrays `found` by their names in a document (`features/3/indices`), in document order.
@@ -71,11 +71,11 @@ def _by_feature(
     Raises invalid_field for the first unknown name, and for missing indices.
     """
     named: dict[tuple[int, int], Array] = {}
-    usual = _usual_places()
+    usual = _places_by_name()
     for name, given in found.items():
         place = usual.get(name) or _place_of(name)
         if place is None or place[0] >= features:
-            raise _unknown(name, features, found.keys(), pointer, what)
+            raise _unknown_array(name, features, found.keys(), pointer, what)
         named[place] = given
     for number in range(features):
         if (number, _INDICES) not in named and (number, _KEYS) not in named:
@@ -89,7 +89,7 @@ def name_beside(name: str) -> str:
     return name.removeprefix("features/").replace("/", ".")
 
 
-def _unknown(name: str, features: int, found: Set[str], pointer: Callable[[str], str], what: str) -> Exception:
+def _unknown_array(name: str, features: int, found: Set[str], pointer: Callable[[str], str], what: str) -> Exception:
     bare = next((one for one in range(features) if found.isdisjoint((f"{one}.indices", f"{one}.{KEYS}"))), None)
     kind = what.rpartition(" ")[2]
     hint = f"Leave out the {kind} {shorten(name)!r}, since the last feature is {features - 1}."
@@ -110,6 +110,6 @@ def _place_of(name: str) -> tuple[int, int] | None:
 
 
 @cache
-def _usual_places() -> Mapping[str, tuple[int, int]]:
+def _places_by_name() -> Mapping[str, tuple[int, int]]:
     """Return the results of `_place_of` for the first `_USUAL` features, since a match costs as much as an array."""
     return {f"{number}.{array}": (number, place) for number in range(_USUAL) for place, array in enumerate(ARRAYS)}

@@ -17,7 +17,13 @@ from pydantic import ValidationError
 from app.errors import GatherError, Place
 from app.requests.envelope_cache import Validated
 from app.requests.fill_value import given_fill_value
-from app.requests.read_key_fields import check_gather, check_no_bounds, check_one_given, given_by_key, rows_of_bags
+from app.requests.read_key_fields import (
+    check_gather,
+    check_no_out_of_bounds,
+    check_one_given,
+    given_by_key,
+    rows_of_bags,
+)
 from app.requests.request import Origin, ReadArray, Request
 from app.requests.schemas.common_fields import apply_dialect, further_batch_dims
 from app.requests.schemas.gather_request import NamedTensor, parameter_values
@@ -301,7 +307,7 @@ def _lookup_arguments(row: Signature, fields: Any, origin: Origin, given: Collec
     features = [_feature(number, feature, origin, given) for number, feature in enumerate(fields.features)]
     by_key = [settings["by_key"] for settings, _ in features]
     if None not in by_key:
-        check_no_bounds(fields, origin.field)
+        check_no_out_of_bounds(fields, origin.field)
     mode, asked_by = fields.out_of_bounds, "out_of_bounds"
     if mode != "fill" and any(by_key):
         asked_by = "missing"

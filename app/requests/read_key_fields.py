@@ -99,10 +99,10 @@ def check_gather(fields: Any, keys: str, field: Callable[[str], str]) -> None:
         raise invalid_field(
             at, "keys name rows, along axis 0", f"Write 0 at {at}, or send 'indices' in place of 'keys'."
         )
-    check_no_bounds(fields, field)
+    check_no_out_of_bounds(fields, field)
 
 
-def check_no_bounds(fields: Any, field: Callable[[str], str]) -> None:
+def check_no_out_of_bounds(fields: Any, field: Callable[[str], str]) -> None:
     """Raise invalid_field if a request that has only keys sets `out_of_bounds`."""
     if "out_of_bounds" in fields.model_fields_set:
         at = field("out_of_bounds")

@@ -129,7 +129,7 @@ def add(path: Path, label: str, scopes: Sequence[Scope]) -> str:
         raise BadKeysFile(f"{label!r} is not a label: letters, digits and . _ @ - , at most 64")
     text = f"gathernd_{secrets.token_urlsafe(32)}"
     ordered = ",".join(scope for scope in SCOPES if scope in scopes)
-    with _rewriting(path) as lines:
+    with _rewrite(path) as lines:
         if any(key.label == label for key in parse("".join(lines))):
             raise BadKeysFile(f"there is a key with the label {label!r} already")
         if lines and not lines[-1].endswith("\n"):
@@ -145,21 +145,21 @@ def remove(path: Path, label: str) -> None:
 
     Raises OSError, and BadKeysFile, including if there is no such key.
     """
-    with _rewriting(path) as lines:
+    with _rewrite(path) as lines:
         found = [key for key in parse("".join(lines)) if key.label == label]
         if not found:
             raise BadKeysFile(f"no key has the label {label!r}")
-        lines[:] = [line for line in lines if not _is_about(line.strip(), found[0])]
+        lines[:] = [line for line in lines if not _belongs_to(line.strip(), found[0])]
 
 
-def _is_about(line: str, key: Key) -> bool:
+def _belongs_to(line: str, key: Key) -> bool:
     """Return whether a line is the key's own or the comment that says when it was added."""
     comment = _ADDED.fullmatch(line)
     return comment[2] == key.digits if comment is not None else any(each == key for each in parse(line))
 
 
 @contextmanager
-def _rewriting(path: Path) -> Iterator[list[str]]:
+def _rewrite(path: Path) -> Iterator[list[str]]:
     """Yield the lines of the file, to be changed in place, then replace the file atomically if they are valid.
 
     Comments are kept. A new file is accessible to its owner only; an existing one keeps its mode and owner.
@@ -199,7 +199,7 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-def described(keys: Sequence[Key]) -> Iterator[Mapping[str, str]]:
+def describe_keys(keys: Sequence[Key]) -> Iterator[Mapping[str, str]]:
     """Yield what may be shown of each key: label, scopes, the first digits of the digest, and when it was added."""
     for key in keys:
         yield {

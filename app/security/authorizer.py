@@ -98,7 +98,7 @@ class KeyAuthorizer:
             "keys file",
             "keeping the previous keys",
         )
-        self.take(self.watcher.first(last_good))
+        self.take(self.watcher.read_first(last_good))
 
     def check(self, method: str, access: Access, credential: bytes | None) -> None:
         """Raise unauthorized for a request without a known key, and forbidden if its key lacks the scope.
@@ -132,7 +132,7 @@ class KeyAuthorizer:
         """Put exactly these keys in force."""
         keys = {key.digest: key for key in found}
         if keys != self._keys:
-            logger.info("keys file: %d keys in force", len(keys), extra={"fields": _differences(self._keys, keys)})
+            logger.info("keys file: %d keys in force", len(keys), extra={"fields": _changed_labels(self._keys, keys)})
             self._keys = keys
             self.keys_version = object()
             self._on_change()
@@ -142,7 +142,7 @@ Authorizer = KeyAuthorizer | ReadOnlyAuthorizer
 """Allows or refuses each request before it runs."""
 
 
-def _differences(before: Mapping[bytes, Key], now: Mapping[bytes, Key]) -> dict[str, list[str]]:
+def _changed_labels(before: Mapping[bytes, Key], now: Mapping[bytes, Key]) -> dict[str, list[str]]:
     """Return the labels of the first keys that were added, changed or removed; empty when the service starts."""
     if not before:
         return {}

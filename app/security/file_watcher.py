@@ -67,7 +67,7 @@ class FileWatcher(Generic[Loaded]):
         self._kept = kept
         self._in_force: Contents = {}
 
-    def first(self, last_good: LastGood | None = None) -> Loaded:
+    def read_first(self, last_good: LastGood | None = None) -> Loaded:
         """Read the files for the first time. Raises the refusal if they cannot be used.
 
         A worker then uses the contents in `last_good` instead, which its parent has read before.
@@ -87,13 +87,13 @@ class FileWatcher(Generic[Loaded]):
         """Return the contents in force, by path: one watcher's part of LastGood."""
         return {str(path): content.decode(_AS_TEXT) for path, content in self._in_force.items()}
 
-    def changed(self) -> Loaded | None:
+    def read_if_changed(self) -> Loaded | None:
         """Return the new contents, loaded, or None if they are unchanged or cannot be used. Does blocking I/O."""
         try:
             contents = self._read()
             loaded = None if contents == self._in_force else self._load(contents)
         except self._refusal as error:
-            self._note(error)
+            self._log_error(error)
             return None
         if self.problem:
             logger.info("%s: the problem has gone", self.name)
@@ -101,7 +101,7 @@ class FileWatcher(Generic[Loaded]):
         self._in_force = contents
         return loaded
 
-    def _note(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         if str(error) != self.problem:
             self.problem = str(error)
             logger.error("%s: %s; %s", self.name, error, self._kept)
@@ -111,6 +111,6 @@ class FileWatcher(Generic[Loaded]):
         while True:
             await asyncio.sleep(interval)
             # Read in a thread, because file systems may hang.
-            found = await asyncio.to_thread(self.changed)
+            found = await asyncio.to_thread(self.read_if_changed)
             if found is not None:
                 take(found)

@@ -79,7 +79,7 @@ class Acceptor:
             if self._timer is not None:
                 self._timer.cancel()
             for listener in self._listeners:
-                while rest and self._take(listener):
+                while rest and self._accept_one(listener):
                     pass
         for listener in self._listeners:
             listener.close()
@@ -115,21 +115,21 @@ class Acceptor:
 
     def _watch(self) -> None:
         for listener in self._listeners:
-            self._loop.add_reader(listener.fileno(), self._ready, listener)
+            self._loop.add_reader(listener.fileno(), self._on_readable, listener)
 
     def _unwatch(self) -> None:
         for listener in self._listeners:
             self._loop.remove_reader(listener.fileno())
 
-    def _ready(self, listener: socket.socket) -> None:
+    def _on_readable(self, listener: socket.socket) -> None:
         if not self._has_yielded and self.publish_count() > min(self._counters.accepting(), default=0):
             self._has_yielded = True
             self._pause(_YIELD_S)
             return
         self._has_yielded = False
-        self._take(listener)
+        self._accept_one(listener)
 
-    def _take(self, listener: socket.socket) -> bool:
+    def _accept_one(self, listener: socket.socket) -> bool:
         """Accept one connection if one is waiting and there is room. Returns False if no more should be tried now."""
         try:
             connection = listener.accept()[0]
@@ -151,7 +151,7 @@ class Acceptor:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._set_up(connection, tls))
         self._in_setup[task] = monotonic()
-        task.add_done_callback(self._set_up_done)
+        task.add_done_callback(self._on_set_up)
         return True
 
     def _has_room(self) -> bool:
@@ -164,7 +164,7 @@ class Acceptor:
         self._limit.count_refused()
         return False
 
-    def _set_up_done(self, task: asyncio.Task[Any]) -> None:
+    def _on_set_up(self, task: asyncio.Task[Any]) -> None:
         self._in_setup.pop(task, None)
 
     def _cancel_oldest_setup(self) -> bool:

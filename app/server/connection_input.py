@@ -111,15 +111,15 @@ class TimedFlowControl(FlowControl):
     paused = False
 
     def hold(self) -> None:
-        """Stop reading until `let_go`."""
+        """Stop reading until `release`."""
         self.holds = True
         super().pause_reading()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """End `hold`. Reading resumes unless it is also paused."""
         self.holds = False
         if self.read_paused:
-            self._read_on()
+            self._resume()
 
     def pause_reading(self) -> None:
         """Stop reading until `resume_reading`."""
@@ -130,9 +130,9 @@ class TimedFlowControl(FlowControl):
         """End `pause_reading`. Reading resumes unless input still waits to be parsed."""
         self.paused = False
         if self.read_paused:
-            self._read_on()
+            self._resume()
 
-    def _read_on(self) -> None:
+    def _resume(self) -> None:
         if not (self.holds or self.paused):
             self.resumed = monotonic()  # the pause must not count against the client as slowness
             super().resume_reading()

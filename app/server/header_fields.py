@@ -50,7 +50,7 @@ class _Trailer(list[Field]):
 TRAILER: Final = _Trailer()
 
 
-def combined(sent: Sequence[Field]) -> dict[bytes, bytes]:
+def combine_repeated(sent: Sequence[Field]) -> dict[bytes, bytes]:
     """Return the fields by name, with the values of a repeated field joined by commas in order."""
     found: dict[bytes, bytes] = {}
     for name, value in sent:
@@ -85,7 +85,7 @@ def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
     )
 
 
-def repeated_single(sent: Sequence[Field]) -> bytes | None:
+def find_repeated_single(sent: Sequence[Field]) -> bytes | None:
     """Return the first repeated field that is not a list, or None."""
     seen: set[bytes] = set()
     for name, _ in sent:

@@ -28,7 +28,7 @@ from app.server.body_reader import BodyReader
 from app.server.connection_input import EMPTY_LINE, PIECE_BYTES, UNCHARGED_BYTES, TimedFlowControl, UnparsedInput
 from app.server.connection_interface import Connection
 from app.server.connection_limit import SPARE, ConnectionLimit
-from app.server.header_fields import TRAILER, check_transfer_coding, combined, header_too_large, too_many_fields
+from app.server.header_fields import TRAILER, check_transfer_coding, combine_repeated, header_too_large, too_many_fields
 from app.server.http_exchange import MIN_DIRECT_BYTES, HttpExchange
 from app.server.lingering_close import MOST_BYTES, LingeringClose
 from app.server.raw_error_response import ErrorRenderer, raw_error_response
@@ -140,9 +140,9 @@ class Http1Connection(Connection):
                 if place == len(data):
                     return
         waiting.hold(data, place)
-        self._read_on(first=uncached and len(data) <= PIECE_BYTES, uncached=uncached)
+        self._feed_waiting(first=uncached and len(data) <= PIECE_BYTES, uncached=uncached)
 
-    def _read_on(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
+    def _feed_waiting(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
         """Feed the parser one request after the other while this turn of the event loop has time.
 
         Bytes after a request wait until it is answered. `first` feeds one request or piece regardless of the time;
@@ -153,7 +153,7 @@ class Http1Connection(Connection):
         self.feeding = True
         waiting = self.waiting
         try:
-            while waiting.place < len(waiting.data) and self._takes_input():
+            while waiting.place < len(waiting.data) and self._may_feed():
                 if not first and (only or not connection_input.has_time()):
                     connection_input.enqueue(self._read_next)
                     break
@@ -168,20 +168,20 @@ class Http1Connection(Connection):
         finally:
             self.feeding = False
         if self.starting is not None:
-            self._start()
+            self._start_request()
         if waiting.place < len(waiting.data) and not self.refused and not self.transport.is_closing():
             self.flow.hold()
         elif waiting.data:
             waiting.clear()
-            self.flow.let_go()
+            self.flow.release()
         if waiting.charged or self.header_weight or self.in_header or waiting.data:
             self._charge()
 
     def _read_next(self) -> None:
         """Process one request, or one piece, regardless of the time."""
-        self._read_on(first=True, only=True)
+        self._feed_waiting(first=True, only=True)
 
-    def _takes_input(self) -> bool:
+    def _may_feed(self) -> bool:
         """Return whether the parser may be fed. It may not while a complete request is being answered."""
         exchange: HttpExchange | None = self.cycle
         if self.refused or self.transport.is_closing():
@@ -212,7 +212,7 @@ class Http1Connection(Connection):
             self._feed(end_of_body)
         if self.at_request_start and self.starting is not None:
             exchange = self.starting
-            self._start()
+            self._start_request()
             if begins and exchange.route_match is not None and exchange.keep_alive:
                 scope: dict[str, Any] = exchange.scope  # type: ignore[assignment]
                 header, length = data[place:header_end], end_of_body - header_end
@@ -234,7 +234,7 @@ class Http1Connection(Connection):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             self.parser.feed_data(header)
 
-    def _start(self) -> None:
+    def _start_request(self) -> None:
         """Start the request whose header is complete."""
         exchange, self.starting = self.starting, None
         assert exchange is not None
@@ -246,7 +246,7 @@ class Http1Connection(Connection):
         if self.waiting.charge(header, self.budget):
             return
         error = self.budget.overloaded()
-        if self._takes_input():
+        if self._may_feed():
             self.refuse(error)
             return
         # Close after the current response; the client then resends the requests that are dropped here.
@@ -287,7 +287,7 @@ class Http1Connection(Connection):
         if cached is None or self.leaving:
             return None
         whole = end + cached.length
-        if whole > len(data) or not self._takes_input():
+        if whole > len(data) or not self._may_feed():
             return None
         return cached, end, whole
 
@@ -345,7 +345,7 @@ class Http1Connection(Connection):
         self.headers = []
         self.header_size = self.header_weight = 0
         self._charge()
-        self.flow.let_go()
+        self.flow.release()
         if self.starting is not None:
             # a reference cycle, which would stay until the next garbage collection
             self.starting.scope.pop("extensions")
@@ -454,7 +454,7 @@ class Http1Connection(Connection):
         if self.transport.is_closing():
             return
         if not self.cycle.keep_alive:
-            self._close_behind_answer()
+            self._close_after_answer()
             return
         self.last_received = self.last_answered = monotonic()
         self.flow.resume_reading()
@@ -489,7 +489,7 @@ class Http1Connection(Connection):
             self.transport.write(raw_error_response(rendered, request_id, added))
         self._linger()
 
-    def _close_behind_answer(self) -> None:
+    def _close_after_answer(self) -> None:
         """Close after the last response. Linger if bytes from the client may still be unread."""
         flush()
         exchange = self.cycle
@@ -506,7 +506,7 @@ class Http1Connection(Connection):
         self.refused = True
         self.waiting.clear()
         self._charge()
-        self.flow.let_go()
+        self.flow.release()
         self.flow.resume_reading()
         if self.beyond_limit:
             self.beyond_limit = False
@@ -522,7 +522,7 @@ class Http1Connection(Connection):
             fields = self.headers
         elif exchange is not None and exchange.more_body:
             fields = exchange.scope["headers"]
-        given = combined(fields).get(b"x-request-id", b"").decode("latin-1")
+        given = combine_repeated(fields).get(b"x-request-id", b"").decode("latin-1")
         return given if REQUEST_ID.fullmatch(given) else random_id()
 
     def is_idle(self, now: float, seconds: float) -> bool:

@@ -141,7 +141,7 @@ class HttpExchange(RequestResponseCycle):
         """Send an ASGI message of the response."""
         flush()
         if message["type"] == "http.response.start" and self.added:
-            message = {**message, "headers": self._with_one_vary([*message.get("headers", ())])}
+            message = {**message, "headers": self._merge_vary([*message.get("headers", ())])}
         if message["type"] == "http.response.body" and self.scope["method"] != "HEAD" and not self.disconnected:
             self.sent += len(message.get("body", b""))
         if message["type"] == "http.response.body" and not (self.keep_alive or message.get("more_body", False)):
@@ -163,7 +163,7 @@ class HttpExchange(RequestResponseCycle):
         if self.response_complete:
             answered()
 
-    def _with_one_vary(self, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def _merge_vary(self, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return the response's header fields with all Vary fields, including earlier ones, merged into one."""
         values = [value for name, value in (*self.default_headers, *headers) if name == b"vary"]
         self.default_headers = [field for field in self.default_headers if field[0] != b"vary"]

@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
         acceptor.start()
         await self.start_further_listener()
         log_address(self.options, self.url)
-        self.application.background.start("ready", self.say_when_ready)
+        self.application.background.start("ready", self.log_when_ready)
 
     async def start_application(self) -> Acceptor:
         """Start the application and supervise its connections. Returns the acceptor.
@@ -101,12 +101,12 @@ class Server(uvicorn.Server):
         self.watch()
         return self.acceptor
 
-    async def say_when_ready(self) -> None:
+    async def log_when_ready(self) -> None:
         """Log that the service is ready, unless preparation fails or a shutdown begins first."""
-        if await self.prepared() and self.exit_at is None:
+        if await self.wait_until_prepared() and self.exit_at is None:
             log_ready(self.options, self.url)
 
-    async def prepared(self) -> bool:
+    async def wait_until_prepared(self) -> bool:
         """Wait until this process has prepared everything for its first gather. Returns False if that has failed."""
         readiness = self.application.readiness
         while "kernels" in readiness.waiting_for:
@@ -270,19 +270,19 @@ def raise_file_limit() -> None:
 
 def log_address(options: ServerOptions, url: str | None) -> None:
     """Log the service's URL, and the path of its Unix socket."""
-    for place in filter(None, (url, _unix_url(options))):
+    for place in filter(None, (url, _unix_socket_url(options))):
         logger.info("listening on %s (Ctrl+C stops it)", place)
 
 
 def log_ready(options: ServerOptions, url: str | None) -> None:
     """Log that the service is ready, with the URLs of its pages."""
     if url is None:
-        logger.info("ready on %s", _unix_url(options))
+        logger.info("ready on %s", _unix_socket_url(options))
         return
     logger.info("ready on %s, page at %s%s, docs at %s%s", url, url, options.page_path, url, options.docs_path)
 
 
-def _unix_url(options: ServerOptions) -> str | None:
+def _unix_socket_url(options: ServerOptions) -> str | None:
     return None if (path := options.settings.uds) is None else f"unix:{path.absolute()}"
 
 

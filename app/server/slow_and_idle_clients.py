@@ -46,7 +46,7 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
         for connection in list(connections):
             if not isinstance(connection, Http1Connection):
                 continue
-            progress = _progress(connection, now, before.get(connection))
+            progress = _write_progress(connection, now, before.get(connection))
             if progress is not None:
                 answers[connection] = progress
             if progress is not None and _is_too_slow(progress, now, connection.settings):
@@ -55,14 +55,14 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
                 if connection.lingering.is_over(now):
                     connection.lingering.close()
             elif not connection.refused:
-                error = _overdue(connection, now)
+                error = _overdue_error(connection, now)
                 if error is not None:
                     connection.refuse(error)
-                elif _idles_too_long(connection, now):
+                elif _is_idle_too_long(connection, now):
                     connection.transport.close()
 
 
-def _progress(connection: Http1Connection, now: float, before: _WriteProgress | None) -> _WriteProgress | None:
+def _write_progress(connection: Http1Connection, now: float, before: _WriteProgress | None) -> _WriteProgress | None:
     """Return the client's progress in reading its response, or None if none is waiting to be sent.
 
     The client has read the written bytes minus those that still wait here and in the kernel. The kernel takes more only
@@ -109,7 +109,7 @@ def _cut_off(connection: Http1Connection) -> None:
     connection.transport.abort()
 
 
-def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
+def _overdue_error(connection: Http1Connection, now: float) -> GatherError | None:
     """Return the error for a sender that is too slow, or None."""
     settings = connection.settings
     exchange: HttpExchange | None = connection.cycle
@@ -136,7 +136,7 @@ def _overdue(connection: Http1Connection, now: float) -> GatherError | None:
     return None
 
 
-def _idles_too_long(connection: Http1Connection, now: float) -> bool:
+def _is_idle_too_long(connection: Http1Connection, now: float) -> bool:
     """Return whether no request is in flight and none has arrived for too long.
 
     If a request was answered before its whole body arrived, the rest is read and discarded for a while, so that the

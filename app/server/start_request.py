@@ -25,7 +25,7 @@ def start_request(connection: Connection, exchange: HttpExchange) -> None:
             awaited = coroutine.send(None)
         except StopIteration:
             return
-        coroutine = continued(coroutine, awaited)
+        coroutine = run_rest(coroutine, awaited)
     else:
         exchange.connection = connection
     task = connection.loop.create_task(coroutine)
@@ -33,16 +33,16 @@ def start_request(connection: Connection, exchange: HttpExchange) -> None:
     connection.tasks.add(task)
 
 
-async def continued(coroutine: Coroutine[Any, Any, T], awaited: Any) -> T:
+async def run_rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> T:
     """Run the rest of a coroutine that has run outside of any task until it waited for `awaited`.
 
     This is a coroutine function because tasks do not accept generators from Python 3.12 on.
     """
-    return await _rest(coroutine, awaited)
+    return await _drive_rest(coroutine, awaited)
 
 
 @types.coroutine
-def _rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+def _drive_rest(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
     while True:
         try:
             value = yield awaited

@@ -175,7 +175,7 @@ class Supervisor:
                 else:
                     self._receive(key.data)
             while self._signals:
-                self._handle(self._signals.pop(0))
+                self._handle_signal(self._signals.pop(0))
             self._check_workers()
         logger.info("parent process %d ends with %d", os.getpid(), self._code)
         return self._code
@@ -193,7 +193,7 @@ class Supervisor:
         except OSError as error:
             logger.error("no worker can be started: %s", error.strerror)
             if replaces is not None:
-                self._give_up_restart()
+                self._abandon_restart()
             elif self._started:
                 self._delay_next_start()
             else:
@@ -244,18 +244,18 @@ class Supervisor:
         except OSError:
             received = b""
         if not received:
-            self._ended(worker)
+            self._on_ended(worker)
         elif self._stop_by is not None:
             return  # the service is stopping, so reports no longer matter
         for letter in received:
             if letter == ord("w"):
-                self._warmed(worker)
+                self._on_warmed(worker)
             elif letter == ord("a"):
-                self._accepts(worker)
+                self._on_accepting(worker)
             elif letter == ord("o"):
                 log_address(self._options, self._url)
 
-    def _warmed(self, worker: Worker) -> None:
+    def _on_warmed(self, worker: Worker) -> None:
         worker.warm = True
         if self._started:
             worker.tell_to_accept()
@@ -268,7 +268,7 @@ class Supervisor:
                 if not one.warm:
                     one.send(b"g")
 
-    def _accepts(self, worker: Worker) -> None:
+    def _on_accepting(self, worker: Worker) -> None:
         worker.accepting_since = monotonic()
         logger.info("worker %d takes connections", worker.process.pid)
         old, worker.replaces = worker.replaces, None
@@ -281,7 +281,7 @@ class Supervisor:
                 self._told_ready = True
                 log_ready(self._options, self._url)
 
-    def _ended(self, worker: Worker) -> None:
+    def _on_ended(self, worker: Worker) -> None:
         self._selector.unregister(worker.channel)
         worker.channel.close()
         try:
@@ -293,13 +293,13 @@ class Supervisor:
         self._group.release(worker.slot)
         if self._stop_by is not None:
             if code != 0 and not worker.killed:
-                logger.error("worker %d ended with %s while it stopped", worker.process.pid, _shown(code))
+                logger.error("worker %d ended with %s while it stopped", worker.process.pid, _exit_text(code))
                 self._code = self._code or 1
             return
         if worker.leaving and code == 0:
             return
         self._counters.add("gathernd_workers_died")
-        logger.error("worker %d ended with %s", worker.process.pid, _shown(code))
+        logger.error("worker %d ended with %s", worker.process.pid, _exit_text(code))
         if worker.leaving:
             # It was already replaced, so its end does not affect the exit code of a later stop.
             return
@@ -309,13 +309,13 @@ class Supervisor:
             self._stop()
             return
         if worker.replaces is not None and worker.replaces in self._workers:
-            self._give_up_restart()
+            self._abandon_restart()
             return
         lived = 0.0 if worker.accepting_since is None else monotonic() - worker.accepting_since
         if lived < _SHORT_LIFE_S:
             self._delay_next_start()
 
-    def _give_up_restart(self) -> None:
+    def _abandon_restart(self) -> None:
         logger.error("the restart is given up: the workers that run carry on")
         self._rolling = None
 
@@ -324,7 +324,7 @@ class Supervisor:
         pause = min(high, low * 2**self._failures)
         self._next_start = monotonic() + pause
         self._failures += 1
-        if self._serves():
+        if self._is_serving():
             logger.error("a worker is missing, and its start is tried again in %g s; the others carry on", pause)
             return
         listening_sockets.refuse(self._listeners)
@@ -335,7 +335,7 @@ class Supervisor:
         else:
             logger.error("no worker is left: connections are refused, and a start is tried again in %g s", pause)
 
-    def _serves(self) -> bool:
+    def _is_serving(self) -> bool:
         """Return whether a worker accepts connections or is about to."""
         return any(one.told_to_accept and not one.leaving for one in self._workers)
 
@@ -388,14 +388,14 @@ class Supervisor:
 
     # Signals
 
-    def _handle(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
             if self._stop_by is None and self._started:
                 logger.info("restarting the workers one by one")
                 self._rolling = [one for one in self._workers if not one.leaving]
         elif self._stop_by is None:
             logger.info("stopping")
-            if self._started and not self._serves():
+            if self._started and not self._is_serving():
                 self._code = 1
             self._stop()
         else:
@@ -427,13 +427,13 @@ def _watch(watcher: FileWatcher[Any]) -> None:
     while True:
         sleep(_FILES_S)
         try:
-            if watcher.changed() is not None:
+            if watcher.read_if_changed() is not None:
                 logger.info("%s: handed on to workers that start from now on", watcher.name)
         except Exception:
             logger.exception("%s: the files could not be looked at", watcher.name)
 
 
-def _shown(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     with suppress(ValueError):

@@ -86,7 +86,7 @@ class Tls:
     def __init__(self, files: TlsFiles, last_good: LastGood | None = None) -> None:
         self._files = files
         self.watcher = FileWatcher(self._read, self._load, BadTls, "TLS", "keeping the previous files")
-        self._in_force = self.watcher.first(last_good)
+        self._in_force = self.watcher.read_first(last_good)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -191,19 +191,19 @@ def expiry(pem: bytes) -> float:
 
 
 def _not_after(der: bytes) -> float:
-    certificate = _element(der, 0)
-    field = _element(der, _element(der, certificate.start).start)
+    certificate = _parse_element(der, 0)
+    field = _parse_element(der, _parse_element(der, certificate.start).start)
     for _ in range(4 if field.tag == _VERSION else 3):
-        field = _element(der, field.end)
-    not_before = _element(der, field.start)
-    time = _element(der, not_before.end)
+        field = _parse_element(der, field.end)
+    not_before = _parse_element(der, field.start)
+    time = _parse_element(der, not_before.end)
     text = der[time.start : time.end].decode("ascii")
     if time.tag == _UTC_TIME:
         text = ("20" if text < "50" else "19") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
-def _element(der: bytes, at: int) -> _Element:
+def _parse_element(der: bytes, at: int) -> _Element:
     size, start = der[at + 1], at + 2
     if size & 0x80:  # the long form: the length takes this many bytes
         start += size & 0x7F

@@ -107,7 +107,7 @@ class UnixSocket:
             if self._ids != (_KEEP, _KEEP):
                 os.chown(made, *self._ids)
             # If two services start at once, the second sees the socket of the first.
-            with self._locked():
+            with self._lock_folder():
                 self._check_free()
                 found = made.stat()
                 made.rename(self.path)
@@ -118,7 +118,7 @@ class UnixSocket:
 
     def remove(self) -> None:
         """Remove the socket's file, unless another has replaced it, and the leftovers of a failed attempt."""
-        with suppress(OSError), self._locked():
+        with suppress(OSError), self._lock_folder():
             found = self.path.lstat()
             if (found.st_dev, found.st_ino) == self._placed:
                 self.path.unlink()
@@ -128,7 +128,7 @@ class UnixSocket:
             self._folder.rmdir()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_folder(self) -> Iterator[None]:
         """Lock the folder, so that no other service adds or removes a socket in the meantime."""
         parent = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -83,7 +83,7 @@ class WorkerServer(Server):
         else:
             await self._may_start.wait()
         acceptor = await self.start_application()
-        self._beating = asyncio.create_task(self._beat())
+        self._beating = asyncio.create_task(self._show_heartbeat())
         if self._first:
             acceptor.start()
             await self.start_further_listener()
@@ -91,7 +91,7 @@ class WorkerServer(Server):
         self.application.background.start("report", self._report)
 
     async def _report(self) -> None:
-        if await self.prepared():
+        if await self.wait_until_prepared():
             self._send(b"w")
 
     def _receive(self) -> None:
@@ -108,9 +108,9 @@ class WorkerServer(Server):
                 os._exit(STARTUP_FAILURE)
             self.leave()
         for letter in received:
-            self._carry_out(letter)
+            self._execute(letter)
 
-    def _carry_out(self, letter: int) -> None:
+    def _execute(self, letter: int) -> None:
         if letter == ord("g"):
             self._may_start.set()
         elif letter == ord("a") and self.acceptor is not None and self.exit_at is None:
@@ -146,7 +146,7 @@ class WorkerServer(Server):
         if self._beating is not None:
             self._beating.cancel()
 
-    async def _beat(self) -> None:
+    async def _show_heartbeat(self) -> None:
         """Show the parent that this worker's event loop runs, from start-up until its last request has finished."""
         while True:
             await asyncio.sleep(_BEAT_S)

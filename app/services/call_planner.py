@@ -115,7 +115,7 @@ class CallPlanner:
         return planned
 
 
-def offered(decision: Decision, call: Call | BackwardCall) -> Decision:
+def check_offered(decision: Decision, call: Call | BackwardCall) -> Decision:
     """Return the decision. Raises device_unavailable if it refuses the device that the call requests."""
     if decision.refused is not None:
         detail = f"{decision.refused}; use device auto or cpu"

@@ -114,13 +114,13 @@ class CallResources:
         """
         for pause in () if is_slow else _RETRY_PAUSES_S:
             await asyncio.sleep(pause)
-            _refresh(versions)
+            _refresh_all(versions)
             with suppress(VersionChanged):
                 return await read()
         while True:
             name = next((name for name, one in versions.items() if not one.is_consistent), next(iter(versions)))
             async with without_writers(versions[name], name, self.run_in_lock_thread, request.deadline):
-                _refresh(versions)
+                _refresh_all(versions)
                 with suppress(VersionChanged):
                     return await read()
             # another version changed, or a change could not be finished on disk
@@ -139,7 +139,7 @@ def may_be_outdated(error: GatherError, versions: Iterable[Resident]) -> bool:
     return error.code in _ABOUT_A_VERSION and not all(one.is_consistent for one in versions)
 
 
-def _refresh(versions: dict[str, Resident]) -> None:
+def _refresh_all(versions: dict[str, Resident]) -> None:
     for name, one in versions.items():
         if not one.is_consistent:
             versions[name] = one.refreshed()

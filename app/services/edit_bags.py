@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.operators.lookup_plan import check_offsets
-from app.services.find_rows import row_named
+from app.services.find_rows import resolve_named_row
 from app.store import Resident
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import Feature
@@ -45,7 +45,7 @@ def skipped_entries(feature: Feature, resident: Resident) -> NDArray[np.bool_] |
     if padding is None:
         return None
     if padding.key is None:
-        row = row_named(padding, "padding_index", None, resident.tensor.shape[0], feature.tensor)
+        row = resolve_named_row(padding, "padding_index", None, resident.tensor.shape[0], feature.tensor)
         if isinstance(row, GatherError):
             raise row
         equal: NDArray[np.bool_] = indices.array == row
@@ -80,7 +80,7 @@ def edit_bags(
         weights = None if weights is None else weights[kept]
     if feature.default_index is not None:
         rows = resident.tensor.shape[0]
-        row = row_named(feature.default_index, "default_index", resident.keys, rows, feature.tensor)
+        row = resolve_named_row(feature.default_index, "default_index", resident.keys, rows, feature.tensor)
         if isinstance(row, GatherError):
             raise row
         empty = np.diff(offsets, append=indices.size) == 0
@@ -88,12 +88,12 @@ def edit_bags(
         indices = np.insert(indices, at, row)
         items = np.insert(items, at, -1)
         if weights is not None:
-            weights = np.insert(weights, at, _one(feature))
+            weights = np.insert(weights, at, _unit_weight(feature))
         offsets = (offsets + np.cumsum(empty) - empty).astype(offsets.dtype)
     return Bags(indices, offsets, weights, items)
 
 
-def _one(feature: Feature) -> Any:
+def _unit_weight(feature: Feature) -> Any:
     """Return the weight 1 as an item of the weights' type."""
     assert feature.weights is not None
     dtype = feature.weights.dtype

@@ -112,10 +112,10 @@ def find_rows(wanted: Sequence[KeysToFind]) -> list[FoundRows | GatherError]:
     of the tables to which the columns belong, if no writer has changed them since.
     """
     instead = [_row_of_missing(one) for one in wanted]
-    searches = [one.column.search(_as_wanted(one.keys, one.column)) for one in wanted]
+    searches = [one.column.search(_search_keys(one.keys, one.column)) for one in wanted]
     counts = find(searches, [-1 if isinstance(row, GatherError) else row for row in instead])
     return [
-        row if isinstance(row, GatherError) else _found(one, search, missing)
+        row if isinstance(row, GatherError) else _found_rows(one, search, missing)
         for one, row, search, missing in zip(wanted, instead, searches, counts, strict=True)
     ]
 
@@ -124,11 +124,11 @@ def _row_of_missing(wanted: KeysToFind) -> int | GatherError:
     """Return the row to read for missing keys; -1 if there is none."""
     by_key, column = wanted.by_key, wanted.column
     if by_key.missing_row is not None:
-        return row_named(by_key.missing_row, "missing_row", column, column.count, wanted.name)
+        return resolve_named_row(by_key.missing_row, "missing_row", column, column.count, wanted.name)
     return column.count if by_key.missing == "fill" else -1
 
 
-def _found(wanted: KeysToFind, search: Search, missing: int) -> FoundRows | GatherError:
+def _found_rows(wanted: KeysToFind, search: Search, missing: int) -> FoundRows | GatherError:
     rows, lacks, skipped = search.rows, search.lacks, wanted.skipped
     counted = lacks
     if skipped is not None:
@@ -140,13 +140,13 @@ def _found(wanted: KeysToFind, search: Search, missing: int) -> FoundRows | Gath
     return FoundRows(rows, missing, lacks, skipped)
 
 
-def _as_wanted(keys: Tensor, column: TableKeys) -> KeyColumn | PackedStrings:
+def _search_keys(keys: Tensor, column: TableKeys) -> KeyColumn | PackedStrings:
     if isinstance(keys, PackedStrings):
         return keys
     return KeyColumn.integers(keys.array.astype(column.dtype, copy=False))
 
 
-def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, name: str) -> int | GatherError:
+def resolve_named_row(given: NamedRow, field: str, column: TableKeys | None, rows: int, name: str) -> int | GatherError:
     """Return the row that a request's field names, or the error if the table, which has `rows` rows, does not have it.
 
     Raises value_not_representable.
@@ -154,7 +154,7 @@ def row_named(given: NamedRow, field: str, column: TableKeys | None, rows: int, 
     if given.key is not None:
         assert column is not None, "a request that names a key has keys"
         key = given.key.item(DTYPES[column.dtype])
-        search = column.search(_as_wanted(key, column))
+        search = column.search(_search_keys(key, column))
         if find([search], [-1]) == [0]:
             return int(search.rows[0])
         value = value_of(key, 0)

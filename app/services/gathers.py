@@ -17,13 +17,13 @@ from app.dispatch.read_without_writers import VersionChanged
 from app.errors import GatherError
 from app.kernels import Unfinished
 from app.kernels.check_arrays import can_fill
-from app.kernels.float_conversion import in_type
+from app.kernels.float_conversion import as_float_type
 from app.kernels.replace_out_of_bounds import REPLACED_BYTES, filled_output, replace_out_of_bounds
 from app.memory.error_tracebacks import drop_tracebacks
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import OPERATORS
 from app.operators.shape_rules import NO_TENSORS, check_data_dtype
-from app.services.call_planner import CallPlanner, Planned, fill_item, offered
+from app.services.call_planner import CallPlanner, Planned, check_offered, fill_item
 from app.services.call_resources import CallResources
 from app.services.find_rows import KeysToFind, are_few, bytes_to_find, check_keys, find_rows, positions_of
 from app.services.runner import Explanation, Runner
@@ -200,7 +200,7 @@ class Gathers(Runner):
         answer, planned = await gather, prepared.planned
         few = planned.plan.output_bytes < LARGE_COPY
         answer.outputs[OUTPUT] = await self.pool.run_unless(
-            few, lambda: in_type(answer.output, planned.output_dtype), request
+            few, lambda: as_float_type(answer.output, planned.output_dtype), request
         )
         request.kernel_end = perf_counter()
         return answer
@@ -354,7 +354,7 @@ class Gathers(Runner):
         decision = planned.decisions.get(facts)
         if decision is None:
             decision = planned.decisions[facts] = planned.chooser.decide(planned.plan, facts)
-        return offered(decision, call)
+        return check_offered(decision, call)
 
     def _resolve(self, call: Call) -> Mapping[str, Resident]:
         """Return the resident tensors among the inputs, by input name. Raises tensor_not_found and tensor_damaged."""

@@ -17,7 +17,7 @@ from app.operators.backward import Backward, check_backward_dtypes, check_coeffi
 from app.operators.backward_plan import FLOAT_TYPES, BackwardPlan
 from app.operators.index_out_of_bounds import index_error
 from app.operators.registry import GRADIENTS
-from app.services.call_planner import offered
+from app.services.call_planner import check_offered
 from app.services.runner import Explanation, Runner
 from app.telemetry.served_request import ServedRequest
 from app.tensors.backward_call import BackwardCall
@@ -70,7 +70,7 @@ class Gradients(Runner):
         """Resolve the shape, validate and choose; see `Service.run`. Does not read the values of the indices."""
         data, planned = self._plan(call)
         facts = Facts(call.device, f"{call.operator} runs on the CPU alone")
-        decision = offered(self.resources.chooser.decide(planned.plan, facts), call)
+        decision = check_offered(self.resources.chooser.decide(planned.plan, facts), call)
         return PreparedGradient(call, data, planned, decision)
 
     async def start(self, prepared: PreparedGradient, request: ServedRequest) -> Answer:
@@ -96,7 +96,7 @@ class Gradients(Runner):
             run, inputs = resources.kernel.run, _Inputs(plan, call.grad_output.items, call.indices.array)
             if not drops:
                 return run(*inputs, out, request.parts, False, further)
-            valid = _dropped(inputs)
+            valid = _drop_out_of_bounds(inputs)
             if valid is None:
                 return -1
             # Fewer tuples may be left than were planned.
@@ -152,7 +152,7 @@ class Gradients(Runner):
         return await self.resources.pool.run_unless(indices.array.size < LARGE_INDEX_SCAN, work, request)
 
 
-def _dropped(inputs: _Inputs) -> _Inputs | None:
+def _drop_out_of_bounds(inputs: _Inputs) -> _Inputs | None:
     """Drop tuples that are out of bounds. The gather filled their slices, so no gradient flows back through them.
 
     Returns None if nothing is left to add. A dense gradient keeps such tuples and adds +0.0 for them, which changes no

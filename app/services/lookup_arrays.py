@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.errors import GatherError
 from app.kernels.check_lookup import FeatureArrays, rows_of, rows_read
-from app.kernels.float_conversion import converted, in_type
+from app.kernels.float_conversion import as_float_type, convert_floats
 from app.kernels.replace_out_of_bounds import Replacement, replace_out_of_bounds
 from app.memory.budget import Memory
 from app.operators.gather_plan import GatherPlan
@@ -143,7 +143,7 @@ def with_edited_bags(
     return run._replace(plan=plan, indices=indices, offsets=offsets, weights=weights, items=items)
 
 
-def widened(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[FeaturePlan, FeatureArrays] | None:
+def widen_rows(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[FeaturePlan, FeatureArrays] | None:
     """Return a feature that reads its rows, in the same order, from a new float32 table.
 
     Returns None if an index is out of bounds.
@@ -162,7 +162,7 @@ def widened(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[FeaturePlan, Feat
 
 
 def _as_float32(carriers: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    return converted(carriers, dtype, _FLOAT32).view(_FLOAT32.carrier)
+    return convert_floats(carriers, dtype, _FLOAT32).view(_FLOAT32.carrier)
 
 
 def converted_bytes(call: LookupCall, plan: LookupPlan) -> int:
@@ -240,7 +240,7 @@ def outputs_of(call: LookupCall, run: LookupRun) -> list[Tensor]:
     if call.output_dtype is None:
         return parts
     (target, shape), *_ = run.plan.outputs
-    parts = [in_type(part, target) for part in parts]
+    parts = [as_float_type(part, target) for part in parts]
     if not call.concat:
         return parts
     if not shape[0]:
@@ -288,10 +288,10 @@ def string_outputs(
         parts.append((number, rows.shape[1], strings))
     if not call.concat:
         return found
-    return [_joined_strings(run, parts, memory)]
+    return [_join_strings(run, parts, memory)]
 
 
-def _joined_strings(run: LookupRun, parts: Sequence[tuple[int, int, PackedStrings]], memory: Memory) -> PackedStrings:
+def _join_strings(run: LookupRun, parts: Sequence[tuple[int, int, PackedStrings]], memory: Memory) -> PackedStrings:
     """Return the strings of several tables as one tensor, with copies of their frames in one array."""
     (dtype, shape), out = run.plan.outputs[0], run.outputs[0]
     starts = out.view(np.int64).reshape(shape[0], -1) if out.size else np.empty((0, 0), np.int64)

@@ -41,7 +41,7 @@ from app.services.lookup_arrays import (
     rows_found,
     rows_to_fill_with,
     string_outputs,
-    widened,
+    widen_rows,
     with_edited_bags,
     with_rows,
 )
@@ -62,7 +62,7 @@ A plan takes about 500 bytes per feature, which are charged to no request.
 """
 
 
-class _Planned(NamedTuple):
+class _LookupDecisions(NamedTuple):
     plan: LookupPlan
     chooser: BackendChooser
     decisions: Mapping[bool, Decision]
@@ -140,7 +140,7 @@ class Lookups(Runner):
 
     def __init__(self, resources: CallResources) -> None:
         super().__init__(resources)
-        self._plans: BoundedCache[tuple[object, ...], _Planned] = BoundedCache(_MAX_REMEMBERED_PLANS)
+        self._plans: BoundedCache[tuple[object, ...], _LookupDecisions] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
     def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
         """Resolve the tables, validate and choose; see `Service.run`. Does not read the values of the indices.
@@ -157,7 +157,7 @@ class Lookups(Runner):
             if fills_rows(call, feature) and dtype.name not in fills:
                 fills[dtype.name], too_long = fill_item(call.fill_value, dtype, self.resources.limits)
                 over_limit = over_limit or too_long
-        planned = self._planned(by_position(call, residents) if is_by_key else call, residents)
+        planned = self._plan(by_position(call, residents) if is_by_key else call, residents)
         if over_limit is not None:
             raise over_limit
         decision = planned.decisions[any(resident.cold for resident in residents)]
@@ -236,7 +236,7 @@ class Lookups(Runner):
         May raise the errors of `start`. Raises VersionChanged instead if the error concerns a version that has changed.
         """
         try:
-            found = await self._fit(prepared, outputs, request)
+            found = await self._fit_arrays(prepared, outputs, request)
             run, residents, tables, every = await self._read_tables(found.call, found.run, prepared.residents, request)
             _, _, on_event_loop = prepared.decision.choice
             strings = any(dtype.kind == "string" for dtype, _ in run.plan.outputs)
@@ -252,7 +252,9 @@ class Lookups(Runner):
             raise
         return found._replace(run=run, residents=residents, tables=tables)
 
-    async def _fit(self, prepared: PreparedLookup, outputs: Sequence[NDArray[Any]], request: ServedRequest) -> LookedUp:
+    async def _fit_arrays(
+        self, prepared: PreparedLookup, outputs: Sequence[NDArray[Any]], request: ServedRequest
+    ) -> LookedUp:
         """Prepare the arrays for a kernel: rows in place of keys, indices within bounds, bags without padding.
 
         Raises offsets_invalid, key_not_found and index_out_of_bounds.
@@ -261,7 +263,7 @@ class Lookups(Runner):
         call, residents, plan, fills, decision, is_by_key = prepared
         found: Found = [None] * len(residents)
         if is_by_key:
-            found = await self._find(prepared, request)
+            found = await self._find_rows(prepared, request)
             call = with_rows(call, found)
         items = sum(feature.indices for feature in plan.features)
         few = items < LARGE_INDEX_SCAN
@@ -295,7 +297,7 @@ class Lookups(Runner):
             run = await self._edit_bags(prepared, found, run, request)
         return LookedUp(call, run, found, filled, replaced, residents, residents)
 
-    async def _find(self, prepared: PreparedLookup, request: ServedRequest) -> Found:
+    async def _find_rows(self, prepared: PreparedLookup, request: ServedRequest) -> Found:
         """Find the rows that the keys of each feature name; None for a feature by position.
 
         The rows are valid if the tables do not change until they have been read. Raises offsets_invalid, key_not_found,
@@ -351,7 +353,7 @@ class Lookups(Runner):
         }
         return [found[feature.tensor] for feature in call.features]
 
-    def _planned(self, call: LookupCall, residents: Sequence[Resident]) -> _Planned:
+    def _plan(self, call: LookupCall, residents: Sequence[Resident]) -> _LookupDecisions:
         """Validate and plan a lookup, and choose its route; lookups of the same types, shapes and poolings share a
         plan.
         """
@@ -364,7 +366,7 @@ class Lookups(Runner):
             decisions = {
                 cold: chooser.decide(equivalent, Facts(cpu_only=CPU_ONLY, cold=cold)) for cold in (False, True)
             }
-            planned = _Planned(plan, chooser, decisions)
+            planned = _LookupDecisions(plan, chooser, decisions)
             if len(call.features) <= _MAX_REMEMBERED_FEATURES:
                 self._plans[key] = planned
         return planned
@@ -397,7 +399,7 @@ class Lookups(Runner):
         for number in run.plan.widened:
             if number in numbers:
                 at = numbers.index(number)
-                wide = widened(plans[at], arrays[at])
+                wide = widen_rows(plans[at], arrays[at])
                 if wide is None:
                     return at
                 plans[at], arrays[at] = wide

@@ -130,7 +130,7 @@ class ImportRecords:
     def find(self, number: str) -> ImportRecord | None:
         """Return the current record of the import with this id, or None. Raises insufficient_storage."""
         with storage_errors():
-            return self._settled(self._read(number))
+            return self._close_if_dead(self._read(number))
 
     def page(self, limit: int, after: str | None) -> tuple[list[ImportRecord], str | None]:
         """Return at most `limit` imports in the order in which they began, starting after the id `after`.
@@ -139,7 +139,7 @@ class ImportRecords:
         """
         with storage_errors():
             found = [_JSON.validate_json(text) for text in self._catalogue.imports(after or "", limit + 1)]
-            page = [one for record in found[:limit] if (one := self._settled(record)) is not None]
+            page = [one for record in found[:limit] if (one := self._close_if_dead(record)) is not None]
         return page, found[limit - 1].id if len(found) > limit else None
 
     def cancel(self, number: str) -> bool:
@@ -165,34 +165,34 @@ class ImportRecords:
     def remove_leftovers(self) -> None:
         """Close the records of processes that have died, and remove their other leftovers. Raises OSError."""
         for text in self._catalogue.imports("", -1):
-            self._settled(_JSON.validate_json(text))
+            self._close_if_dead(_JSON.validate_json(text))
         for name in file_names(self._folder):
             with self._locks.uploads(), suppress(IsADirectoryError):
-                if self._progress(name.removesuffix(_SUFFIX)) is None:
+                if self._bytes_done(name.removesuffix(_SUFFIX)) is None:
                     disk_writes.unlink(self._folder / name)
 
     def _read(self, number: str) -> ImportRecord | None:
         text = self._catalogue.find_import(number)
         return None if text is None else _JSON.validate_json(text)
 
-    def _settled(self, record: ImportRecord | None) -> ImportRecord | None:
+    def _close_if_dead(self, record: ImportRecord | None) -> ImportRecord | None:
         """Return the current record of an import, after closing it if its process has died. Raises OSError."""
         if record is None or record.state != "running":
             return record
         with self._locks.uploads():
-            done = self._progress(record.id)
+            done = self._bytes_done(record.id)
             now = self._read(record.id)  # its process may have closed it before releasing the file
             if now is None or now.state != "running":
                 return now
             if done is not None:
                 return replace(now, done=min(done, now.total))
-            now = self._ended(now)
+            now = self._final_record(now)
             with suppress(OSError):  # the next read of the record tries again
                 self.write(now)
                 disk_writes.unlink(self.path(now.id))
             return now
 
-    def _progress(self, number: str) -> int | None:
+    def _bytes_done(self, number: str) -> int | None:
         """Return the number of bytes done if a process is running the import, else None."""
         try:
             fd = open_regular(self.path(number), os.O_RDWR)
@@ -203,7 +203,7 @@ class ImportRecords:
         finally:
             os.close(fd)
 
-    def _ended(self, record: ImportRecord) -> ImportRecord:
+    def _final_record(self, record: ImportRecord) -> ImportRecord:
         """Return the final record of an import whose process has died."""
         made = self._find_made(record.name, record.content) if record.content else None
         if made is not None:
@@ -223,7 +223,7 @@ class ImportRecords:
 
 
 class RunningImport:
-    """An import run by this process. Any thread may call `tell` and `goes_on`, even after it has ended."""
+    """An import run by this process. Any thread may call `record_progress` and `should_continue` at any time."""
 
     def __init__(self, records: ImportRecords, record: ImportRecord) -> None:
         self.record = record
@@ -237,14 +237,14 @@ class RunningImport:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         disk_writes.write_at(self._fd, bytes(_ASKED_TO_END + 1), 0)  # allocate now, in case the disk is full later
 
-    def tell(self, done: int) -> bool:
+    def record_progress(self, done: int) -> bool:
         """Record the number of bytes done, unless the import has ended. Returns whether to continue. Raises OSError."""
         with self._fd_mutex:
             if self._fd >= 0:
                 disk_writes.write_at(self._fd, done.to_bytes(8, "little"), 0)
-        return self.goes_on()
+        return self.should_continue()
 
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
         """Return whether the import goes on; False if it was cancelled."""
         with self._fd_mutex:
             return self._fd < 0 or os.pread(self._fd, 1, _ASKED_TO_END) != b"\1"

@@ -150,7 +150,7 @@ class LocalStore(StoredTensors):
                 self._catalogue.check()
                 self._catalogue.preallocate_wal()
             with self._catalogue.refusing_damage():
-                self._join(group)
+                self._use_group(group)
             if group.owner:
                 self._recover(group)
         except BaseException:
@@ -164,7 +164,7 @@ class LocalStore(StoredTensors):
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
-    def _join(self, group: ProcessGroup) -> None:
+    def _use_group(self, group: ProcessGroup) -> None:
         self._state = group.state
         self._index = CatalogueCache(self._catalogue, group, self._unmap)
         self._keys = IdempotencyKeys(self._catalogue, self._index.change, group.state, self.quota.keys)
@@ -175,7 +175,7 @@ class LocalStore(StoredTensors):
         self._quota_check = QuotaCheck(self.quota, self._index, self._uploads)
         self._orphans = OrphanedFiles(self._tensor_folder, self._log_folder, self._index)
         self.imports = ImportRecords(
-            self._import_folder, group.locks, self._catalogue, self._index.change, self._find_made
+            self._import_folder, group.locks, self._catalogue, self._index.change, self._find_content
         )
         self._version_changes = VersionChanges(
             group,
@@ -192,18 +192,18 @@ class LocalStore(StoredTensors):
         )  # fmt: skip
         self._checkpoints.renew = growth.renew
         self.replicated = ReplicatedContents(
-            self._found, group.locks, self._index, self._replayed_logs, self._keys, self._checkpoints,
+            self._lock_existing, group.locks, self._index, self._replayed_logs, self._keys, self._checkpoints,
             self._scatter_executor, self._version_changes, growth, self._run_later,
         )  # fmt: skip
         self._content_changes = ContentChanges(
-            self._found, self._index, self._replayed_logs, self._keys, self._checkpoints, self._scatter_executor,
-            self._version_changes, growth, self.replicated, self._upload_folder, self.limits,
+            self._lock_existing, self._index, self._replayed_logs, self._keys, self._checkpoints,
+            self._scatter_executor, self._version_changes, growth, self.replicated, self._upload_folder, self.limits,
         )  # fmt: skip
         if group.owner:
-            self._state[StateWord.GENERATION] |= 1  # may be stale from an earlier group; `catch_up` repairs it
+            self._state[StateWord.GENERATION] |= 1  # may be stale from an earlier group; `refresh` repairs it
             self._keys.clock.start(self._catalogue.facts())
             self._state[StateWord.LEFTOVERS_REMOVED] = self._keys.clock.now()
-        self._index.catch_up()
+        self._index.refresh()
 
     def _run_later(self, work: Callable[[], None]) -> None:
         self.run_in_background(work)
@@ -287,7 +287,7 @@ class LocalStore(StoredTensors):
         self._version_changes.remove(reference, conditions)
 
     @contextmanager
-    def _locked(self, reference: str) -> Iterator[Row | None]:
+    def _lock_version(self, reference: str) -> Iterator[Row | None]:
         """Take the lock of a reference's tensor and yield the version, or None; it stays valid inside the context."""
         while True:
             row = self._index.find(reference)
@@ -297,9 +297,9 @@ class LocalStore(StoredTensors):
                     return
 
     @contextmanager
-    def _found(self, reference: str) -> Iterator[Row]:
+    def _lock_existing(self, reference: str) -> Iterator[Row]:
         """Take the lock of a reference's tensor and yield the version. Raises tensor_not_found."""
-        with self._locked(reference) as row:
+        with self._lock_version(reference) as row:
             if row is None:
                 raise not_found(reference, self)
             yield row
@@ -310,7 +310,7 @@ class LocalStore(StoredTensors):
         Raises invalid_field (also if the key came with another request), tensor_damaged and insufficient_storage.
         """
         check_reference(reference)
-        with storage_errors(), self._locked(reference) as row:
+        with storage_errors(), self._lock_version(reference) as row:
             answered = self._keys.find_answer(reference, None, key, digest)
             if answered is not None or row is None:
                 return answered
@@ -352,7 +352,7 @@ class LocalStore(StoredTensors):
         checkpoint = self._content_changes.execute(reference, take)
         return None if checkpoint is None else partial(self.run_in_background, checkpoint)
 
-    def _find_made(self, name: str, content: str) -> Metadata | None:
+    def _find_content(self, name: str, content: str) -> Metadata | None:
         """Return the metadata of content of tensor `name` as it was created, or None if it no longer exists."""
         for row in self._index.versions(name):
             if row.content == content:

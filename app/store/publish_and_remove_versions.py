@@ -259,7 +259,7 @@ class VersionChanges:
     def finish(self, upload: Upload, gone: Sequence[Row], content: str | None = None) -> None:
         """After the commit, remove the files of the versions `gone`, except the log of `content`."""
         upload.close()
-        self._index.catch_up()
+        self._index.refresh()
         for row in gone:
             self._remove_files(row, content)
 
@@ -295,7 +295,7 @@ class VersionChanges:
                     transaction.remove(each)
                 self._keys.store(transaction, answers)
             # This process unmaps the content now; others do so at their next sweep. Only then is the disk space freed.
-            self._index.catch_up()
+            self._index.refresh()
             for each in rows:
                 self._remove_files(each)
 
@@ -313,7 +313,7 @@ class VersionChanges:
                         transaction.put_alias(alias)
                 self._quota.check_aliases(sum(is_new for _, is_new in made))
                 self._keys.store(transaction, keys)
-            self._index.catch_up()
+            self._index.refresh()
         return made
 
     def delete_alias(self, alias: str, conditions: Conditions) -> None:
@@ -323,7 +323,7 @@ class VersionChanges:
                 aliases.alias_to_remove(self._index.record_of(alias), conditions)
                 transaction.remove_alias(alias)
                 self._keys.store(transaction, keys)
-            self._index.catch_up()
+            self._index.refresh()
 
     @contextmanager
     def _locked_aliases(self, names: Sequence[str]) -> Iterator[Sequence[AnsweredKey]]:

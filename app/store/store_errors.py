@@ -29,17 +29,17 @@ def unsettled() -> GatherError:
 
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
     """Return tensor_not_found for a reference in the path that names nothing, or invalid_field for a reserved name."""
-    own, names = _asked(reference, store, tell_names=tell_names)
+    own, names = _record_and_names(reference, store, tell_names=tell_names)
     return name_errors.not_found(own, reference, names)
 
 
 def unknown_reference(reference: str, pointer: str, store: Store) -> GatherError:
     """Return tensor_not_found for a reference at `pointer` that names no tensor, version or alias of `store`."""
-    own, names = _asked(reference, store, tell_names=True)
+    own, names = _record_and_names(reference, store, tell_names=True)
     return name_errors.unknown_reference(own, reference, pointer, names)
 
 
-def _asked(reference: str, store: Store, *, tell_names: bool) -> tuple[NameRecord[Version], Iterable[str]]:
+def _record_and_names(reference: str, store: Store, *, tell_names: bool) -> tuple[NameRecord[Version], Iterable[str]]:
     """Return the record of the name in a reference, and the names that may be suggested to the caller."""
     listed = (store.names, store.alias_names) if tell_names else ()
     return store.record_of(split_reference(reference)[0]), (name for names in listed for name in names())

@@ -145,7 +145,7 @@ class StoredTensors(TensorStore):
 
     def sweep(self) -> None:
         """Unmap contents that were replaced or removed, to free their disk space. Cheap if there are none."""
-        self._index.catch_up()
+        self._index.refresh()
 
     # Metadata
 
@@ -241,9 +241,9 @@ class StoredTensors(TensorStore):
             return damaged_metadata(row, self.version_numbers(row.name))
 
     def usage(self) -> tuple[int, int]:
-        self._index.catch_up()
+        self._index.refresh()
         return len(self._index), self._index.total
 
     def version_count(self) -> int:
-        self._index.catch_up()
+        self._index.refresh()
         return self._index.version_count

@@ -34,7 +34,7 @@ class TextFormatter(logging.Formatter):
         """Return the line or lines of a record."""
         line = f"{self.formatTime(record)} {record.levelname} {_name(record)}: {printable(record.getMessage())}"
         for name, value in getattr(record, "fields", {}).items():
-            line += f" {name}={_shown(value)}"
+            line += f" {name}={_field_text(value)}"
         if record.exc_info and record.exc_info[1] is not None:
             line += "\nTraceback, innermost last:" + "".join(
                 f"\n  {text}" for text in traceback_lines(record.exc_info[1])
@@ -78,7 +78,7 @@ def traceback_lines(error: BaseException) -> Iterator[str]:
     Exceptions hidden by `raise ... from None` are left out, because they may quote credentials.
     """
     chain = [error]
-    while (earlier := _earlier(chain[-1])) is not None and earlier not in chain:
+    while (earlier := _cause_of(chain[-1])) is not None and earlier not in chain:
         chain.append(earlier)
     for one in reversed(chain):
         for frame, line in walk_tb(one.__traceback__):
@@ -86,7 +86,7 @@ def traceback_lines(error: BaseException) -> Iterator[str]:
         yield printable(f"{type(one).__name__}: {one}"[:LONGEST])
 
 
-def _earlier(error: BaseException) -> BaseException | None:
+def _cause_of(error: BaseException) -> BaseException | None:
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
@@ -99,7 +99,7 @@ def printable(text: str) -> str:
     )
 
 
-def _shown(value: Any) -> str:
+def _field_text(value: Any) -> str:
     text = str(value)
     return text if _PLAIN.fullmatch(text) else printable(dump({"": value}).decode()[4:-1])
 

@@ -36,7 +36,7 @@ class ModelStatistics:
         """When the model was last called, in milliseconds since 1970, or 0.0 for never."""
         return self._counters.values[self._last]
 
-    def succeeded(self, request: ServedRequest, arrived: float) -> None:
+    def count_success(self, request: ServedRequest, arrived: float) -> None:
         """Count a request whose body arrived at `arrived` and whose response has just been encoded."""
         now = perf_counter()
         parsed, kernel, end = request.parsed, request.kernel, request.kernel_end
@@ -49,7 +49,7 @@ class ModelStatistics:
         values[to_output] += now - end
         values[self._last] = time() * 1e3
 
-    def failed(self, started: float) -> None:
+    def count_failure(self, started: float) -> None:
         """Count a request that was refused; `started` is when it began."""
         values = self._counters.values
         self._fail = fail, seconds = self._fail or self._cells(_FAIL)

@@ -94,7 +94,7 @@ class Metrics(Collector):
         self._in_flight = running = self._in_flight + 1
         return running
 
-    def answered(self, context: ServedRequest, sent: int) -> bool:
+    def count_answered(self, context: ServedRequest, sent: int) -> bool:
         """Count a gather whose response of `sent` bytes is written next, and fill in HEADER_TEMPLATE.
 
         Returns False, and does neither, if the request took long or the server has refused it.
@@ -123,7 +123,7 @@ class Metrics(Collector):
         if not context.finished:
             context.finished = perf_counter()
             self._count_outcome(context, code)
-        elif code is not None:  # `answered` has already counted it, but its response could not be written
+        elif code is not None:  # `count_answered` has already counted it, but its response could not be written
             self.counters.add(f"gathernd_errors|{code}")
         if self._records_each or code is not None:
             self._record(context, code)
@@ -177,7 +177,7 @@ class Metrics(Collector):
         client = context.scope.get("client")
         return Caller(context.request_id, self.key_label(context.sent_key), client[0] if client else None)
 
-    def changed(self, context: ServedRequest, change: Change) -> None:
+    def log_change(self, context: ServedRequest, change: Change) -> None:
         """Write a line about a change that a request has made, or count it."""
         self.changes.write(change, self.caller(context))
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from app.errors import Code
 from app.memory.budget import MemoryReservation
 from app.telemetry.request_id import REQUEST_ID, numbered_id
-from app.telemetry.trace_context import handed_on
+from app.telemetry.trace_context import forwarded_header_lines
 
 STAGES: Final = ("parse", "queue", "kernel", "encode")
 
@@ -46,9 +46,9 @@ class ServedRequest:
     """A request in flight, or a part of one that runs on its own. HTTP and gRPC each have a subclass.
 
     Identity: `number` is its number among this process's requests, `given_id` the id that the caller sent, and `path`
-    its decoded path. `status` is the response's status, or 0 if the client disconnected first. `handed_on` are header
-    lines to repeat in requests to other services on its behalf: its id and its trace, if the caller sent them. `span`
-    is its span, if tracing began it before the request finished.
+    its decoded path. `status` is the response's status, or 0 if the client disconnected first. `forwarded_lines` are
+    header lines to repeat in requests to other services on its behalf: its id and its trace, if the caller sent them.
+    `span` is its span, if tracing began it before the request finished.
 
     Times, in seconds of `perf_counter`, 0.0 if not reached yet: the request arrived at `start` and was read by
     `parsed`; the kernel ran from `kernel` to `kernel_end`. `gathered` equals `kernel_end` once the whole gather has
@@ -70,7 +70,7 @@ class ServedRequest:
     """Its header fields or metadata, without fields that hold secrets."""
     callers_deadline = False
     admitted = False
-    handed_on = b""
+    forwarded_lines = b""
     span: Any = None
     status = 0
     parsed = 0.0
@@ -116,7 +116,7 @@ class ServedRequest:
         if given is not None and REQUEST_ID.fullmatch(text := given.decode("latin-1")):
             self.given_id = text
         if given is not None or b"traceparent" in headers:
-            self.handed_on = handed_on(headers, self.given_id)
+            self.forwarded_lines = forwarded_header_lines(headers, self.given_id)
 
     def wait_at_most(self, seconds: float) -> None:
         """Set the caller's deadline to `seconds` after the start, if it is earlier than the service's own."""

@@ -20,7 +20,7 @@ def trace_id_of(headers: Mapping[bytes, bytes]) -> str | None:
     return found[2].decode() if found[2].strip(b"0") and found[3].strip(b"0") else None
 
 
-def handed_on(headers: Mapping[bytes, bytes], request_id: str | None) -> bytes:
+def forwarded_header_lines(headers: Mapping[bytes, bytes], request_id: str | None) -> bytes:
     """Return the header lines that pass the caller's request id and trace on to another service.
 
     `headers` are those of the caller's request; `request_id` is the id in it, None if it has no valid one.

@@ -49,12 +49,12 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
         self._tracer = provider.get_tracer("gathernd", __version__)
 
-    def handed_on(self, request: ServedRequest) -> bytes:
+    def forwarded_lines(self, request: ServedRequest) -> bytes:
         """Return the header lines for a request to another service on behalf of `request`.
 
-        They are `handed_on` with the request's own span as the parent. The span is started if it has not been yet.
+        They are the request's `forwarded_lines` with its own span as the parent. Starts the span if necessary.
         """
-        lines = [line.partition(b": ") for line in request.handed_on.split(b"\r\n")]
+        lines = [line.partition(b": ") for line in request.forwarded_lines.split(b"\r\n")]
         if request.span is None:
             span = self._tracer.start_span(
                 "", self._context({name: value for name, _, value in lines}), self._trace.SpanKind.SERVER,

@@ -76,7 +76,7 @@ def unpack(
     items: NDArray[Any] = np.frombuffer(raw, dtype.numpy) if len(raw) else np.empty(0, dtype.numpy)
     if dtype.kind == "bool":
         octets = items.view(np.uint8)
-        item = first_no_bool(octets)
+        item = first_invalid_bool(octets)
         if item >= 0:
             place = Place(pointers[0], coordinates(item, shape), int(octets[item]))
             raise _wrong_item(name, "a bool is one byte, 0 or 1", place, BOOL_HINT)
@@ -90,19 +90,19 @@ def unpack(
 def _wrong_size(dtype: DType, shape: tuple[int, ...], name: str, pointer: str, what: str, given: int) -> GatherError:
     """Return the error for `given` packed bytes that do not match the shape."""
     hint = packed_size_hint(dtype, shape, given)
-    return GatherError("element_count_mismatch", _named(name, what), pointer=pointer, hint=hint)
+    return GatherError("element_count_mismatch", _describe_part(name, what), pointer=pointer, hint=hint)
 
 
 def _wrong_item(name: str, what: str, place: Place, hint: str) -> GatherError:
     """Return the error for an item that its type cannot represent."""
-    return GatherError("value_not_representable", _named(name, what), places=[place], hint=hint)
+    return GatherError("value_not_representable", _describe_part(name, what), places=[place], hint=hint)
 
 
-def _named(name: str, what: str) -> str:
+def _describe_part(name: str, what: str) -> str:
     return f"{name}: {what}" if name else what
 
 
-def first_no_bool(octets: NDArray[np.uint8]) -> int:
+def first_invalid_bool(octets: NDArray[np.uint8]) -> int:
     """Return the number of the first byte other than 0 and 1, or -1."""
     if octets.max(initial=0) > 1:
         for start in range(0, len(octets), _PORTION):

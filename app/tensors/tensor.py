@@ -68,7 +68,7 @@ def nbytes(dtype: DType, shape: Sequence[int]) -> int:
     return prod(shape) * (dtype.item_size or 4)
 
 
-def aligned(array: NDArray[Any]) -> NDArray[Any]:
+def as_aligned(array: NDArray[Any]) -> NDArray[Any]:
     """Return `array` if it is contiguous and aligned, as kernels require, else a copy."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array

@@ -24,7 +24,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from app.cluster import ray_launcher
-from app.cluster.child_process import answers
+from app.cluster.child_process import is_live
 from tests.cluster.databases import EtcdMembers
 from tests.cluster.waiting import until
 from tests.free_port import free_port
@@ -178,7 +178,7 @@ def main(folder: Path) -> None:
                 os.kill(victim, number)
                 until(lambda: services().get(name, victim) != victim, "it runs again")  # noqa: B023
                 until(whole, "all replicas are there again")
-                until(lambda: answers(addresses().get(name, "127.0.0.1:1")), "it answers again")  # noqa: B023
+                until(lambda: is_live(addresses().get(name, "127.0.0.1:1")), "it answers again")  # noqa: B023
                 if kill >= KILLS - 1:
                     load.check(f"a shard was sent {number.name}" + f", {KILLS} times" * (kill < KILLS))
             name, pid = min(services().items())

@@ -30,7 +30,7 @@ def shard(
     warmed: Path, folder: Path, *flags: str, cluster: str = NOWHERE, key: str | None = KEY, **options: Any
 ) -> Iterator[Server]:
     """A shard named after its folder; its clients send the key."""
-    ShardFolder(folder / "store").keep(Options(key=key))
+    ShardFolder(folder / "store").store_options(Options(key=key))
     own = "--kernel", "numpy", "--cluster", cluster, "--shard", "--node", folder.name
     with serving(warmed, folder, *own, *flags, **options) as running:
         yield running

@@ -14,7 +14,7 @@ from threading import Event, Thread
 import pytest
 
 from app.cluster import child_process
-from app.cluster.child_process import ChildProcess, answers, without_settings
+from app.cluster.child_process import ChildProcess, is_live, without_settings
 from tests.cluster.waiting import until
 from tests.free_port import free_port
 
@@ -63,7 +63,7 @@ def test_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nu
     seen: list[bool] = []
 
     def look() -> bool:
-        seen.append(answers(address))
+        seen.append(is_live(address))
         return seen[-1]
 
     process = ChildProcess(lambda: [sys.executable, "-c", ANSWERING, str(port)], tmp_path / "log", look)
@@ -72,7 +72,7 @@ def test_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nu
         pid = process.pid
         assert pid is not None
         os.kill(pid, number)
-        until(lambda: process.pid != pid and answers(address), "it answers again")
+        until(lambda: process.pid != pid and is_live(address), "it answers again")
         assert not runs(pid)
         last = process.pid
         assert last is not None

@@ -148,7 +148,7 @@ def test_a_shard_that_hangs_in_the_place_of_one_that_was_lost_is_left_once_its_l
         if len(asked) == 2:
             handler.answer(503, b"{}")
         elif len(asked) == 3:
-            client.transact(lambda catalogue: transitions.lose(catalogue, name))
+            client.transact(lambda catalogue: transitions.mark_lost(catalogue, name))
             handler.hang()
         else:
             handler.have_pulled()

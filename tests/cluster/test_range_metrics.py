@@ -43,13 +43,13 @@ def test_all_that_is_counted_is_shown() -> None:
     counters = unshared_counters()
     counts = RangeCounts(counters)
     for outcome in ("ok", "repeated", "changed", "shard_unavailable"):
-        counts.scattered(outcome)
+        counts.count_scatter(outcome)
     for why in ("silent", "behind", "lost"):
-        counts.left(why)
-    counts.joined()
-    counts.copied("done")
-    counts.copied("failed")
-    counts.took_over()
+        counts.count_leave(why)
+    counts.count_join()
+    counts.count_copy("done")
+    counts.count_copy("failed")
+    counts.count_takeover()
 
     class Collected(CollectorRegistry):
         def collect(self):  # type: ignore[no-untyped-def]

@@ -39,7 +39,7 @@ def test_a_shard_without_the_range_is_passed_over_and_does_not_count_as_failing(
     choice = ReplicaChoice()
     one = reads(shard_map(1, version()), choice)
     (first,) = asks(one.start([0], 0.0))
-    (second,) = asks(one.no_range(0, first.replica, 0.0))
+    (second,) = asks(one.on_missing_range(0, first.replica, 0.0))
     assert second.replica.node != first.replica.node
     orders = {tuple(found.node for found in choice.order(version().ranges[0].replicas, 0.0)) for _ in range(4)}
     assert orders == {("a", "b"), ("b", "a")}
@@ -54,11 +54,11 @@ def test_without_a_newer_map_it_is_tried_three_times_and_then_unavailable() -> N
         rounds += 1
         assert len(asks(actions)) == 2
         for ask in asks(actions):
-            one.failed(ask.number, ask.replica, now)
+            one.on_failure(ask.number, ask.replica, now)
         if one.outcome is None:
-            one.fetched(found, now)
+            one.on_map_fetched(found, now)
             now += 1.0
-            actions = one.woken(now)
+            actions = one.on_wake(now)
     assert rounds == 3
     assert one.outcome == "shard_unavailable"
     assert one.unavailable == (0, 1)
@@ -67,19 +67,19 @@ def test_without_a_newer_map_it_is_tried_three_times_and_then_unavailable() -> N
 def test_a_range_without_a_shard_is_read_where_a_newer_map_has_one() -> None:
     """The catalogue may have a table before the shard that it names has registered itself."""
     choice = ReplicaChoice()
-    choice.failed("b:80", 0.0)
+    choice.record_failure("b:80", 0.0)
     nowhere = shard_map(1, version(""))
     one = reads(nowhere, choice)
     wake, read = one.start([0], 0.0)
     assert (type(wake), type(read)) == (Wake, FetchMap)
-    (first,) = asks(one.fetched(shard_map(2, version("a")), 0.01))
-    assert one.answered(0, first.replica)
+    (first,) = asks(one.on_map_fetched(shard_map(2, version("a")), 0.01))
+    assert one.on_rows(0, first.replica)
     assert one.outcome == "done"
     one = reads(nowhere, choice)
     one.start([0, 1], 0.0)
     for now in (1.0, 2.0, 3.0):
-        one.fetched(nowhere, now)
-        one.woken(now)
+        one.on_map_fetched(nowhere, now)
+        one.on_wake(now)
     assert one.outcome == "shard_unavailable"
     assert one.unavailable == (0, 1)
 
@@ -87,8 +87,8 @@ def test_a_range_without_a_shard_is_read_where_a_newer_map_has_one() -> None:
 def test_a_version_that_is_not_the_current_one_any_more_is_read_to_its_end() -> None:
     one = reads(shard_map(1, version("a")))
     (first,) = asks(one.start([0], 0.0))
-    one.no_range(0, first.replica, 0.0)
-    (second,) = asks(one.fetched(shard_map(2, version("b"), version("a", "c2", 2)), 0.0))
+    one.on_missing_range(0, first.replica, 0.0)
+    (second,) = asks(one.on_map_fetched(shard_map(2, version("b"), version("a", "c2", 2)), 0.0))
     assert (one.version.content_id, second.replica.node) == ("c1", "b")
 
 
@@ -98,8 +98,8 @@ def test_a_content_that_is_cut_anew_is_another_one_to_a_request_under_way() -> N
     whole = replace(halves, ranges=(replace(halves.ranges[0], stop=20),))
     one = reads(old)
     (first,) = asks(one.start([1], 0.0))
-    one.no_range(1, first.replica, 0.0)
-    assert one.fetched(shard_map(2, whole), 0.0) == []
+    one.on_missing_range(1, first.replica, 0.0)
+    assert one.on_map_fetched(shard_map(2, whole), 0.0) == []
     assert one.outcome == "version_gone"
 
 
@@ -117,19 +117,19 @@ def test_replicas_take_turns_and_those_that_failed_come_last_for_a_while() -> No
     choice = ReplicaChoice()
     replicas = version("abc").ranges[0].replicas
     assert sorted(choice.order(replicas, 0.0)[0].node for _ in range(3)) == ["a", "b", "c"]
-    choice.failed("b:80", 0.0)
+    choice.record_failure("b:80", 0.0)
     assert {choice.order(replicas, 0.1)[-1].node for _ in range(9)} == {"b"}
     assert {choice.order(replicas, FIRST_PAUSE)[0].node for _ in range(9)} == {"a", "b", "c"}
-    choice.failed("b:80", 1.0)
+    choice.record_failure("b:80", 1.0)
     assert {choice.order(replicas, 0.9 + FIRST_PAUSE)[-1].node for _ in range(9)} == {"b"}
-    choice.answered("b:80")
+    choice.record_answer("b:80")
     assert {choice.order(replicas, 1.0)[0].node for _ in range(9)} == {"a", "b", "c"}
 
 
 def test_one_read_in_each_pause_tries_a_replica_that_failed() -> None:
     choice = ReplicaChoice()
     replicas = version("ab").ranges[0].replicas
-    choice.failed("b:80", 0.0)
+    choice.record_failure("b:80", 0.0)
     tries = [at / 100 for at in range(3000) if choice.order(replicas, at / 100)[0].node == "b"]
     pauses = [after - before for before, after in zip([0.0, *tries], tries, strict=False)]
     assert 0.5 <= pauses[0] < 0.6
@@ -143,11 +143,11 @@ def test_a_read_is_slow_when_it_takes_longer_than_95_of_100() -> None:
     for scale in (0.01, 0.1, 0.02):
         took = rng.exponential(scale, 4000).tolist()
         for seconds in took:
-            choice.took("a:80", seconds)
+            choice.record_duration("a:80", seconds)
         slow = sum(seconds > choice.hedge_after("a:80") for seconds in took)
         assert 80 < slow < 400, "200 of 4000"
     for _ in range(2000):
-        choice.took("a:80", 0.0001)
+        choice.record_duration("a:80", 0.0001)
     assert choice.hedge_after("a:80") == LEAST_P95, "less is noise"
     assert choice.hedge_after("b:80") == FIRST_P95, "nothing is known of it"
 
@@ -160,16 +160,16 @@ def test_a_shard_that_leaves_reads_unanswered_until_they_are_given_up_has_failed
 
     choice = ReplicaChoice()
     for now in (1.0, 1.1, 1.2):
-        choice.gave_up("a:80", 0.01, now)
+        choice.record_drop("a:80", 0.01, now)
     assert not is_passed_over(choice, 1.2), "that is too soon"
-    choice.gave_up("a:80", 0.01, 1.3)
+    choice.record_drop("a:80", 0.01, 1.3)
     assert is_passed_over(choice, 1.3)
     choice = ReplicaChoice()
     for now in range(1, 9):
-        choice.gave_up("a:80", LEAST_P95 / 2, now)
-        choice.gave_up("a:80", 1.0, now)
-        choice.gave_up("a:80", 1.0, now + 0.2)
-        choice.answered("a:80")
+        choice.record_drop("a:80", LEAST_P95 / 2, now)
+        choice.record_drop("a:80", 1.0, now)
+        choice.record_drop("a:80", 1.0, now + 0.2)
+        choice.record_answer("a:80")
     assert not is_passed_over(choice, 9.0), "it answers now and then"
 
 
@@ -188,16 +188,16 @@ def test_a_read_is_hedged_only_by_a_replica_that_does_not_fail() -> None:
     one = reads(shard_map(1, version()), choice)
     (first,) = asks(one.start([0], 0.0))
     (other,) = (replica for replica in version().ranges[0].replicas if replica != first.replica)
-    choice.failed(other.address, 0.0)
+    choice.record_failure(other.address, 0.0)
     assert one.hedge(0, 0.1) is None
-    choice.answered(other.address)
+    choice.record_answer(other.address)
     assert one.hedge(0, 0.1) is not None
 
 
 def test_a_replica_at_a_new_address_counts_as_another_one() -> None:
     moved = replace(version("a").ranges[0].replicas[0], address="a:81")
     choice = ReplicaChoice()
-    choice.failed("a:80", 0.0)
+    choice.record_failure("a:80", 0.0)
     assert choice.order((version("a").ranges[0].replicas[0], moved), 0.0)[0] == moved
 
 
@@ -213,12 +213,12 @@ def test_an_open_range_is_asked_again_while_its_replicas_say_that_they_are_behin
     now, waiting = 0.0, asks(one.start([0], 0.0))
     while one.outcome is None and now < 19.0:
         while waiting:
-            waiting += asks(one.no_range(0, waiting.pop().replica, now, is_stale=is_stale))
+            waiting += asks(one.on_missing_range(0, waiting.pop().replica, now, is_stale=is_stale))
         now += 0.5
-        waiting = asks(one.fetched(known, now))
+        waiting = asks(one.on_map_fetched(known, now))
     assert (one.outcome == "shard_unavailable") == is_over
     if not is_over:
-        assert one.answered(0, waiting[0].replica)
+        assert one.on_rows(0, waiting[0].replica)
 
 
 def test_rounds_go_on_however_many_there_are() -> None:
@@ -228,8 +228,8 @@ def test_rounds_go_on_however_many_there_are() -> None:
     one = reads(shard_map(1, opened))
     asked = asks(one.start([0], 0.0))
     for generation in range(2, 1500):
-        wake, _ = one.no_range(0, asked[0].replica, 0.0, is_stale=True)
+        wake, _ = one.on_missing_range(0, asked[0].replica, 0.0, is_stale=True)
         assert isinstance(wake, Wake)
         assert wake.at <= 0.5
-        asked = asks(one.fetched(shard_map(generation, opened), 0.0))
+        asked = asks(one.on_map_fetched(shard_map(generation, opened), 0.0))
     assert one.outcome is None

@@ -15,7 +15,7 @@ from app import __version__
 from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import Database
 from app.cluster.catalogue.records import Catalogue, Change, Node, Options
-from app.cluster.catalogue.transitions import lose
+from app.cluster.catalogue.transitions import mark_lost
 from app.cluster.shard.registration import Registration, capacity_of
 from app.cluster.shard.shard_folder import ShardFolder
 from app.shard_from_settings import keep_options
@@ -82,7 +82,7 @@ def test_a_shard_that_was_given_up_comes_back(
     with registering(own, "a", NODE, tmp_path / "lock"):
         until(lambda: client.refresh().alive, "it is registered")
         before = client.refresh().revisions["alive/a"]
-        client.transact(lambda at: lose(at, "a") if at.revisions.get("alive/a") == before else None)
+        client.transact(lambda at: mark_lost(at, "a") if at.revisions.get("alive/a") == before else None)
         until(lambda: client.refresh().revisions.get("alive/a", before) > before, "it is registered again")
         lease = own.lease
         assert lease is not None
@@ -116,7 +116,7 @@ def test_a_name_is_not_taken_from_a_shard_that_is_alive(
         with registering(first, "a", NODE, tmp_path / "lock"):
             until(lambda: client.refresh().alive, "it is registered")
             folder = ShardFolder(tmp_path / "store")
-            stack.enter_context(registering(second, "a", other, tmp_path / "other", tell=folder.tell))
+            stack.enter_context(registering(second, "a", other, tmp_path / "other", tell=folder.record_problem))
             until(lambda: "is alive at 127.0.0.1:1000" in folder.read_problem(), "it is refused")
             assert client.refresh().nodes == {"a": NODE}
         first.close()
@@ -141,7 +141,7 @@ def test_a_shard_whose_ranges_are_of_another_cluster_is_not_registered(
 ) -> None:
     """There its ranges would be dropped. Its operator removes what says whose they are, if that is meant."""
     folder, own = ShardFolder(tmp_path / "store"), running.connect()
-    folder.keep(Options(key="another", cluster="one"))
+    folder.store_options(Options(key="another", cluster="one"))
     client.transact(lambda _: Change({"options": Options(key=KEY, cluster="two")}))
     with registering(own, "a", NODE, tmp_path / "lock", lambda found: keep_options(found, folder)) as registration:
         until(lambda: "the ranges of another cluster" in registration.problem, "it is refused")

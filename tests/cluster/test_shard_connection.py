@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.cluster.router.range_requests import as_rows
 from app.cluster.router.row_sinks import RowSink, WholeBody, WholeTensors
-from app.cluster.router.sequences import exactly
+from app.cluster.router.sequences import etag_check
 from app.cluster.router.shard_connection import BUFFER_BYTES, Failure, ShardConnection
 from app.formats.safetensors.header import write_header
 from app.tensors.dtypes import DTYPES
@@ -83,7 +83,7 @@ def asked(sink: Any, answer: bytes, step: int = 1 << 20, etag: str | None = None
     """What came of one request, and the connection's other side; within a running loop."""
     found: list[Failure | None] = []
     pipe = Pipe(ShardConnection(lambda _: None))
-    check = None if etag is None else exactly(etag)
+    check = None if etag is None else etag_check(etag)
     pipe.connection.ask([b"request"], sink, check, 9.0, lambda _, failure: found.append(failure))
     pipe.feed(answer, step)
     return found, pipe

@@ -79,7 +79,7 @@ def judged(replica: Answer, *primaries: Answer) -> str:
             stack.callback(shards.close)
             found = TableEtags(RowFetcher(shards, known, 2.0))
             found.loop = asyncio.get_running_loop()
-            told: Awaitable[str] = asyncio.to_thread(found.now, ShardedResident(known, "t", version))
+            told: Awaitable[str] = asyncio.to_thread(found.current_etag, ShardedResident(known, "t", version))
             return await told
 
     return asyncio.run(work())

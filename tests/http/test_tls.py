@@ -258,7 +258,7 @@ def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: 
 
 def renewed(tls: Tls) -> bool:
     """Whether another certificate is in force after one look at the files, as `Tls.watch` takes it."""
-    found = tls.watcher.changed()
+    found = tls.watcher.read_if_changed()
     if found is not None:
         tls.take(found)
     return found is not None

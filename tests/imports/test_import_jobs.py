@@ -72,7 +72,7 @@ def test_an_import_that_is_being_committed_is_neither_ended_nor_stopped(
 ) -> None:
     """A request asks for its end, then the service stops: both wait for the commit."""
     entered, asked, goes_on = Event(), Event(), Event()
-    real_put, real_goes_on = LocalStore.put, ImportSteps.goes_on
+    real_put, real_goes_on = LocalStore.put, ImportSteps.should_continue
 
     def put(self: LocalStore, *arguments: Any) -> Any:
         entered.set()

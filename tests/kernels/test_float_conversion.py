@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.kernels.float_conversion import OUTPUT_DTYPES, converted
+from app.kernels.float_conversion import OUTPUT_DTYPES, convert_floats
 from app.tensors.dtypes import DTYPES
 from tests.conftest import SOAK, slow_but_for
 from tests.rounding import rounded
 
 
 def check(items: NDArray[Any], source: str, target: str) -> None:
-    found = converted(items, DTYPES[source], DTYPES[target])
+    found = convert_floats(items, DTYPES[source], DTYPES[target])
     assert found.dtype == DTYPES[target].numpy
     with np.errstate(invalid="ignore"):  # of NaNs that signal
         numbers = items.view(DTYPES[source].numpy).astype(np.float64)

@@ -17,7 +17,7 @@ import pytest
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.memory.error_tracebacks import drop_tracebacks, forget_failure
-from app.server.start_request import continued
+from app.server.start_request import run_rest
 
 Kept = list[weakref.ref[Any]]
 
@@ -90,7 +90,7 @@ def test_a_task_that_fails_after_its_caller_has_gone_keeps_nothing() -> None:
     async def run() -> None:
         pool = RequestThreadPool(1, 1)
         work: Any = pool.run(lambda: refuse(kept))
-        task = asyncio.create_task(continued(work, work.send(None)))
+        task = asyncio.create_task(run_rest(work, work.send(None)))
         del work
         task.add_done_callback(forget_failure)
         await asyncio.wait([task])

@@ -128,7 +128,7 @@ def test_a_change_of_scope_is_noticed(tmp_path: Path) -> None:
     judge = KeyAuthorizer(path)
     assert refusal(judge, request(key=key)) is None
     path.write_text(path.read_text().replace(" gather ", " tensors "))
-    judge.take(judge.watcher.changed() or [])
+    judge.take(judge.watcher.read_if_changed() or [])
     assert refusal(judge, request(key=key)) == "forbidden"
 
 
@@ -139,7 +139,7 @@ def test_a_second_write_within_one_tick_of_the_clock_is_noticed(tmp_path: Path) 
     status = path.stat()
     path.write_text(f"{OTHER} gather a\n")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    found = judge.watcher.changed()
+    found = judge.watcher.read_if_changed()
     assert found is not None
     assert found[0].digest.hex() == OTHER
 
@@ -160,15 +160,15 @@ def test_a_broken_file_keeps_the_last_good_keys_and_is_logged_once(
     elif harm == "text":
         path.write_bytes(b"\xff")
     with caplog.at_level(logging.INFO, "gathernd"):
-        assert judge.watcher.changed() is None
-        assert judge.watcher.changed() is None
+        assert judge.watcher.read_if_changed() is None
+        assert judge.watcher.read_if_changed() is None
     assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     assert refusal(judge, request(key=key)) is None
     if harm == "unreadable":
         path.rmdir()
     path.write_bytes(good + f"{OTHER} gather b\n".encode())
     with caplog.at_level(logging.INFO, "gathernd"):
-        judge.take(judge.watcher.changed() or [])
+        judge.take(judge.watcher.read_if_changed() or [])
     assert caplog.records[-1].getMessage() == "keys file: 2 keys in force"
 
 

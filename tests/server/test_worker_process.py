@@ -28,7 +28,7 @@ def test_a_worker_whose_requests_finish_does_not_look_as_if_it_hung(monkeypatch:
     monkeypatch.setattr(server, "stop_listening", lambda: None)
 
     async def stop() -> None:
-        server._beating = asyncio.create_task(server._beat())
+        server._beating = asyncio.create_task(server._show_heartbeat())
         await server.shutdown()
 
     asyncio.run(stop())

@@ -499,10 +499,10 @@ def carry_out_import(store: LocalStore, kind: str, name: str, what: Any) -> list
         for at in range(start.offset, len(raw), 30_000):
             steps.take(raw[at : at + 30_000])
             with suppress(OSError):
-                steps.tell(steps.done)
+                steps.record_progress(steps.done)
             if kind == "import ended":
                 assert store.imports.cancel(steps.record.id)
-                assert not steps.goes_on()
+                assert not steps.should_continue()
                 steps.stop(closing=False)
                 assert steps.record.state == "cancelled"
                 return []

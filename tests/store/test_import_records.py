@@ -39,12 +39,12 @@ def test_the_oldest_that_have_ended_are_forgotten(store: LocalStore, monkeypatch
 
 def test_how_far_it_is_is_read_by_any_process(store: LocalStore) -> None:
     running = store.imports.begin("t", "https://a.example/x", "w", "c", 100)
-    assert running.tell(40)
+    assert running.record_progress(40)
     found = store.imports.find(running.record.id)
     assert found is not None
     assert (found.state, found.done, found.total, found.tensor) == ("running", 40, 100, "w")
     assert store.imports.cancel(running.record.id)
-    assert not running.tell(50)
+    assert not running.record_progress(50)
     running.end(state="cancelled", done=50)
     found = store.imports.find(running.record.id)
     assert found is not None
@@ -69,7 +69,7 @@ def test_how_far_it_was_is_written_to_no_file_once_it_has_ended(
     if other != fd:
         os.dup2(other, fd)
         os.close(other)
-    running.tell(40)
+    running.record_progress(40)
     assert os.fstat(fd).st_size == 0
     os.close(fd)
 

@@ -22,7 +22,7 @@ def group() -> Iterator[CounterGroup]:
 
 def fail_once(statistics: Statistics, names: Iterator[str]) -> None:
     for name in names:
-        statistics.of(name).failed(perf_counter())
+        statistics.of(name).count_failure(perf_counter())
 
 
 def test_models_that_a_replaced_worker_has_counted_make_room_for_others(group: CounterGroup) -> None:

@@ -84,7 +84,7 @@ def test_lookups_are_counted_by_name_up_to_a_bound(monkeypatch: pytest.MonkeyPat
         if turn % 2:
             now_is(monkeypatch, 1.000_5)
             context.parsed = context.kernel = context.gathered = 1.0
-            assert found.answered(context, 7)
+            assert found.count_answered(context, 7)
         found.count(context, None)
     found.begin()
     found.count(gathered(), None)
@@ -114,7 +114,7 @@ def test_an_answer_that_could_not_be_written_is_counted_once_and_as_an_error(mon
     now_is(monkeypatch, 1.000_5)
     context.parsed = context.kernel = context.gathered = 1.0
     found.begin()
-    assert found.answered(context, 7)
+    assert found.count_answered(context, 7)
     found.count(context, "internal")
     assert total(found, "gathernd_requests") == {f"POST|{PATH}|200": 1}
     assert total(found, "gathernd_errors") == {"internal": 1}
@@ -125,11 +125,11 @@ def test_an_answer_that_could_not_be_written_is_counted_once_and_as_an_error(mon
 def test_what_took_long_or_was_refused_is_left_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     found = known()
     now_is(monkeypatch, 2.875)
-    assert not found.answered(gathered(), 7)
+    assert not found.count_answered(gathered(), 7)
     refused = gathered()
     refused.exchange.refusal = "request_timeout"
     now_is(monkeypatch, 1.000_5)
-    assert not found.answered(refused, 7)
+    assert not found.count_answered(refused, 7)
     assert not total(found, "gathernd_requests")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from app.api.asgi_request import RequestContext
-from app.api.content_codings import coding_of_answer, compressed
+from app.api.content_codings import compress_answer, negotiate_coding
 from app.api.error_responses import JSON
 from app.api.exchange import BodyLimits, gathernd_fields
 from app.api.inference import Inference, InferFormat
@@ -49,10 +49,10 @@ class InferRoute:
         headers = gathernd_fields("", "", answer.data_etag, answer.data_version, answer.replaced, answer.missing)
         if json_size is not None:
             headers = ((b"inference-header-content-length", b"%d" % json_size), *headers)
-        coding = coding_of_answer(context.headers.get(b"accept-encoding"))
+        coding = negotiate_coding(context.headers.get(b"accept-encoding"))
         if coding is not None:
             short = sum(map(len, pieces)) <= body_formats.LONG_JSON
-            packed = await self.pool.run_unless(short, lambda: compressed(pieces, coding, context.memory), context)
+            packed = await self.pool.run_unless(short, lambda: compress_answer(pieces, coding, context.memory), context)
             pieces, headers = packed, (*headers, (b"content-encoding", coding))
         media_type = JSON if json_size is None else _OCTETS
         if not context.send_at_once(200, media_type, pieces, headers):

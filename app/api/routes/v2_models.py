@@ -77,7 +77,7 @@ class ModelRoutes:
         self.models.find(name)
         await context.send_empty(200, (b"content-length", b"0"))
 
-    def after_finding(self, handler: Handler) -> Handler:
+    def with_known_model(self, handler: Handler) -> Handler:
         """Wrap `handler` for requests that name a model. Raises model_not_found."""
 
         async def handle(context: RequestContext) -> None:
@@ -116,7 +116,7 @@ async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T]
 
     def every() -> tuple[list[str], set[str]]:
         names = models.names()
-        return models.counted(names, newest=1), set(models.counted(names))
+        return models.statistics_labels(names, newest=1), set(models.statistics_labels(names))
 
     # In a thread, because the store may have to read its folder, and there may be very many versions.
     newest, counted = await asyncio.to_thread(every)
@@ -129,7 +129,7 @@ async def statistics_of(
 ) -> list[T]:
     """Apply `write` to the statistics of a model's versions, or of one of them. Raises model_not_found."""
     models.find(name, version)
-    counted = models.counted([name]) if version is None else [statistics_label(name, version)]
+    counted = models.statistics_labels([name]) if version is None else [statistics_label(name, version)]
     return await _statistics_bodies(models, counted, frozenset(), write)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from app.requests.schemas.member_types import BASE64, INT64, VALUES, DTypeName, Size, tidy
+from app.requests.schemas.member_types import BASE64, INT64, VALUES, DTypeName, Size, simplify_schema
 from app.tensors.lookup_call import Pooling
 from app.tensors.operator_signature import BackwardName, OperatorName
 
@@ -18,7 +18,7 @@ Base64 = Annotated[str, Field(description=BASE64)]
 class OpenModel(BaseModel):
     """Answers may gain members."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=tidy)
+    model_config = ConfigDict(extra="allow", json_schema_extra=simplify_schema)
 
 
 class OutputTensor(OpenModel):

@@ -1,4 +1,4 @@
-/* The list of all aliases: make one, move one to another version, delete one. */
+/* The list of all aliases, with forms to create, move and delete them. */
 
 import { allAliases, deleteAlias, putAlias } from "./aliases.js";
 import { confirmed } from "./confirm_dialog.js";
@@ -6,7 +6,7 @@ import { byId, make, replaceWithin, sayAt } from "./elements.js";
 import { Problem } from "./service.js";
 
 export class AliasList {
-  /** `onChange` is called when an alias was made, moved or deleted here. */
+  /** `onChange` is called when an alias was created, moved or deleted here. */
   constructor(onChange) {
     this.onChange = onChange;
     const form = byId("new-alias");
@@ -17,7 +17,7 @@ export class AliasList {
     });
   }
 
-  /** Read the aliases anew. */
+  /** Reload the aliases. */
   async refresh() {
     const asked = (this.asked = {});
     try {
@@ -51,7 +51,7 @@ export class AliasList {
   }
 
   async #change(send, said, onDone = () => {}) {
-    if (this.isChanging) return; // a second press of a button
+    if (this.isChanging) return; // ignore a second click
     this.isChanging = true;
     try {
       await send();

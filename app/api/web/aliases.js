@@ -1,10 +1,10 @@
-/* Requests about aliases, which the list of aliases and the versions of a tensor share. */
+/* Requests about aliases, for the list of aliases and the history of a tensor. */
 
 import { ask, jsonOf, putJson } from "./service.js";
 
 const PAGE = 1000;
 
-/** All aliases. */
+/** Return all aliases. */
 export async function allAliases() {
   const found = [];
   for (let after = ""; after !== null; ) {
@@ -16,13 +16,13 @@ export async function allAliases() {
 }
 
 /**
- * Make `alias` name `version`, as in items@7. With the `etag` of the alias it is moved, unless somebody else has moved it
- * since it was read; without one it is made, unless it is there.
+ * Point `alias` to `version`, such as items@7. With `etag` an existing alias moves, and the request fails if somebody has
+ * moved it since it was read. Without `etag` a new alias is created, and the request fails if it exists.
  */
 export const putAlias = (alias, version, etag) =>
   putJson(`aliases/${encodeURIComponent(alias)}`, JSON.stringify({ tensor: version }),
     etag === undefined ? { "If-None-Match": "*" } : { "If-Match": etag });
 
-/** Remove an alias, unless somebody else has moved it since it was read. */
+/** Remove an alias. Fails if somebody has moved it since it was read. */
 export const deleteAlias = ({ alias, etag }) =>
   ask(`aliases/${encodeURIComponent(alias)}`, { method: "DELETE", headers: { "If-Match": etag } });

@@ -1,4 +1,4 @@
-/* The form of gradients: slices of grad_output, added at their indices to zeros of the data's shape. */
+/* The form of gradients: adds slices of grad_output to zeros of the data's shape, at their indices. */
 
 import { byId, make } from "./elements.js";
 import { offer, OperatorForm, tensorOptions, tensorText, typed, withChosen } from "./operator_form.js";
@@ -10,7 +10,7 @@ const CONTROLS = {
 };
 
 export class BackwardForm extends OperatorForm {
-  /** `operators` are the gathers that have a gradient, `dtypes` the types of grad_output. */
+  /** `operators` are the gathers that have a gradient; `dtypes` are the types of grad_output. */
   constructor({ operators, dtypes }) {
     super("backward");
     this.operators = operators;

@@ -1,20 +1,20 @@
-/* The request of the playground as curl and as Python, with this server's own address. A key is never written out. */
+/* The playground's request as a curl command and as Python, with this server's address. The code never contains a key. */
 
 import { ELEMENT_TYPES } from "./element_types.js";
 import { address, hasKey } from "./service.js";
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-/** A shell command that sends `body` to the route `operator`. */
+/** Return a shell command that sends `body` to the route `operator`. */
 export function curlText(operator, body) {
   const url = `${address()}/${operator}`;
-  const word = /[^\w.:/%~-]/.test(url) ? quoted(url) : url; // a prefix may have characters that a shell reads
+  const word = /[^\w.:/%~-]/.test(url) ? quoted(url) : url; // a prefix may have characters with a meaning in the shell
   const lines = [`curl -s ${word} -H 'Content-Type: application/json'`];
   if (hasKey()) lines.push('  -H "Authorization: Bearer $GATHERND_API_KEY"');
   return `${lines.join(" \\\n")} -d ${quoted(body)}`;
 }
 
-/** The same with the Python client, of a request as `LANGUAGES` of snippets.js describes it. */
+/** Return Python code for the client. `LANGUAGES` in snippets.js describes the request. */
 export function pythonText({
   operator, parameterName, parameter, dialect, data, indices, updates, batchDims = 0, outOfBounds = null, fillValue = null,
   outputDtype = null, reduction = null,
@@ -48,7 +48,7 @@ function arrayText({ dtype, values }) {
   return `np.array(${literal(values, dtype)}, ${type})`;
 }
 
-/** Parsed JSON, whose numbers are texts (see `parseExactly`), as Python writes it. */
+/** Format parsed JSON, whose numbers are text (see `parseExactly`), as Python. */
 function literal(value, dtype) {
   if (Array.isArray(value)) {
     const isElement = dtype.startsWith("complex") && value.length === 2 && !value.some(Array.isArray);
@@ -60,5 +60,5 @@ function literal(value, dtype) {
 
 function number(text, dtype) {
   if (/^-?(NaN|Infinity)$/.test(text)) return `float("${text}")`;
-  return text === "-0" && /float|complex/.test(dtype) ? "-0.0" : text; // Python's -0 is the integer 0
+  return text === "-0" && /float|complex/.test(dtype) ? "-0.0" : text; // in Python, -0 is the integer 0
 }

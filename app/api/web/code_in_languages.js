@@ -1,22 +1,22 @@
 /*
- * A JSON request as a program in TypeScript, Java or Go, with this server's own address. Each needs nothing but its
- * language, sends the text of the body as it is, so that no number loses digits, and prints the answer. A key is read
- * from the environment and never written out.
+ * A JSON request as a program in TypeScript, Java or Go, with this server's address. A program needs only the standard
+ * library. It sends the body's text unchanged, so that no number loses digits, and prints the answer. It reads the key
+ * from the environment.
  */
 
 import { address, hasKey } from "./service.js";
 
 const KEY = "GATHERND_API_KEY";
-const PIECE = 8192; // characters of a text; Java's compiler takes 65535 bytes of UTF-8 in one
+const PIECE = 8192; // characters per literal; Java allows 65535 bytes of UTF-8
 
-/** A literal of all three languages: what they share of JSON's escapes, in ASCII. */
+/** Return a string literal valid in TypeScript and Java: ASCII, with JSON's escapes. */
 const literal = (text) =>
   JSON.stringify(text.replace(/\p{Surrogate}/gu, "\ufffd")).replace(
     /[^ -~]/g,
     (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );
 
-/** The same for Go, whose escapes are code points and not halves of pairs. */
+/** Return a string literal for Go, whose escapes are code points instead of surrogates. */
 const goLiteral = (text) =>
   JSON.stringify(text.replace(/\p{Surrogate}/gu, "\ufffd")).replace(
     /[^ -~]/gu,
@@ -25,7 +25,7 @@ const goLiteral = (text) =>
 
 const url = (operator) => `${address()}/${operator}`;
 
-/** A module for Node.js, Deno, Bun or a page. */
+/** Return a module for Node.js, Deno, Bun or a web page. */
 function typescriptText(operator, body) {
   const key = hasKey() ? `,\n    Authorization: \`Bearer \${process.env.${KEY}}\`` : "";
   return `${hasKey() ? "declare const process: { env: Record<string, string | undefined> };\n\n" : ""}\
@@ -42,7 +42,7 @@ export {};
 `;
 }
 
-/** The file Gather.java, for Java 11 and newer. */
+/** Return the file Gather.java, for Java 11 and newer. */
 function javaText(operator, body) {
   const pieces = body.match(new RegExp(`[^]{1,${PIECE}}`, "gu")) ?? [""];
   const text = pieces.length === 1 ? literal(body) : `String.join("", ${pieces.map(literal).join(", ")})`;
@@ -66,7 +66,7 @@ public final class Gather {
 `;
 }
 
-/** The file main.go. */
+/** Return the file main.go. */
 function goText(operator, body) {
   const key = hasKey() ? `\n\trequest.Header.Set("Authorization", "Bearer "+os.Getenv("${KEY}"))` : "";
   return `package main
@@ -98,5 +98,5 @@ func main() {
 `;
 }
 
-/** The languages by their names on the page, and the function of each: it takes a route and the text of a body. */
+/** The languages by their names on the page. Each function takes a route and the text of a body, and returns a program. */
 export const PROGRAMS = [["TypeScript", typescriptText], ["Java", javaText], ["Go", goText]];

@@ -1,8 +1,8 @@
-/* A question before something that cannot be undone. */
+/* Asks for confirmation before an action that cannot be undone. */
 
 import { byId } from "./elements.js";
 
-/** Ask `question`; the button that confirms it says `action`. Resolves to whether it was confirmed; Escape is a no. */
+/** Ask `question`; the confirming button is labeled `action`. Resolves to true if confirmed; Escape means no. */
 export function confirmed(question, action) {
   const dialog = byId("confirm");
   byId("confirm-question").textContent = question;

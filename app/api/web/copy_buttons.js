@@ -1,4 +1,4 @@
-/* Buttons that copy the text of the element which their attribute data-copies names. */
+/* Buttons that copy the text of the element named by their attribute data-copies. */
 
 import { byId } from "./elements.js";
 
@@ -11,7 +11,7 @@ export function serveCopyButtons() {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(code); // the clipboard is for pages over HTTPS and on this machine
+      getSelection().selectAllChildren(code); // the clipboard API requires HTTPS or localhost
       button.textContent = "Selected";
     }
     setTimeout(() => { button.textContent = "Copy"; }, 1500);

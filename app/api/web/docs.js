@@ -1,4 +1,4 @@
-/* Shows the OpenAPI description with Swagger UI: routes that are not offered are left out, the protocol is collapsed. */
+/* Shows the OpenAPI description with Swagger UI, without unsupported routes and with the protocol collapsed. */
 
 const COLLAPSED = ["inference protocol", "health", "pages"];
 const METHODS = ["get", "put", "post", "delete"];

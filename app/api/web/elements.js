@@ -1,8 +1,8 @@
-/* Making elements of the page. Text from the service only ever becomes text, never HTML. */
+/* Creates elements of the page. Text from the service is inserted as text, never as HTML. */
 
 import { Problem } from "./service.js";
 
-/** A new element: `properties` are set as properties, those with a dash or `role` as attributes. */
+/** Create an element. `properties` are set as properties; names with a dash, and `role`, are set as attributes. */
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -13,7 +13,7 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Replace what `host` shows. A focus within goes to what has the same name afterwards, or to the first control. */
+/** Replace the content of `host`. If it had the focus, the new control of the same name gets it, else the first control. */
 export function replaceWithin(host, ...children) {
   const nameOf = (control) => control.id || control.getAttribute("aria-label") || control.textContent;
   const name = host.contains(document.activeElement) ? nameOf(document.activeElement) : null;
@@ -25,13 +25,13 @@ export function replaceWithin(host, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** Whether `control` is shown within `form`, which may itself be hidden. */
+/** Return whether `control` is visible within `form`. The form itself may be hidden. */
 export function isShown(control, form) {
   const hidden = control.closest("[hidden]");
   return !hidden || !form.contains(hidden);
 }
 
-/** What an error says, as paragraphs: its text, the rule that it cites, its hint and its page. */
+/** Return an error's paragraphs: its text, the cited rule, the hint, and a link to the code's page. */
 export function problemParagraphs(problem) {
   const found = [make("p", { className: "problem-text" }, problem.message)];
   if (problem.total > problem.errors.length && problem.errors.length) {
@@ -53,7 +53,7 @@ export function problemParagraphs(problem) {
   return found;
 }
 
-/** Show `said`, a text or a Problem, in the element `id`; nothing if it is not given. */
+/** Show `said`, a text or a Problem, in the element `id`. Clear the element if `said` is missing. */
 export function sayAt(id, said = "") {
   const host = byId(id);
   host.classList.toggle("problem", said instanceof Problem);

@@ -1,4 +1,4 @@
-/* Gathers to begin with, as the form of the playground has them: type and values as typed. */
+/* Example gathers for the playground's form, with values as a user would type them. */
 
 export const EXAMPLES = [
   {

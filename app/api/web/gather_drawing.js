@@ -1,6 +1,5 @@
-/* The drawing of a gather or a scatter: data, indices, updates and output, one colour for each tuple. What is pointed at
- * lights up together with what it comes from: an output's element with its tuple and its source, a tuple with all that it
- * selects or writes. */
+/* Draws a gather or a scatter: data, indices, updates and output, with one color per tuple. Pointing at an element of the
+ * output highlights its tuple and its source. Pointing at a tuple highlights everything that it selects or writes. */
 
 import { byId, make } from "./elements.js";
 import { coordinates, flatPosition, MOST_TRACED, product, traceOutput, tupleDepth } from "./source_positions.js";
@@ -29,7 +28,7 @@ export class GatherDrawing {
     this.#light([], []);
   }
 
-  /** Light up what is focused, if anything is, and nothing else. */
+  /** Highlight only the focused element, if any. */
   lightFocused() {
     const focused = document.activeElement?.closest(".grid [data-flat]");
     if (focused) this.#point(focused.closest(".grid").id.split("-")[0], Number(focused.dataset.flat));
@@ -37,9 +36,9 @@ export class GatherDrawing {
   }
 
   /**
-   * Draw a gather or a scatter: inputs as `{shape, elements, dtype, name}`, where the data of a resident tensor has no
-   * elements, an input whose text is no tensor is null, and a gather has no `updates`; `output` as `{shape, elements}` once
-   * the service has answered.
+   * Draw a gather or a scatter. Inputs are `{shape, elements, dtype, name}`. Resident data has no elements, and an input
+   * whose text is not a tensor is null. A gather has no `updates`. `output` is `{shape, elements}` once the service has
+   * answered.
    */
   draw({ operator, parameter, batchDims, wraps, outOfBounds, reduction, data, indices, updates, output }) {
     this.clear();
@@ -52,7 +51,7 @@ export class GatherDrawing {
     });
     const trace = this.trace;
     const tuplesAt = { data: new Map(), updates: new Map(), output: new Map() };
-    const sourceOf = new Map(); // of each element of the output that comes from one element of data alone
+    const sourceOf = new Map(); // for each output element that comes from a single element of data
     for (const { output: target, part, place, tuple } of trace?.links ?? []) {
       sourceOf.set(target, sourceOf.has(target) || part !== "data" ? NaN : place);
       if (tuple === null) continue;
@@ -75,7 +74,7 @@ export class GatherDrawing {
         textOf: (flat) => (data.elements ? data.elements[flat] : (known.get(flat) ?? null)),
         tuplesOf: tuplesOf("data"),
         wanted: [...tuplesAt.data.keys()].filter((source) => !Number.isNaN(source)),
-        isSparse: !data.elements, // of a resident tensor only what an answer brings is known
+        isSparse: !data.elements, // of a resident tensor, only elements in answers are known
       });
     }
     if (updates) {
@@ -110,7 +109,7 @@ export class GatherDrawing {
       : "Type each tensor as nested lists to see its output.";
   }
 
-  /** Mark each index, or element of data, at which an error points; `reason` is the error's text. */
+  /** Mark each index or data element that an error points to. `reason` is the error's text. */
   markWrong(places, reason) {
     for (const { pointer = "", position, allowed } of places) {
       for (const part of INPUTS) {
@@ -161,7 +160,7 @@ export class GatherDrawing {
     return Array.from({ length: this.depth }, (_, place) => this.indices.cell(tuple * this.depth + place));
   }
 
-  /** What is pointed at, in words. */
+  /** Describe the element pointed at. */
   #tell(part, flat, found, tuples) {
     const { data, indices, updates, output, reduction } = this.request;
     const at = (name, place, shape) => `${name}[${coordinates(place, shape).join(", ")}]`;
@@ -210,7 +209,7 @@ export class GatherDrawing {
     }
   }
 
-  /** A curve from the row of a source to the row of its place in the output: beside it, or around to below. */
+  /** Return a curve from a source's row to its place in the output, which is beside or below. */
   #line(from, to, tuple) {
     if (!from || !to) return;
     const frame = this.lines.getBoundingClientRect();

@@ -1,12 +1,12 @@
-/* Imports: the service reads a tensor from a URL, and this shows how far it is. */
+/* The form of imports: the service reads a tensor from a URL, and the form shows the progress. */
 
 import { byId, sayAt } from "./elements.js";
 import { ask, jsonOf, postJson, Problem } from "./service.js";
 import { shapeText, sizeText } from "./tensor_values.js";
 
-/** Milliseconds between two questions how far an import is. */
+/** Milliseconds between two requests for an import's progress. */
 const PAUSE = 300;
-/** Questions in a row that may go without an answer: the import goes on meanwhile. */
+/** Consecutive failed requests before the form gives up. The import continues in the meantime. */
 const MOST_FAILURES = 10;
 
 export class ImportForm {
@@ -21,7 +21,7 @@ export class ImportForm {
     byId("import-cancel").addEventListener("click", () => this.cancel?.());
   }
 
-  /** Name the tensor after the file, unless a name was entered: that of an earlier URL was not. */
+  /** Name the tensor after the file, unless the user has entered a name. */
   #name() {
     const name = byId("import-name");
     const [, stem] = /([^/]*?)(?:\.[^./]*)?$/.exec(byId("import-url").value.trim().replace(/[?#].*$/, ""));
@@ -61,7 +61,7 @@ export class ImportForm {
     }
   }
 
-  /** The import once it has ended; shows how far it is until then. */
+  /** Show an import's progress until it ends. Resolves to the import. */
   async #wait(begun, path) {
     const bar = byId("import-progress");
     let found = begun;

@@ -1,4 +1,4 @@
-/* The form of lookups: features, each rows of a resident tensor, single or as pooled bags. */
+/* The form of lookups. A feature reads rows of a resident tensor: single rows, or bags of rows that are pooled. */
 
 import { byId, make } from "./elements.js";
 import { offer, OperatorForm, tensorOptions, tensorText, typed, withChosen } from "./operator_form.js";

@@ -1,4 +1,4 @@
-/* Starts the page: what the service is stands in the document as JSON, the rest is asked for. */
+/* Starts the page. The service's description is in the document as JSON; everything else is requested. */
 
 import { AliasList } from "./alias_list.js";
 import { BackwardForm } from "./backward_form.js";

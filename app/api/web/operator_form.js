@@ -1,5 +1,5 @@
-/* A form for an operator that has no drawing: its request as curl, its answer as tables, and an error at the field that
- * caused it. What a form asks for, and which control belongs to which part of a request, is for its own class to say. */
+/* A form for an operator without a drawing. It shows the request as curl, the answer as tables, and an error at the field
+ * that caused it. Subclasses define the controls and the parts of the request to which they belong. */
 
 import { curlText } from "./code_examples.js";
 import { byId, isShown, make, problemParagraphs } from "./elements.js";
@@ -8,14 +8,14 @@ import { TensorGrid } from "./tensor_grid.js";
 import { elementsOf, parseExactly, shapeText, sizeText } from "./tensor_values.js";
 import { selectPlace, typingProblem } from "./typed_json.js";
 
-/** Outputs up to this many bytes are asked for and shown. */
+/** Maximum bytes of an output that is requested and shown. */
 const MOST_BYTES = 1 << 20;
-/** Of an answer in JSON no more is fetched: strings, whose bytes no explanation knows, are limited by this alone. */
+/** Maximum bytes of a JSON answer that are fetched; the only limit for strings, since explanations lack their size. */
 export const MOST_JSON = 16 * MOST_BYTES;
 const EMPTY = "Run it to see its outputs.";
 
 export class OperatorForm {
-  /** The ids of the form's parts begin with `name`. */
+  /** `name` is the prefix of the ids of the form's parts. */
   constructor(name) {
     this.name = name;
     this.form = byId(`${name}-form`);
@@ -31,7 +31,7 @@ export class OperatorForm {
     this.form.addEventListener("input", () => this.refresh());
   }
 
-  /** The form has changed: what was shown of an earlier request goes, and the code is written anew. */
+  /** Handle a change of the form: clear the answer of an earlier request, and update the code. */
   refresh() {
     this.asked = null;
     this.arrange();
@@ -41,7 +41,7 @@ export class OperatorForm {
     byId(`${this.name}-answer`).textContent = "Run it to see its answer.";
   }
 
-  /** What the form offers has changed: what is shown stays where the request is the same. */
+  /** Handle a change of the offered options. The answer stays if the request is the same. */
   refreshIfChanged() {
     this.arrange();
     if (curlText(this.path(), this.body()) !== byId(`${this.name}-curl`).textContent) this.refresh();
@@ -107,7 +107,7 @@ export class OperatorForm {
     new TensorGrid(grid, () => {}).draw({ name, shape, textOf: (flat) => elements[flat], tuplesOf: () => [] });
   }
 
-  /** Show what the service says at the control that the error points to, or at the end of the form. */
+  /** Show an error at the control that it points to, or at the end of the form. */
   #showProblem(problem) {
     const id = `${this.name}-problem`;
     const box = make("div", { className: "problem field-problem", id, role: "alert" }, ...problemParagraphs(problem));
@@ -124,15 +124,15 @@ export class OperatorForm {
   }
 }
 
-/** Text typed into a control, on one line: what is wrong with it is for the service to say. */
+/** Return a control's text on one line, unchecked: the service reports errors in it. */
 export const typed = (control) => control.value.trim().replace(/\s*\n\s*/g, " ");
 
-/** A tensor of a request with the values of a control. */
+/** Return a tensor of a request with the values of a control. */
 export const tensorText = (dtype, control) => `{"dtype": "${dtype}", "values": ${typed(control)}}`;
 
 /**
- * `tensors` by name, with those of `before` that are `chosen`: a list that is read anew has its first page, and no versions
- * but the current ones.
+ * Return `tensors` by name, and the `chosen` ones of `before`: a reloaded list has only its first page, and only current
+ * versions.
  */
 export function withChosen(tensors, before, chosen) {
   const found = new Map(tensors.map((tensor) => [tensor.name, tensor]));
@@ -140,11 +140,11 @@ export function withChosen(tensors, before, chosen) {
   return found;
 }
 
-/** Options for `residents`, which are tensors by name. */
+/** Return options for `residents`, which are tensors by name. */
 export const tensorOptions = (residents) => [...residents].map(([name, { dtype, shape }]) =>
   make("option", { value: name }, `${name}: ${dtype} ${shapeText(shape)}`));
 
-/** Make `names` the options of a select; the one that is chosen stays so where it is among them. */
+/** Make `names` the options of a select. The chosen option stays chosen if it is among them. */
 export function offer(select, names) {
   const before = select.value;
   select.replaceChildren(...names.map((name) => make("option", {}, name)));

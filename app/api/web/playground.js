@@ -1,4 +1,4 @@
-/* The playground: a form for a gather or a scatter, what the service answers to it, and the drawing of both. */
+/* The playground: a form for a gather or a scatter, the service's answer, and a drawing of both. */
 
 import { Snippets } from "./snippets.js";
 import { byId, make, problemParagraphs } from "./elements.js";
@@ -9,12 +9,12 @@ import { jsonOf, parsed, postJson, Problem, sizeAbove, textOf } from "./service.
 import { elementsOf, flatten, parseExactly, shapeText, sizeText } from "./tensor_values.js";
 import { selectPlace, typingProblem } from "./typed_json.js";
 
-/** Outputs up to this many bytes are asked for and drawn. */
+/** Maximum bytes of an output that is requested and drawn. */
 const MOST_BYTES = 1 << 20;
 const INLINE = "";
 
 export class Playground {
-  /** `operators` are the service's; `onRun` is called with the explanation of a gather and the Server-Timing of its answer. */
+  /** `operators` are the service's; `onRun` is called with a gather's explanation and its answer's Server-Timing. */
   constructor(operators, dtypes, onRun) {
     this.operators = operators;
     this.onRun = onRun;
@@ -54,12 +54,12 @@ export class Playground {
     else this.#writeCode();
   }
 
-  /** A key was entered: the code says where it is to be put. */
+  /** Update the code after a key was entered; it then shows where to put the key. */
   refreshIfChanged() {
     this.#writeCode();
   }
 
-  /** Put a version of a resident tensor, `name` with @ and its number, into the form. */
+  /** Put a version of a resident tensor into the form; `name` is like items@7. */
   useVersion(name, dtype, shape) {
     if (!this.residents.has(name)) {
       const added = new Map([[name, { dtype, shape }]]);
@@ -69,7 +69,7 @@ export class Playground {
     this.useResident(name);
   }
 
-  /** Put a resident tensor into the form, with indices that suit it. */
+  /** Put a resident tensor into the form, with matching indices. */
   useResident(name) {
     const { shape } = this.residents.get(name);
     const last = (shape[0] ?? 1) - 1;
@@ -105,7 +105,7 @@ export class Playground {
     this.preview();
   }
 
-  /** Draw what the form says; the output is not known yet. */
+  /** Draw the form's inputs. The output is not known yet. */
   preview() {
     this.asked = null;
     byId("typed-data").hidden = byId("data-source").value !== INLINE;
@@ -213,7 +213,7 @@ export class Playground {
     return this.#operator().dialects.find(({ name }) => name === byId("dialect").value);
   }
 
-  /** Show the fields that the chosen dialect has, with its default for indices that are out of bounds. */
+  /** Show the chosen dialect's fields, with its default for `out_of_bounds`. */
   #chooseDialect() {
     const { batch_dims: hasBatchDims, fills } = this.#dialect();
     byId("batch-dims-field").hidden = !hasBatchDims;
@@ -223,12 +223,12 @@ export class Playground {
     if (outOfBounds.value === before) outOfBounds.value = this.outOfBoundsDefault;
   }
 
-  /** The batch_dims beside the parameter, 0 where the dialect has none. */
+  /** Return the additional batch_dims, or 0 if the dialect has none. */
   #batchDims() {
     return this.#dialect().batch_dims ? Number(byId("batch-dims").value || 0) : 0;
   }
 
-  /** The request's JSON. Values stay as they were typed: what is wrong with them is for the service to say. */
+  /** Return the request's JSON. Values are sent as typed; the service reports errors in them. */
   #body() {
     const values = (part) => byId(`${part}-values`).value.trim().replace(/\s*\n\s*/g, " ");
     const tensor = (part, dtype = byId(`${part}-dtype`).value) => `{"dtype": "${dtype}", "values": ${values(part)}}`;
@@ -259,7 +259,7 @@ export class Playground {
     return `{\n  ${lines.join(",\n  ")}}`;
   }
 
-  /** The parsed fill value; null where none is to be sent, undefined where it is no JSON. */
+  /** Return the parsed fill value: null if none is sent, undefined if it is not JSON. */
   #fillValue() {
     const text = byId("fill-value").value.trim();
     if (byId("out-of-bounds").value !== "fill" || !text) return null;
@@ -270,7 +270,7 @@ export class Playground {
     }
   }
 
-  /** What is typed as `part`, `{shape, elements, dtype, values}`; null where it is not a tensor. */
+  /** Return the tensor typed as `part`, as `{shape, elements, dtype, values}`, or null if it is not a tensor. */
   #typed(part, dtype = byId(`${part}-dtype`).value) {
     try {
       const values = parseExactly(byId(`${part}-values`).value);
@@ -285,7 +285,7 @@ export class Playground {
     return this.residents.get(byId("data-source").value)?.dtype ?? byId("data-dtype").value;
   }
 
-  /** The inputs; a gather has no updates. */
+  /** Return the inputs. A gather has no updates. */
   #parts() {
     const name = byId("data-source").value;
     const resident = this.residents.get(name);
@@ -351,7 +351,7 @@ export class Playground {
   }
 }
 
-/** The control of the form that a JSON pointer of an error leads to. */
+/** Return the control to which a JSON pointer of an error belongs. */
 function controlOf(pointer) {
   const exact = { "/dialect": "dialect", "/batch_dims": "parameter", "/axis": "parameter", "/data/tensor": "data-source",
     "/out_of_bounds": "out-of-bounds", "/fill_value": "fill-value", "/reduction": "reduction",
@@ -362,7 +362,7 @@ function controlOf(pointer) {
   return id ? byId(id) : null;
 }
 
-/** The microseconds that the field Server-Timing says the kernel took. */
+/** Return the kernel's microseconds from the field Server-Timing. */
 function kernelMicroseconds(field) {
   const match = /kernel;dur=([0-9.]+)/.exec(field);
   return match ? Number((Number(match[1]) * 1000).toPrecision(3)) : null;

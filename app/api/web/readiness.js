@@ -1,4 +1,4 @@
-/* Whether the service is ready, at the top of the page, and the form that asks for a key. */
+/* The badge at the top of the page that shows whether the service is ready, and the form for a key. */
 
 import { byId } from "./elements.js";
 import { ask, hasKey, useKey, whenKeyIsNeeded } from "./service.js";
@@ -6,7 +6,7 @@ import { ask, hasKey, useKey, whenKeyIsNeeded } from "./service.js";
 const WAITING = 1500;
 const SETTLED = 15000;
 
-/** Keep the page's badge up to date while it is looked at. */
+/** Update the badge regularly while the page is visible. */
 export async function watchReadiness() {
   const badge = byId("readiness");
   let isReady = false;
@@ -28,7 +28,7 @@ export async function watchReadiness() {
   }
 }
 
-/** Show the form for a key once one is needed; `onKey` is called when one was entered. */
+/** Show the form once a key is needed. `onKey` is called when a key was entered. */
 export function askForKeys(onKey) {
   const form = byId("key-form");
   const input = byId("key");
@@ -37,7 +37,7 @@ export function askForKeys(onKey) {
       ? "The service does not know this key."
       : "This service asks for an API key. It stays in this page's memory and is forgotten when you leave.";
     form.hidden = false;
-    if (hasKey() && document.activeElement === document.body) input.focus(); // it was there when the form was hidden
+    if (hasKey() && document.activeElement === document.body) input.focus(); // the focus was in the form before it was hidden
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();

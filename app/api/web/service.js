@@ -1,19 +1,19 @@
-/* Requests to the service that this page came from. Paths are relative, so that it may stand behind a prefix. */
+/* Requests to this page's service. Paths are relative, so that the service may be behind a prefix. */
 
-/** The API key, once it was entered. It lives here and nowhere else: no storage, no URL. */
+/** The API key, once entered. It is kept only in this variable: not in storage, not in a URL. */
 let key = "";
 
-/** Told that a request was refused for want of a known key. */
+/** Called when a request was refused because it had no valid key. */
 let askForKey = () => {};
 
 export const useKey = (entered) => { key = entered; };
 export const hasKey = () => key !== "";
 export const whenKeyIsNeeded = (callback) => { askForKey = callback; };
 
-/** The address of the service, as its callers write it. */
+/** The service's URL, for example code. */
 export const address = () => new URL(".", document.baseURI).href.replace(/\/$/, "");
 
-/** An error as the service words it; `status` is 0 where it could not be reached. */
+/** An error of the service. `status` is 0 if the service could not be reached. */
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail);
@@ -27,7 +27,7 @@ export class Problem extends Error {
   }
 }
 
-/** The error of an answer to a request with `sentKey`: another key may have been entered since. */
+/** Return the error of an answer to a request with `sentKey`. Another key may have been entered since. */
 function problemOf(status, text, sentKey) {
   let body;
   try {
@@ -43,7 +43,7 @@ function problemOf(status, text, sentKey) {
 const unreachable = () =>
   new Problem(0, { title: "No answer", detail: `no answer from ${address()}: is the service running?` });
 
-/** What `read` makes of an answer's body. Throws Problem where the body breaks off. */
+/** Return the result of `read` for an answer's body. Throws Problem if the body is incomplete. */
 async function bodyOf(response, read) {
   try {
     return await read(response);
@@ -52,17 +52,17 @@ async function bodyOf(response, read) {
   }
 }
 
-/** The body of an answer as text. Throws Problem where it breaks off. */
+/** Return an answer's body as text. Throws Problem if it is incomplete. */
 export const textOf = (response) => bodyOf(response, () => response.text());
 
-/** The body of an answer as a Blob. Throws Problem where it breaks off. */
+/** Return an answer's body as a Blob. Throws Problem if it is incomplete. */
 export const blobOf = (response) => bodyOf(response, () => response.blob());
 
-/** An answer of something on the way here, such as a page to sign in. */
+/** Return the error for an answer that is not the service's, such as a proxy's sign-in page. */
 export const foreign = () =>
   new Problem(0, { title: "Not an answer of the service", detail: `the answer from ${address()} is not the service's` });
 
-/** The size of an answer's body where it is above `limit`, null where it is not. A larger one is not fetched. */
+/** Return the size of an answer's body if it exceeds `limit`, and do not fetch it; else null. */
 export function sizeAbove(response, limit) {
   const size = Number(response.headers.get("Content-Length"));
   if (size <= limit) return null;
@@ -70,7 +70,7 @@ export function sizeAbove(response, limit) {
   return size;
 }
 
-/** A body's JSON, read by `parse`. Throws Problem for what is none. */
+/** Parse a body's JSON with `parse`. Throws Problem if it is not JSON. */
 export function parsed(text, parse = JSON.parse) {
   try {
     return parse(text);
@@ -79,10 +79,10 @@ export function parsed(text, parse = JSON.parse) {
   }
 }
 
-/** The JSON of an answer. Throws Problem where it breaks off or is none. */
+/** Return an answer's JSON. Throws Problem if it is incomplete or not JSON. */
 export const jsonOf = async (response) => parsed(await textOf(response));
 
-/** The answer to a request. Throws Problem for every answer that is an error. */
+/** Send a request and return its answer. Throws Problem for errors. */
 export async function ask(path, options = {}) {
   const sentKey = key;
   const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
@@ -106,11 +106,11 @@ export const putJson = (path, body, headers = {}) =>
   ask(path, { method: "PUT", body, headers: { "Content-Type": "application/json", ...headers } });
 
 /**
- * Upload a file as the body of a PUT; `onProgress` is called with the bytes sent and the bytes in all. Gives a promise
- * of the answer's JSON, and `cancel`.
+ * Upload a file as the body of a PUT. `onProgress` is called with the bytes sent and the total. Returns a promise of the
+ * answer's JSON, and `cancel`.
  */
 export function upload(path, file, contentType, onProgress) {
-  const request = new XMLHttpRequest(); // fetch tells nothing of how far an upload has come
+  const request = new XMLHttpRequest(); // fetch does not report an upload's progress
   const sentKey = key;
   const done = new Promise((resolve, reject) => {
     request.open("PUT", path);
@@ -134,7 +134,7 @@ export function upload(path, file, contentType, onProgress) {
   return { done, cancel: () => request.abort() };
 }
 
-/** At most `limit` bytes from the start of an answer's body; the rest is not fetched. Throws Problem as `textOf` does. */
+/** Return at most `limit` bytes of an answer's body, and do not fetch the rest. Throws Problem if it is incomplete. */
 export const firstBytes = (response, limit) => bodyOf(response, async () => {
   const reader = response.body.getReader();
   const pieces = [];

@@ -1,16 +1,16 @@
-/* The request of the playground as code to copy, a panel for each language. */
+/* The playground's request as code to copy, in a panel per language. */
 
 import { curlText, pythonText } from "./code_examples.js";
 import { PROGRAMS } from "./code_in_languages.js";
 import { make } from "./elements.js";
 
 /**
- * The languages, in the order shown: the label, and the function that writes a request as a text. A request is
+ * The languages, in the order shown: the label, and the function that returns a request's code. A request is
  * `{operator, body, parameterName, parameter, dialect, data, indices, updates, batchDims, outOfBounds, fillValue,
- * outputDtype, reduction}`. `body` is the JSON text that is sent. `data`, `indices` and `updates` are `{dtype, shape, elements, values}`,
- * or `{name, dtype, shape}` for a resident tensor, or null if the text is not a tensor; a gather has no `updates`.
- * `dialect`, `outOfBounds`, `outputDtype` and `reduction` are null for the default. `fillValue` is null if none is sent, undefined if it
- * is not JSON.
+ * outputDtype, reduction}`. `body` is the JSON text that is sent. `data`, `indices` and `updates` are
+ * `{dtype, shape, elements, values}`, or `{name, dtype, shape}` for a resident tensor, or null if the text is not a
+ * tensor; a gather has no `updates`. `dialect`, `outOfBounds`, `outputDtype` and `reduction` are null for the default.
+ * `fillValue` is null if none is sent, undefined if it is not JSON.
  */
 const LANGUAGES = [
   { label: "curl", write: ({ operator, body }) => curlText(operator, body) },
@@ -30,7 +30,7 @@ export class Snippets {
     });
   }
 
-  /** Write `request` in each language. */
+  /** Show the code of `request` in each language. */
   write(request) {
     LANGUAGES.forEach(({ write }, place) => { this.codes[place].textContent = write(request); });
   }

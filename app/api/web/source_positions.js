@@ -1,12 +1,12 @@
-/* Where each element of an output comes from: the operators' formulas on shapes and indices, without any values.
- * Flat positions are row-major. A tuple is what selects one slice: for the operators on an axis a single index. */
+/* Computes where each element of an output comes from, by the operators' formulas on shapes and indices, without values.
+ * Flat positions are row-major. A tuple selects one slice; for operators along an axis it is a single index. */
 
-/** Elements of an output that are traced, unless more are asked for. */
+/** Default maximum of traced output elements. */
 export const MOST_TRACED = 4096;
 
 export const product = (sizes) => sizes.reduce((all, size) => all * size, 1);
 
-/** The row-major coordinates of flat position `flat` in `shape`. */
+/** Return the row-major coordinates of flat position `flat` in `shape`. */
 export function coordinates(flat, shape) {
   const found = new Array(shape.length);
   for (let axis = shape.length - 1; axis >= 0; axis--) {
@@ -16,19 +16,19 @@ export function coordinates(flat, shape) {
   return found;
 }
 
-/** The flat position of `position` in `shape`. */
+/** Return the flat position of `position` in `shape`. */
 export const flatPosition = (position, shape) => position.reduce((flat, place, axis) => flat * shape[axis] + place, 0);
 
-/** How many index components make up a tuple. */
+/** Return the number of index components of a tuple. */
 export const tupleDepth = (operator, indicesShape) => (operator.endsWith("nd") ? indicesShape.at(-1) : 1);
 
 /**
- * The output's shape, and the links that make it: each from an element of data or of updates (`part` and `place`) to one
- * of the output, by a `tuple`, which is null where a scatter leaves what is there. `place` is NaN where an index is out of
- * range: then there is an error, or the element is filled. `batchDims` is the one beside an axis. `wraps` says whether the
- * dialect counts negative indices from the end, `outOfBounds` what the request asks for where that does not help. At most
- * `limit` elements are traced. Null where shapes and parameter do not fit together: which rule is broken is for the
- * service to say.
+ * Return the output's shape and its links. A link goes from an element of data or updates (`part` and `place`) to an
+ * element of the output, through a `tuple`, which is null if a scatter leaves the element unchanged. `place` is NaN if an
+ * index is out of bounds: then the request is an error, or the element is filled. `batchDims` are those beside an axis.
+ * `wraps` tells whether the dialect counts negative indices from the end; `outOfBounds` is the request's rule for other
+ * indices out of bounds. At most `limit` elements are traced. Returns null if shapes and parameters do not match; the
+ * service then reports the broken rule.
  */
 export function traceOutput({
   operator, dataShape, indicesShape, indices, updatesShape, reduction, parameter, batchDims = 0, wraps, outOfBounds,
@@ -42,14 +42,14 @@ export function traceOutput({
   return targets ? scattered(dataShape, targets, reduction, limit) : null;
 }
 
-/** Where an index, as text, leads on an axis of `size`, NaN for nowhere. */
+/** Return the position of an index, given as text, on an axis of `size`; NaN if it is out of bounds. */
 function place(text, size, wraps, outOfBounds) {
   let index = Number(text);
   if (wraps && index < 0) index += size;
   if (index >= 0 && index < size) return index;
   if (size && outOfBounds === "clip") return index < 0 ? 0 : size - 1;
   if (size && outOfBounds === "wrap") {
-    const rest = /^-?\d+$/.test(text) ? Number(BigInt(text) % BigInt(size)) : Number(text) % size; // exactly, beyond 2^53 too
+    const rest = /^-?\d+$/.test(text) ? Number(BigInt(text) % BigInt(size)) : Number(text) % size; // exact even beyond 2^53
     return (rest + size) % size;
   }
   return NaN;
@@ -57,7 +57,7 @@ function place(text, size, wraps, outOfBounds) {
 
 const upTo = (count, limit, make) => Array.from({ length: Math.min(count, limit) }, (_, flat) => make(flat));
 
-/** The trace of a gather: `locate` says of an element of the output its position in data and its tuple. */
+/** Trace a gather. `locate` returns an output element's position in data and its tuple. */
 function build(shape, limit, locate) {
   const links = upTo(product(shape), limit, (output) => {
     const [source, tuple] = locate(output);
@@ -66,7 +66,7 @@ function build(shape, limit, locate) {
   return { shape, links };
 }
 
-/** The trace of a scatter, of the output position and the tuple of each update. The last one counts without a reduction. */
+/** Trace a scatter from each update's output position and tuple. Without a reduction, the last update wins. */
 function scattered(shape, targets, reduction, limit) {
   const written = new Map();
   targets.forEach(([output, tuple], update) => {
@@ -140,7 +140,7 @@ function traceGather(dataShape, indicesShape, indices, axis, onAxis, limit, batc
   const inner = product(after);
   const ofBatch = indicesShape.slice(batchDims);
   const count = product(ofBatch);
-  const shared = product(dataShape.slice(batchDims, axis)); // how many slabs of data use the indices of a batch
+  const shared = product(dataShape.slice(batchDims, axis)); // slabs of data that share a batch's indices
   return build([...dataShape.slice(0, axis), ...ofBatch, ...after], limit, (flat) => {
     const outer = Math.floor(flat / (inner * count));
     const tuple = Math.floor(outer / shared) * count + (Math.floor(flat / inner) % count);

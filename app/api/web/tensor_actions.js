@@ -1,4 +1,4 @@
-/* What can be done with a resident tensor or one version of it: download and delete. `reference` is NAME or NAME@7. */
+/* Actions on a resident tensor or a version of it: download and delete. `reference` is NAME or NAME@7. */
 
 import { confirmed } from "./confirm_dialog.js";
 import { byId, make, sayAt } from "./elements.js";
@@ -9,12 +9,12 @@ const NPY = "application/x-npy";
 
 const pathOf = (reference) => `tensors/${encodeURIComponent(reference)}`;
 
-/** The buttons that download and delete; `what` words the question, `onDeleted` is called afterwards. */
+/** Create the buttons. `what` names the tensor in the confirmation; `onDeleted` is called after a deletion. */
 export function actionButtons(reference, what, onDeleted) {
   const button = (label, act) => {
     const made = make("button", { type: "button", "aria-label": `${label} ${reference}` }, label);
     made.addEventListener("click", async () => {
-      if (made.getAttribute("aria-busy")) return; // a second press
+      if (made.getAttribute("aria-busy")) return; // ignore a second click
       made.setAttribute("aria-busy", "true");
       try {
         await act();
@@ -39,13 +39,13 @@ export function actionButtons(reference, what, onDeleted) {
   ];
 }
 
-/** Save a content as an npy file; where npy lacks the type, as its raw items, described by the file's name. */
+/** Save a content as an npy file, or as raw items if npy lacks the type; the file's name then has type and shape. */
 async function download(reference) {
   sayAt(SAID, `Downloading ${reference}…`);
   const response = await ask(`${pathOf(reference)}/content`, { headers: { Accept: `${NPY}, application/octet-stream;q=0.5` } });
   const [dtype, shape] = ["Dtype", "Shape"].map((field) => response.headers.get(`X-Gathernd-${field}`));
   const isNpy = response.headers.get("Content-Type") === NPY;
-  const url = URL.createObjectURL(await blobOf(response)); // a plain link could send no key
+  const url = URL.createObjectURL(await blobOf(response)); // a link could not send the key
   make("a", { href: url, download: `${reference}${isNpy ? ".npy" : `.${dtype}.${shape.replaceAll(",", "x")}.bin`}` }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
   sayAt(SAID, `${reference} is downloaded.`);

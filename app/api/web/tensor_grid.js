@@ -1,5 +1,5 @@
-/* A tensor drawn as a table: the last axis from left to right, all other axes from top to bottom. One cell can be
- * focused at a time, and the arrow keys move between them. */
+/* Draws a tensor as a table: the last axis from left to right, all other axes from top to bottom. The arrow keys move the
+ * focus from cell to cell. */
 
 import { make } from "./elements.js";
 import { coordinates, product } from "./source_positions.js";
@@ -7,13 +7,13 @@ import { coordinates, product } from "./source_positions.js";
 const MOST_ROWS = 12;
 const MOST_COLUMNS = 12;
 const COLOURS = 8;
-/** Texts of more characters are cut short in their cell. */
+/** Maximum characters shown in a cell. */
 const LONG = 16;
 
 export const colourOf = (tuple) => `tuple-${tuple % COLOURS}`;
 
 export class TensorGrid {
-  /** `host` is the element to draw into; `onPoint` is called with a flat position, or null when nothing is pointed at. */
+  /** `host` is the element to draw into. `onPoint` is called with the flat position pointed at, or null. */
   constructor(host, onPoint) {
     this.host = host;
     this.cells = new Map();
@@ -29,9 +29,9 @@ export class TensorGrid {
   }
 
   /**
-   * Draw `shape`. `textOf(flat)` is an element's text, null where it is not known; `tuplesOf(flat)` are the tuples it
-   * belongs to, which give it its colours. If not all can be drawn, the flat positions `wanted` are, and the first ones beside
-   * them unless `isSparse`.
+   * Draw `shape`. `textOf(flat)` returns an element's text, or null if unknown. `tuplesOf(flat)` returns its tuples, which
+   * set its colors. If there are too many elements, only the flat positions `wanted` are drawn and, unless `isSparse`, the
+   * first ones.
    */
   draw({ name, shape, textOf, tuplesOf, wanted = [], isSparse = false }) {
     this.clear();
@@ -74,12 +74,12 @@ export class TensorGrid {
     this.cells.clear();
   }
 
-  /** The drawn cell of a flat position, if there is one. */
+  /** Return the cell of a flat position, if it is drawn. */
   cell(flat) {
     return this.cells.get(flat);
   }
 
-  /** Mark a cell as wrong, with the reason. */
+  /** Mark a cell as invalid, with the reason. */
   markWrong(flat, reason) {
     const cell = this.cells.get(flat);
     if (!cell) return;
@@ -127,7 +127,7 @@ export class TensorGrid {
   }
 }
 
-/** Which of `count` rows or columns to draw, in order: at most `most`, those wanted before the first ones. */
+/** Choose which of `count` rows or columns to draw, in order: at most `most`, wanted ones preferred, then the first ones. */
 function pick(count, most, wanted, isSparse) {
   const first = [...new Array(Math.min(count, most)).keys()];
   const chosen = wanted.filter((place) => place < count);

@@ -1,4 +1,4 @@
-/* The history of a resident tensor: the versions that are kept, the aliases that name them, and a click to move one. */
+/* The history of a resident tensor: its kept versions and their aliases, which can be moved. */
 
 import { allAliases, putAlias } from "./aliases.js";
 import { make, problemParagraphs, replaceWithin } from "./elements.js";
@@ -12,7 +12,7 @@ const MOST_VERSIONS = 50;
 const shown = (time) => time.replace("T", " ").replace(/\..*$/, "");
 
 export class TensorHistory {
-  /** Draws the versions of `name` into `host`; `list` is the list of tensors that it belongs to. */
+  /** Draws the versions of `name` into `host`. `list` is the list of tensors. */
   constructor(host, name, list) {
     this.host = host;
     this.name = name;
@@ -20,7 +20,7 @@ export class TensorHistory {
     this.said = make("div", { role: "status" });
   }
 
-  /** Read versions and aliases anew, and draw them. */
+  /** Reload and draw versions and aliases. */
   async refresh() {
     const asked = (this.asked = {});
     this.host.setAttribute("aria-busy", "true");
@@ -42,7 +42,7 @@ export class TensorHistory {
     }
   }
 
-  /** What is known of a version: of a damaged one only its number, null of one that has gone meanwhile. */
+  /** Return a version's metadata: only the number if it is damaged, null if it was removed in the meantime. */
   async #version(number) {
     try {
       return await jsonOf(await ask(`tensors/${encodeURIComponent(`${this.name}@${number}`)}`));
@@ -96,7 +96,7 @@ export class TensorHistory {
   }
 
   async #put(alias, version, etag) {
-    if (this.isPutting) return; // a second press of the button
+    if (this.isPutting) return; // ignore a second click
     this.isPutting = true;
     try {
       await putAlias(alias, `${this.name}@${version}`, etag);

@@ -1,4 +1,4 @@
-/* Forms below a table with keys: change and add rows by key, and remove them. */
+/* Forms below a table with keys: change, add and remove rows by key. */
 
 import { confirmed } from "./confirm_dialog.js";
 import { make, problemParagraphs } from "./elements.js";
@@ -9,7 +9,7 @@ const REDUCTIONS = ["none", "add", "mul", "min", "max"];
 const count = (number, what) => `${number.toLocaleString("en")} ${what}${number === 1 ? "" : "s"}`;
 
 export class KeyChanges {
-  /** Draws into `host` the forms for the tensor `name`; `onChange` is called when rows have changed. */
+  /** Draws the forms for tensor `name` into `host`. `onChange` is called when rows have changed. */
   constructor(host, name, onChange) {
     this.name = name;
     this.onChange = onChange;
@@ -23,7 +23,7 @@ export class KeyChanges {
     host.append(make("div", { className: "key-changes" }, upsert, remove), this.said);
   }
 
-  /** Say what keys and rows of `shape` look like, whose types are `keys` and `dtype`. */
+  /** Show examples of keys of type `keys`, and of rows of a table of `shape` and `dtype`. */
   update(keys, dtype, shape) {
     this.types = { keys, dtype };
     this.updates[1].placeholder = `one of shape [${shape.slice(1).join(", ")}] for each key, ${dtype}`;
@@ -39,7 +39,7 @@ export class KeyChanges {
     const form = make("form", { role: "form", "aria-label": `${title} of ${this.name}` }, ...fields.flat(), button);
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      if (button.getAttribute("aria-busy")) return; // a second press
+      if (button.getAttribute("aria-busy")) return; // ignore a second click
       button.setAttribute("aria-busy", "true");
       try {
         await this.#carryOut(form, send);
@@ -83,7 +83,7 @@ export class KeyChanges {
     return `${count(removed, "row")} removed${lacked}; ${this.name} has ${count(rows, "row")}.`;
   }
 
-  /** A tensor of a request; what was typed is sent as it is, since int64 has more digits than JavaScript's numbers. */
+  /** Return a tensor of a request. Its text is sent as typed, because int64 exceeds JavaScript's numbers. */
   #tensor(dtype, values) {
     return `{"dtype": ${JSON.stringify(dtype)}, "values": ${values}}`;
   }

@@ -1,4 +1,4 @@
-/* A field below a table with keys, for a key: it shows the row of the key, or that the table lacks it. */
+/* A search field below a table with keys: shows the row of a key, or that the table lacks the key. */
 
 import { make, problemParagraphs } from "./elements.js";
 import { ask, parsed, Problem, textOf } from "./service.js";
@@ -7,7 +7,7 @@ import { elementsOf, parseExactly } from "./tensor_values.js";
 const MOST_COLUMNS = 12;
 
 export class KeySearch {
-  /** Draws into `host` the field for a key of the tensor `name`. */
+  /** Draws the field for keys of tensor `name` into `host`. */
   constructor(host, name) {
     this.name = name;
     this.kind = make("span", { className: "note" });
@@ -21,7 +21,7 @@ export class KeySearch {
     host.append(make("div", { className: "steps" }, form), this.found);
   }
 
-  /** Say that keys are of the type `dtype`, and forget what was found in another content. */
+  /** Set the type of the keys to `dtype`, and clear the result from an older content. */
   update(dtype) {
     this.asked = {};
     this.kind.textContent = `keys are ${dtype}`;

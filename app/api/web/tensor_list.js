@@ -1,4 +1,4 @@
-/* The list of the resident tensors: search, and below each line a look at its rows and its versions. */
+/* The list of resident tensors, with a search and, below each line, the tensor's rows and versions. */
 
 import { actionButtons } from "./tensor_actions.js";
 import { byId, make } from "./elements.js";
@@ -14,8 +14,8 @@ const PAGE = 100;
 
 export class TensorList {
   /**
-   * `onList` is called with the tensors; `onUse` with reference, type and shape of what is to be tried in the playground;
-   * `onAliases` when an alias was made or moved.
+   * `onList` is called with the tensors, `onUse` with reference, type and shape of a tensor to use in the playground, and
+   * `onAliases` when an alias was created or moved.
    */
   constructor({ onList, onUse, onAliases }) {
     this.onList = onList;
@@ -28,19 +28,19 @@ export class TensorList {
     byId("tensor-search").addEventListener("input", () => this.#search());
   }
 
-  /** Read the list anew. */
+  /** Reload the list. */
   async refresh() {
     this.tensors = [];
     this.next = null;
     if (await this.#page(null)) await this.#search();
   }
 
-  /** Read again what is open below the line of a tensor: its aliases have changed. */
+  /** Reload the open details of a tensor, because its aliases have changed. */
   refreshVersions() {
     for (const line of this.lines.values()) line.refreshVersions();
   }
 
-  /** Read a page of the list; whether it is there now. */
+  /** Load a page of the list. Resolves to whether it is shown. */
   async #page(after) {
     const list = this.tensors;
     let page;
@@ -52,7 +52,7 @@ export class TensorList {
       if (list === this.tensors) this.note.textContent = problem.message;
       return false;
     }
-    if (list !== this.tensors || after !== this.next) return false; // the list is read anew, or this page is there already
+    if (list !== this.tensors || after !== this.next) return false; // the list was reloaded, or the page is already shown
     list.push(...page.tensors);
     this.next = page.next;
     this.#draw();
@@ -69,11 +69,11 @@ export class TensorList {
     }));
     const focused = document.activeElement;
     byId("tensors-rows").replaceChildren(...[...this.lines.values()].map(({ element }) => element));
-    if (focused.isConnected) focused.focus({ preventScroll: true }); // what is open below a line stays
+    if (focused.isConnected) focused.focus({ preventScroll: true }); // open details stay
     this.#filter();
   }
 
-  /** Show the lines whose names have what is searched for; how many there are. */
+  /** Show the lines whose names match the search. Returns their number. */
   #filter() {
     const wanted = byId("tensor-search").value.trim().toLowerCase();
     let count = 0;
@@ -87,7 +87,7 @@ export class TensorList {
     return count;
   }
 
-  /** Filter, and read on until a page of tensors matches or the list ends. */
+  /** Filter the list, and load pages until one has matches or the list ends. */
   async #search() {
     const isWanted = () => byId("tensor-search").value.trim() !== "";
     while (this.#filter() < PAGE && isWanted() && this.next !== null) {
@@ -96,7 +96,7 @@ export class TensorList {
   }
 }
 
-/** A tensor of the list. What is open below it stays open when the tensor has changed, and is read anew. */
+/** A tensor of the list. If the tensor changes, open details stay open and are reloaded. */
 class TensorLine {
   constructor(name, list) {
     this.name = name;

@@ -1,4 +1,4 @@
-/* The row ranges of a version in a cluster: the shards that each is on, and which of these are in sync. */
+/* The row ranges of a version in a cluster, with their shards and which of those are in sync. */
 
 import { make } from "./elements.js";
 
@@ -6,7 +6,7 @@ const MOST_RANGES = 100;
 
 export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
-/** A summary of the ranges of `reference`, which opens to a line for each. */
+/** Create a summary of the ranges of `reference` that opens to one line per range. */
 export function rangesBelow(reference, replicas, ranges) {
   const facts = [counted(ranges.length, "range")];
   if (replicas) facts.push(counted(replicas, "replica"));

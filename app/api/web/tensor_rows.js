@@ -1,4 +1,4 @@
-/* A look at a few rows of a resident tensor. */
+/* Shows a few rows of a resident tensor. */
 
 import { make, problemParagraphs, replaceWithin } from "./elements.js";
 import { ask, firstBytes, foreign, Problem } from "./service.js";
@@ -7,18 +7,18 @@ import { readElements } from "./tensor_values.js";
 
 const ROWS_AT_ONCE = 8;
 const MOST_COLUMNS = 12;
-/** Of a look at rows no more is fetched than this. */
+/** Maximum bytes fetched for these rows. */
 const MOST_BYTES = 1 << 20;
 
 export class TensorRows {
-  /** Draws into `host` the rows of the tensor `name`. */
+  /** Draws the rows of tensor `name` into `host`. */
   constructor(host, name) {
     this.host = host;
     this.name = name;
     this.first = 0;
   }
 
-  /** Read and draw a few rows of `shape`, from row `first` on. */
+  /** Load and draw a few rows of `shape`, from row `first` on. */
   async show(shape, first = this.first) {
     const asked = (this.asked = {});
     const { host, name } = this;
@@ -32,7 +32,7 @@ export class TensorRows {
       const rows = shape.length ? `?rows=${first}:${last}` : "";
       const path = `tensors/${encodeURIComponent(name)}/content${rows}`;
       const response = await ask(path, { headers: { Accept: "application/octet-stream" } });
-      // What came is described in its header: the tensor may have been replaced since it was listed.
+      // Use the answer's own header, because the tensor may have been replaced since it was listed.
       const [dtype, sizes] = ["Dtype", "Shape"].map((field) => response.headers.get(`X-Gathernd-${field}`));
       if (dtype === null) throw foreign();
       items = product(sizes.split(",").slice(1).map(Number));
@@ -47,7 +47,7 @@ export class TensorRows {
     if (asked !== this.asked) return;
     this.first = first;
     const columns = Math.min(items, MOST_COLUMNS);
-    const whole = items ? Math.floor((elements.length - columns) / items) + 1 : last; // rows whose columns have come
+    const whole = items ? Math.floor((elements.length - columns) / items) + 1 : last; // complete rows
     last = Math.min(last, first + Math.max(whole, 1));
     const table = make("table", { className: "rows-table", "aria-label": `Rows ${first} to ${last - 1} of ${name}` });
     for (let row = first; row < last; row++) {

@@ -1,4 +1,4 @@
-/* The form that uploads a file, chosen or dropped, with progress. */
+/* The form that uploads a chosen or dropped file and shows the progress. */
 
 import { byId, make, sayAt } from "./elements.js";
 import { Problem, upload } from "./service.js";
@@ -74,7 +74,7 @@ export class TensorUpload {
       const made = await sending.done;
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
       sayAt("upload-result", `${made.name} is here: ${made.dtype} ${shapeText(made.shape)}, version ${made.version}, after ${seconds} s.`);
-      if (file === this.file) { // no other one was chosen meanwhile
+      if (file === this.file) { // if no other file was chosen in the meantime
         byId("upload-details").hidden = true;
         byId("upload-chosen").textContent = "";
         byId("upload-file").value = "";

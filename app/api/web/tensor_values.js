@@ -1,15 +1,15 @@
-/* Values of tensors as text: read out of JSON without a loss of digits, or out of the raw bytes of a content. */
+/* Values of tensors as text, parsed from JSON without losing digits, or from the raw bytes of a content. */
 
 import { ELEMENT_TYPES } from "./element_types.js";
 
-/** JSON whose numbers stay as they were written: int64 has more digits than a number of JavaScript. */
+/** Parse JSON, with numbers as text: int64 has more digits than JavaScript's numbers. */
 export function parseExactly(text) {
   return JSON.parse(text, (_, value, context) =>
     typeof value === "number" ? (context?.source ?? String(value)) : value);
 }
 
 /**
- * Shape and flat elements, as text, of nested lists; null where they are ragged. Complex elements are the innermost
+ * Return shape and flat elements, as text, of nested lists, or null if they are ragged. Complex elements are the innermost
  * pairs.
  */
 export function flatten(values, isComplex = false) {
@@ -17,7 +17,7 @@ export function flatten(values, isComplex = false) {
   for (let level = values; Array.isArray(level); level = level[0]) shape.push(level.length);
   if (isComplex) {
     const ofPairs = shape.pop();
-    if (ofPairs === 0) shape.push(0); // no pair tells that there are pairs
+    if (ofPairs === 0) shape.push(0); // there is no pair from which to see the last dimension
     else if (ofPairs !== 2) return null;
   }
   const elements = [];
@@ -32,7 +32,7 @@ export function flatten(values, isComplex = false) {
   return walk(values, 0) ? { shape, elements } : null;
 }
 
-/** The elements, as text, of an answer's flat `values`. */
+/** Return the elements of an answer's flat `values` as text. */
 export function elementsOf({ values }, isComplex) {
   return values.map((value) => (isComplex ? complexText(value[0], value[1]) : elementText(value)));
 }
@@ -40,10 +40,10 @@ export function elementsOf({ values }, isComplex) {
 const elementText = (value) => (value === null ? "null" : String(value));
 const complexText = (real, imaginary) => `${real}${String(imaginary).startsWith("-") ? "" : "+"}${imaginary}i`;
 
-/** Numbers of JavaScript as text, which by themselves leave out the sign of -0. */
+/** Format JavaScript numbers; unlike String(), keeps the sign of -0. */
 const numberText = (value) => (Object.is(value, -0) ? "-0" : String(value));
 
-/** The shortest decimal that `round` takes to the same number. */
+/** Return the shortest decimal that `round` rounds to the same number. */
 function shortest(value, round, mostDigits) {
   if (!Number.isFinite(value) || Number.isInteger(value)) return numberText(value);
   for (let digits = 1; digits < mostDigits; digits++) {
@@ -53,7 +53,7 @@ function shortest(value, round, mostDigits) {
   return String(Number(value.toPrecision(mostDigits)));
 }
 
-/** The number of a float of at most 16 bits; in a type without zero, exponent 0 has a leading 1 like any other. */
+/** Decode a float of at most 16 bits. In a type without zero, exponent 0 has a leading 1 like any other. */
 function fromBits(item, { bytes, fraction, bias, signed, zero, largest, infinity }) {
   const signBit = signed ? 1 << (8 * bytes - 1) : 0;
   const sign = item & signBit ? -1 : 1;
@@ -69,7 +69,7 @@ const float32 = (view, at) => shortest(view.getFloat32(at, true), Math.fround, 9
 const float64 = (view, at) => numberText(view.getFloat64(at, true));
 const brief = (value) => numberText(Number.isFinite(value) && value ? Number(value.toPrecision(5)) : value);
 
-/** Bytes of an element, and what reads it; `readerOf` makes those of narrow floats. */
+/** Bytes per element, and a function that reads an element. `readerOf` makes those of narrow floats. */
 const READERS = {
   bool: [1, (view, at) => String(view.getUint8(at) === 1)],
   int8: [1, (view, at) => String(view.getInt8(at))],
@@ -93,7 +93,7 @@ function readerOf(dtype) {
   return [bits.bytes, (view, at) => brief(fromBits(item(view, at), bits))];
 }
 
-/** The first elements, as text, of little-endian `bytes`, which may end within one; at most `limit`. */
+/** Return up to `limit` elements of little-endian `bytes` as text. The bytes may end within an element. */
 export function readElements(bytes, dtype, limit) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const found = [];
@@ -111,7 +111,7 @@ export function readElements(bytes, dtype, limit) {
   return found;
 }
 
-/** Bytes as people write them. */
+/** Format a number of bytes for people. */
 export function sizeText(bytes) {
   const units = ["bytes", "kB", "MB", "GB", "TB"];
   let unit = 0;

@@ -1,17 +1,17 @@
-/* What is typed into a form as JSON. A text that is not JSON is found before it is sent, and the error is about the field
- * and the place in it, since the service knows the place in the body alone. */
+/* Checks JSON that is typed into a form before it is sent. The error names the field and the place in it; the service
+ * would only know the place in the body. */
 
 import { isShown } from "./elements.js";
 import { Problem } from "./service.js";
 
 const SPACE = /[ \t\n\r]*/y;
 const SCALAR = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
-/** Levels of lists that the service reads. */
+/** Maximum nesting of lists that the service accepts. */
 const DEEPEST = 512;
-/** Characters of the text that are shown before and after the place of a fault. */
+/** Characters shown before and after a fault. */
 const SHOWN = 20;
 
-/** Where `text` stops being JSON, `{at, expected}`; null if it is JSON. */
+/** Return where `text` stops being JSON, as `{at, expected}`, or null if it is JSON. */
 export function firstFault(text) {
   let at = 0;
   const take = (pattern) => {
@@ -56,7 +56,7 @@ export function firstFault(text) {
   }
 }
 
-/** The problem of the first control of `form` whose text is not JSON; null if all are. */
+/** Return the problem of the first control of `form` whose text is not JSON, or null. */
 export function typingProblem(form) {
   for (const control of form.querySelectorAll("textarea, input[type=text]")) {
     if (!isShown(control, form) || ("optional" in control.dataset && !control.value.trim())) continue;
@@ -66,7 +66,7 @@ export function typingProblem(form) {
   return null;
 }
 
-/** An error as the service would word it, with the `control`, the place `at` in its text, and an `excerpt` around that. */
+/** An error in the service's form, with the `control`, the place `at` in its text, and an `excerpt` around that place. */
 function problemOf(control, { at, expected }) {
   const text = control.value;
   const lines = text.slice(0, at).split("\n");
@@ -86,7 +86,7 @@ function problemOf(control, { at, expected }) {
   return Object.assign(problem, { control, at, excerpt });
 }
 
-/** Put the cursor of a control on the place of a problem that `typingProblem` found. */
+/** Move a control's cursor to the place of a problem that `typingProblem` found. */
 export function selectPlace({ control, at }) {
   control.focus({ preventScroll: true });
   control.setSelectionRange(at, at + 1);

@@ -1,15 +1,15 @@
-/* The views of the page, of which one is shown at a time. The address of each is `#` and its name, so links lead to it and
- * the browser's back button works. */
+/* The views of the page, one of which is shown. A view's address is `#` and its name, so that links and the browser's back
+ * button work. */
 
 const sections = [...document.querySelectorAll("[data-view]")];
 const links = [...document.querySelectorAll("nav a")];
 
-/** The view that the address names; null if it names none, as that of the link to the content. */
+/** Return the view in the address, or null if the address names no view, such as the skip link's. */
 const named = () => sections.find(({ dataset }) => `#${dataset.view}` === location.hash) ?? (location.hash ? null : sections[0]);
 
 const shown = () => sections.find((section) => !section.hidden);
 
-/** Follow the address. `onShow` maps names of views to what is to be done when one is shown. */
+/** Follow the address. `onShow` maps names of views to functions that are called when the view is shown. */
 export function followAddress(onShow) {
   const show = (view) => {
     for (const section of sections) section.hidden = section !== view;
@@ -30,7 +30,7 @@ export function followAddress(onShow) {
   });
 }
 
-/** Go to a view, and resolve once it is shown. */
+/** Go to a view. Resolves once it is shown. */
 export async function goTo(name) {
   const changed = location.hash !== `#${name}` && new Promise((resolve) => addEventListener("hashchange", resolve, { once: true }));
   location.hash = name;

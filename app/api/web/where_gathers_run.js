@@ -1,4 +1,4 @@
-/* Where gathers run: the routes that the metrics count, with their times, and the route of the playground's last gather. */
+/* Shows where gathers run: the routes with their counts and times from the metrics, and the route of the last gather. */
 
 import { byId, make } from "./elements.js";
 import { ask, Problem, textOf } from "./service.js";
@@ -19,7 +19,7 @@ const sizeText = ({ items, bytes }) =>
 const timeText = (microseconds) =>
   microseconds >= 1000 ? `${(microseconds / 1000).toPrecision(3)} ms` : `${Number(microseconds.toPrecision(3))} µs`;
 
-/** Show the size of a gather, the threshold of each route, which was chosen, and the stages of its field Server-Timing. */
+/** Show a gather's size, the threshold of each route, the chosen route, and the stages from Server-Timing. */
 export function showLastGather({ routes, choice, size, output_bytes: bytes, plan }, timing) {
   const rows = routes.map(({ route, reason, threshold }) => {
     const why = threshold ? `${reason}: ${sizeText(threshold)}` : reason;
@@ -35,7 +35,7 @@ export function showLastGather({ routes, choice, size, output_bytes: bytes, plan
   byId("last-note").textContent = `${(plan.tuples * plan.batches).toLocaleString("en")} tuples, ${sizeText(size)}${output}. Measured: ${stages.join(", ")}.`;
 }
 
-/** The latest reading of the metrics. */
+/** The metrics as last read. */
 let latest = null;
 
 /** Read the metrics and show, for each route, how many gathers took it and how long they took. */
@@ -66,7 +66,7 @@ export async function showMetrics() {
   note.textContent = "";
 }
 
-/** The samples of a metric in Prometheus' text form. */
+/** Return a metric's samples from Prometheus's text format. */
 function samples(text, name) {
   const found = [];
   for (const line of text.split("\n")) {

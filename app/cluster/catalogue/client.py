@@ -14,7 +14,7 @@ from threading import Event, Lock
 from typing import Final, TypeAlias
 
 from app.cluster.catalogue.etcd import Compacted, Database, Written
-from app.cluster.catalogue.records import Catalogue, Change, TooLarge, to_json, updated
+from app.cluster.catalogue.records import Catalogue, Change, TooLarge, apply_writes, to_json
 from app.cluster.catalogue.transitions import unavailable
 from app.errors import GatherError
 
@@ -53,7 +53,7 @@ class CatalogueClient:
             self._lost = f"etcd went back from revision {known.revision} to {revision}: restart this process"
         if self._lost:
             raise OSError(self._lost)
-        return self._offer(updated(known, revision, written))
+        return self._use_newer(apply_writes(known, revision, written))
 
     def transact(self, transition: Transition) -> Catalogue:
         """Commit the change that `transition` computes. Returns a catalogue that includes it.
@@ -71,7 +71,7 @@ class CatalogueClient:
                     return catalogue
                 revision = self.database.commit(change, catalogue)
                 if revision:
-                    return self._made(change, catalogue, revision)
+                    return self._with_committed(change, catalogue, revision)
             except TooLarge as error:
                 raise GatherError(
                     "limit_exceeded", f"the change is larger than etcd accepts in one transaction: {error}"
@@ -99,12 +99,12 @@ class CatalogueClient:
             catalogue = self.transact(judged)
         return catalogue
 
-    def _made(self, change: Change, judged: Catalogue, revision: int) -> Catalogue:
+    def _with_committed(self, change: Change, judged: Catalogue, revision: int) -> Catalogue:
         """Return a catalogue with a change that was committed at `revision`. Raises OSError."""
         if revision > judged.revision + 1:  # there were other changes in between
             return self.refresh()
         written = {key: None if one is None else (to_json(one), revision) for key, one in change.puts.items()}
-        return self._offer(updated(judged, revision, written))
+        return self._use_newer(apply_writes(judged, revision, written))
 
     def watch(self, stop: Event) -> None:
         """Follow the catalogue until `stop` is set. Blocks; run it in a thread of its own."""
@@ -112,10 +112,10 @@ class CatalogueClient:
             try:
                 self.refresh()
             except OSError as error:
-                self._heard(error)
+                self._record_contact(error)
                 stop.wait(_PAUSE_S)
                 continue
-            self._heard(None)
+            self._record_contact(None)
             try:
                 for revision, written in self.database.watch(self.catalogue.revision, stop):
                     self._merge(revision, written)
@@ -127,9 +127,9 @@ class CatalogueClient:
     def _merge(self, revision: int, written: Written) -> None:
         known = self.catalogue
         if revision > known.revision:
-            self._offer(updated(known, revision, written))
+            self._use_newer(apply_writes(known, revision, written))
 
-    def _offer(self, found: Catalogue) -> Catalogue:
+    def _use_newer(self, found: Catalogue) -> Catalogue:
         """Take a catalogue unless a newer one is known. Returns the newer of both."""
         with self._lock:
             if found.revision > self.catalogue.revision:
@@ -137,7 +137,7 @@ class CatalogueClient:
                 self._take(found)
             return self.catalogue
 
-    def _heard(self, error: OSError | None) -> None:
+    def _record_contact(self, error: OSError | None) -> None:
         if error is not None and self._answers:
             logger.warning("keeping the last catalogue: %s", error)
         elif error is None and not self._answers:

@@ -16,10 +16,10 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from app.cluster.catalogue.etcd_errors import EtcdFailed, understood
+from app.cluster.catalogue.etcd_errors import EtcdFailed, parsing
 from app.cluster.catalogue.records import Catalogue, Change, to_json
 from app.cluster.shard_map import BadShardMap
-from app.cluster.shard_tls import trusting
+from app.cluster.shard_tls import client_context
 
 LEASE_S: Final = 15
 """etcd removes the keys under a process's lease after this many seconds without a renewal."""
@@ -84,7 +84,7 @@ class Lease:
         """Whether etcd is certain to still hold the lease."""
         return not self._lost and monotonic() < self._until
 
-    def renewed(self, until: float) -> None:
+    def record_renewal(self, until: float) -> None:
         """Record a renewal: etcd keeps the lease at least until `until`."""
         self._until = until
 
@@ -119,8 +119,8 @@ class Database:
 
         It is cheap if nothing has changed; otherwise etcd examines every record.
         """
-        now = self.gateway.ask("/v3/kv/range", {"key": self._bytes(""), "count_only": True})
-        with understood():
+        now = self.gateway.ask("/v3/kv/range", {"key": self._encode_key(""), "count_only": True})
+        with parsing():
             return self._read(known, _revision(now))
 
     def _read(self, known: Catalogue, now: int) -> tuple[int, Written]:
@@ -131,11 +131,14 @@ class Database:
         found = self.gateway.ask("/v3/kv/range", {**self._all_keys, **since})
         revision = _revision(found)
         written: dict[str, tuple[bytes, int] | None] = {
-            self._key(one): (_value(one), int(one["mod_revision"])) for one in found.get("kvs", ())
+            self._decode_key(one): (_value(one), int(one["mod_revision"])) for one in found.get("kvs", ())
         }
         if len(known.revisions.keys() | written.keys()) != int(found.get("count", 0)):
             at = {"keys_only": True, "revision": str(revision)}
-            left = {self._key(one) for one in self.gateway.ask("/v3/kv/range", {**self._all_keys, **at}).get("kvs", ())}
+            left = {
+                self._decode_key(one)
+                for one in self.gateway.ask("/v3/kv/range", {**self._all_keys, **at}).get("kvs", ())
+            }
             written.update(dict.fromkeys(known.revisions.keys() - left))
         return revision, written
 
@@ -151,13 +154,13 @@ class Database:
             for found in self.gateway.stream("/v3/watch", {"create_request": asked}):
                 if stop.is_set():
                     return
-                with understood():
+                with parsing():
                     if int(found.get("compact_revision", 0)):
                         raise Compacted
                     if found.get("canceled"):
                         raise EtcdFailed("etcd ended a watch")
                     events = found.get("events", ())
-                    written = {self._key(one["kv"]): _event(one) for one in events}
+                    written = {self._decode_key(one["kv"]): _event(one) for one in events}
                     after = max((int(one["kv"]["mod_revision"]) for one in events), default=after)
                 if written:
                     yield after, written
@@ -170,21 +173,31 @@ class Database:
         Raises TooLarge, and EtcdFailed if the outcome is unknown.
         """
         compares = [
-            {"key": self._bytes(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(at.revisions.get(key, 0))}
+            {
+                "key": self._encode_key(key),
+                "target": "MOD",
+                "result": "EQUAL",
+                "mod_revision": str(at.revisions.get(key, 0)),
+            }
             for key in sorted({*change.puts, *change.unchanged})
         ]
         compares += [
-            {**self._keys_from(beginning), "target": "MOD", "result": "LESS", "mod_revision": str(at.revision + 1)}
+            {
+                **self._range_of_prefix(beginning),
+                "target": "MOD",
+                "result": "LESS",
+                "mod_revision": str(at.revision + 1),
+            }
             for beginning in change.no_newer
         ]
         leased = {"lease": self.hold_lease().number} if change.leased else {}
         operations: list[dict[str, Any]] = []
         for key, record in change.puts.items():
             if record is None:
-                operations.append({"request_delete_range": {"key": self._bytes(key)}})
+                operations.append({"request_delete_range": {"key": self._encode_key(key)}})
             else:
                 own = leased if key in change.leased else {}
-                put = {"key": self._bytes(key), "value": b64encode(to_json(record)).decode(), **own}
+                put = {"key": self._encode_key(key), "value": b64encode(to_json(record)).decode(), **own}
                 operations.append({"request_put": put})
         body = {"compare": compares, "success": operations}
         try:
@@ -193,7 +206,7 @@ class Database:
             if "lease not found" in str(error) and self._lease is not None:
                 self._lease.lose()
             raise
-        with understood():
+        with parsing():
             return _revision(answer) if answer.get("succeeded") else 0
 
     # The lease
@@ -210,14 +223,14 @@ class Database:
                 return self._lease
             begun = monotonic()
             found = self.gateway.ask("/v3/lease/grant", {"TTL": str(self._lease_seconds)})
-            with understood():
+            with parsing():
                 self._lease = Lease(found["ID"], begun + int(found["TTL"]))
             if self._keeper is None:
-                self._keeper = Thread(target=self._keep, name="etcd-lease", daemon=True)
+                self._keeper = Thread(target=self._renew_lease, name="etcd-lease", daemon=True)
                 self._keeper.start()
             return self._lease
 
-    def _keep(self) -> None:
+    def _renew_lease(self) -> None:
         while not self._closing.wait(self._lease_seconds / _RENEWALS):
             lease = self._lease
             if lease is None:
@@ -225,12 +238,12 @@ class Database:
             begun = monotonic()
             try:
                 found = self.gateway.ask("/v3/lease/keepalive", {"ID": lease.number})
-                with understood():
+                with parsing():
                     seconds = int(found["result"].get("TTL", 0))
             except EtcdFailed:
                 continue  # if this continues, the lease expires by its own clock
             if seconds > 0:
-                lease.renewed(begun + seconds)
+                lease.record_renewal(begun + seconds)
             else:
                 lease.lose()
 
@@ -248,24 +261,24 @@ class Database:
 
     @property
     def _all_keys(self) -> dict[str, str]:
-        return self._keys_from("")
+        return self._range_of_prefix("")
 
-    def _keys_from(self, beginning: str) -> dict[str, str]:
+    def _range_of_prefix(self, beginning: str) -> dict[str, str]:
         """Return the range of keys with this prefix in etcd's form; the end is the next text of the same length."""
         first = (self.prefix + beginning).encode()
         until = first[:-1] + bytes([first[-1] + 1])
         return {"key": b64encode(first).decode(), "range_end": b64encode(until).decode()}
 
-    def _bytes(self, key: str) -> str:
+    def _encode_key(self, key: str) -> str:
         return b64encode((self.prefix + key).encode()).decode()
 
-    def _key(self, found: Mapping[str, str]) -> str:
+    def _decode_key(self, found: Mapping[str, str]) -> str:
         return b64decode(found["key"]).decode().removeprefix(self.prefix)
 
 
 def open_database(cluster: str, authorities: Path | None) -> Database:
     """Return the database at this address. `authorities` is a PEM file for etcds://. Raises BadAddress and OSError."""
-    return Database(DatabaseAddress.parse(cluster), None if authorities is None else trusting(authorities))
+    return Database(DatabaseAddress.parse(cluster), None if authorities is None else client_context(authorities))
 
 
 def _revision(answer: Mapping[str, Any]) -> int:

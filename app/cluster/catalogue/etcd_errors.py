@@ -11,7 +11,7 @@ class EtcdFailed(OSError):
 
 
 @contextmanager
-def understood() -> Iterator[None]:
+def parsing() -> Iterator[None]:
     """Parse a response in this context. Raises EtcdFailed if the response is not in etcd's form."""
     try:
         yield

@@ -55,7 +55,7 @@ class Gateway:
                     continue
                 break
             found = _document(answer.content)
-            if answer.status_code == 200 and _is_of_etcd(found):
+            if answer.status_code == 200 and _is_etcd_response(found):
                 self._first += turn
                 return found
             said = found.get("message", f"status {answer.status_code}, which is not an answer of etcd")
@@ -103,7 +103,7 @@ def _document(text: str | bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _is_of_etcd(found: Mapping[str, Any]) -> bool:
+def _is_etcd_response(found: Mapping[str, Any]) -> bool:
     """Return whether an object is a response of etcd. Each has a header, which in a stream is inside `result`."""
     result = found.get("result", found)
     return isinstance(result, dict) and isinstance(result.get("header"), dict)

@@ -25,7 +25,7 @@ import orjson
 
 from app.cluster.catalogue.client import ANSWER_S
 from app.cluster.catalogue.etcd import Database
-from app.cluster.catalogue.etcd_errors import EtcdFailed, understood
+from app.cluster.catalogue.etcd_errors import EtcdFailed, parsing
 from app.cluster.catalogue.transitions import unavailable
 from app.errors import GatherError
 
@@ -51,7 +51,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _BindRequest:
     key: str
     binding: Binding
     answer: Future[Binding] = field(default_factory=Future)
@@ -66,7 +66,7 @@ class KeyBindings:
         self._folder = f"keys-of/{database.prefix}"
         self._maximum = maximum
         self._lifetime = lifetime
-        self._queue: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._queue: SimpleQueue[_BindRequest | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._lock = Lock()
         self._lease = ""
@@ -88,14 +88,14 @@ class KeyBindings:
         """Return the binding of a key, or None. Blocks. Raises shard_unavailable if etcd does not respond."""
         try:
             found = self._gateway.ask("/v3/kv/range", {"key": _base64(self._key(scope, key))})
-            with understood():
-                return next((_binding_of(one["value"]) for one in found.get("kvs", ())), None)
+            with parsing():
+                return next((_decode_binding(one["value"]) for one in found.get("kvs", ())), None)
         except EtcdFailed:
             raise unavailable("etcd does not answer") from None
 
     def submit(self, scope: str, key: str, content_id: str, digest: str) -> Future[Binding]:
         """Do the same as `bind` without waiting. Returns a future of the binding."""
-        asked = _Asked(self._key(scope, key), Binding(content_id, digest))
+        asked = _BindRequest(self._key(scope, key), Binding(content_id, digest))
         with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="key-bindings", daemon=True)
@@ -116,7 +116,7 @@ class KeyBindings:
     def _run(self) -> None:
         is_open = True
         while is_open:
-            group: dict[str, list[_Asked]] = {}
+            group: dict[str, list[_BindRequest]] = {}
             one = self._queue.get()
             with suppress(Empty):
                 while one is not None:
@@ -127,12 +127,12 @@ class KeyBindings:
             is_open = one is not None
             self._answer(group)
 
-    def _answer(self, group: Mapping[str, list[_Asked]]) -> None:
+    def _answer(self, group: Mapping[str, list[_BindRequest]]) -> None:
         """Answer a group of requests. If several have the same key, the first one is bound."""
         found: Mapping[str, Binding] = {}
-        problem: BaseException = self._is_full()
+        problem: BaseException = self._full_error()
         try:
-            found = self._bound({key: asked[0].binding for key, asked in group.items()})
+            found = self._find_or_create({key: asked[0].binding for key, asked in group.items()})
         except Exception as error:  # noqa: BLE001  (it is raised in the threads that wait)
             problem = error
         for key, asked in group.items():
@@ -144,13 +144,13 @@ class KeyBindings:
                 else:
                     one.answer.set_exception(problem)
 
-    def _bound(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
+    def _find_or_create(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
         """Return the bindings of these keys, creating missing ones. Keys for which there is no room are left out."""
         end = monotonic() + ANSWER_S
         while wanted:
             try:
-                with understood():
-                    return self._transact(self._fitting(wanted))
+                with parsing():
+                    return self._transact(self._limit_to_room(wanted))
             except EtcdFailed as error:
                 if "lease not found" in str(error):
                     self._lease_until = 0.0
@@ -161,27 +161,27 @@ class KeyBindings:
 
     def _transact(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
         lease = self._hold_lease()
-        operations = [{"request_txn": _binding(key, binding, lease)} for key, binding in wanted.items()]
+        operations = [{"request_txn": _binding_transaction(key, binding, lease)} for key, binding in wanted.items()]
         answer = self._gateway.ask("/v3/kv/txn", {"success": operations})
         parts = [one["response_txn"] for one in answer.get("responses", ())]
         made = sum(bool(part.get("succeeded")) for part in parts)
         self._left -= made
         self._until_count -= made
         return {
-            key: binding if part.get("succeeded") else _read(part)
+            key: binding if part.get("succeeded") else _binding_in(part)
             for (key, binding), part in zip(wanted.items(), parts, strict=True)
         }
 
     # Capacity
 
-    def _fitting(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
+    def _limit_to_room(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
         """Return the keys that are already bound, and as many others as there is room for."""
         if self._until_count < len(wanted):
             self._left = self._maximum - self._count()
             self._until_count = self._left // _SHARE
         if self._left >= len(wanted):
             return wanted
-        known = self._known(wanted)
+        known = self._find_bound(wanted)
         absent = [key for key in wanted if key not in known]
         refused = set(absent[max(self._left, 0) :])
         return {key: binding for key, binding in wanted.items() if key not in refused}
@@ -191,14 +191,14 @@ class KeyBindings:
         asked = {"key": _base64(self._folder), "range_end": _base64(until), "count_only": True}
         return int(self._gateway.ask("/v3/kv/range", asked).get("count", 0))
 
-    def _known(self, keys: Collection[str]) -> set[str]:
+    def _find_bound(self, keys: Collection[str]) -> set[str]:
         """Return which of these keys are bound."""
         operations = [{"request_range": {"key": _base64(key)}} for key in keys]
         answer = self._gateway.ask("/v3/kv/txn", {"success": operations})
         parts = (one["response_range"] for one in answer.get("responses", ()))
         return {key for key, part in zip(keys, parts, strict=True) if part.get("kvs")}
 
-    def _is_full(self) -> GatherError:
+    def _full_error(self) -> GatherError:
         return GatherError(
             "insufficient_storage",
             f"the cluster remembers {self._maximum} Idempotency-Keys of the last 24 hours, which is its limit",
@@ -222,7 +222,7 @@ class KeyBindings:
         return self._lease
 
 
-def _binding(key: str, binding: Binding, lease: str) -> dict[str, Any]:
+def _binding_transaction(key: str, binding: Binding, lease: str) -> dict[str, Any]:
     """Return a transaction that creates a binding or reads the existing one."""
     at = {"key": _base64(key)}
     value = b64encode(orjson.dumps([binding.content_id, binding.digest])).decode()
@@ -233,12 +233,12 @@ def _binding(key: str, binding: Binding, lease: str) -> dict[str, Any]:
     }
 
 
-def _read(part: Mapping[str, Any]) -> Binding:
+def _binding_in(part: Mapping[str, Any]) -> Binding:
     """Return the binding in a transaction's result."""
-    return _binding_of(part["responses"][0]["response_range"]["kvs"][0]["value"])
+    return _decode_binding(part["responses"][0]["response_range"]["kvs"][0]["value"])
 
 
-def _binding_of(value: str) -> Binding:
+def _decode_binding(value: str) -> Binding:
     content_id, digest, *_ = orjson.loads(b64decode(value))
     return Binding(content_id, digest)
 

@@ -23,7 +23,7 @@ def choose_nodes(
     chosen: list[str] = []
     while fitting and len(chosen) < count:
         taken = [*beside, *chosen]
-        best = min(fitting, key=lambda node: (_in_zone(node, taken, zones), -free[node], node))
+        best = min(fitting, key=lambda node: (_count_in_zone(node, taken, zones), -free[node], node))
         fitting.remove(best)
         chosen.append(best)
     return chosen
@@ -63,7 +63,8 @@ def choose_move(
                 (size, number)
                 for number, (size, nodes) in enumerate(on_node.get(source, ()))
                 if 0 < size <= free[target] and target not in nodes and used[source] - size >= used[target] + size
-                if crowding((*others(nodes, source), target), zones) <= crowding(nodes, zones)
+                if count_zone_overlaps((*nodes_except(nodes, source), target), zones)
+                <= count_zone_overlaps(nodes, zones)
             ]
             if fitting:
                 return source, max(fitting, key=lambda one: (one[0], -one[1]))[1], target
@@ -74,34 +75,34 @@ def choose_spread(
     nodes: Sequence[str], free: Mapping[str, int], size: int, zones: Mapping[str, str]
 ) -> tuple[str, str] | None:
     """Choose one of two replicas in a zone, and a shard in a zone without one: (from shard, to shard), or None."""
-    crowded = crowding(nodes, zones)
+    crowded = count_zone_overlaps(nodes, zones)
     for node in reversed(nodes) if crowded else ():
         for new in choose_nodes(free, size, 1, zones, nodes):
-            if crowding((*others(nodes, node), new), zones) < crowded:
+            if count_zone_overlaps((*nodes_except(nodes, node), new), zones) < crowded:
                 return node, new
     return None
 
 
-def crowded_by(node: str, nodes: Collection[str], zones: Mapping[str, str]) -> int:
+def count_zone_mates(node: str, nodes: Collection[str], zones: Mapping[str, str]) -> int:
     """Return the number of replicas that share a zone with the one on `node`."""
-    return crowding(nodes, zones) - crowding(others(nodes, node), zones)
+    return count_zone_overlaps(nodes, zones) - count_zone_overlaps(nodes_except(nodes, node), zones)
 
 
-def crowding(nodes: Iterable[str], zones: Mapping[str, str]) -> int:
+def count_zone_overlaps(nodes: Iterable[str], zones: Mapping[str, str]) -> int:
     """Return the number of replicas that share a zone with an earlier one; 0 if each has its own zone."""
     seen: list[str] = []
     found = 0
     for node in nodes:
-        found += _in_zone(node, seen, zones) > 0
+        found += _count_in_zone(node, seen, zones) > 0
         seen.append(node)
     return found
 
 
-def others(nodes: Iterable[str], node: str) -> list[str]:
+def nodes_except(nodes: Iterable[str], node: str) -> list[str]:
     """Return all shards except one."""
     return [other for other in nodes if other != node]
 
 
-def _in_zone(node: str, beside: Iterable[str], zones: Mapping[str, str]) -> int:
+def _count_in_zone(node: str, beside: Iterable[str], zones: Mapping[str, str]) -> int:
     zone = zones.get(node, "")
     return sum(zones.get(other, "") == zone for other in beside) if zone else 0

@@ -45,9 +45,9 @@ def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
 
     The running shards of a segment count as in sync if they have the uploaded rows. One of them is proposed as the
     primary, at epoch PROPOSED. It begins once it has found its rows, and raises the epoch. Nothing is acknowledged
-    before that, so any shard of the segment that has its rows may join (`join_proposed`) and be proposed instead. The
-    change depends on the table's record, so that no segment moves in the meantime. A range whose shards are all lost
-    stays closed. Raises tensor_not_found.
+    before that, so any shard of the segment that has its rows may join (`join_unled_range`) and be proposed instead.
+    The change depends on the table's record, so that no segment moves in the meantime. A range whose shards are all
+    lost stays closed. Raises tensor_not_found.
     """
     own = catalogue.record_of(name)
     version = own.version(number)
@@ -71,7 +71,7 @@ def leave_in_sync(catalogue: Catalogue, tensor: str, epoch: int, gone: frozenset
     record = catalogue.ranges.get(tensor)
     if record is not None and gone.isdisjoint(record.in_sync):
         return None
-    record = _at_epoch(record, tensor, epoch)
+    record = _check_epoch(record, tensor, epoch)
     if record.primary in gone:
         raise GatherError("precondition_failed", f"{record.primary!r} is the primary of {tensor}")
     left = tuple(node for node in record.in_sync if node not in gone)
@@ -87,7 +87,7 @@ def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Ch
     record = catalogue.ranges.get(tensor)
     if record is not None and node in record.in_sync:
         return None
-    record = _at_epoch(record, tensor, epoch)
+    record = _check_epoch(record, tensor, epoch)
     listed = find_listed(catalogue, tensor)
     if listed is None or node not in listed.segment.nodes:
         raise GatherError("precondition_failed", f"{tensor} is not listed on {node!r}")
@@ -95,7 +95,7 @@ def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Ch
     return _change([(tensor, joined)], unchanged=frozenset({f"tables/{listed.table}"}))
 
 
-def join_proposed(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
+def join_unled_range(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
     """Add a shard that has the uploaded rows to the in-sync set before a primary has begun. Called for that shard.
 
     Returns None if it is already in sync, if a primary has begun, or if the segment is not listed on `node`. The change
@@ -127,12 +127,12 @@ def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
 
     If no other replica is in sync, nothing changes and the range waits, because a replica that lacks acknowledged
     scatters must not replace it. Before a primary has begun, a shard that has its rows can end the wait with
-    `join_proposed`.
+    `join_unled_range`.
     """
     record = catalogue.ranges.get(tensor)
     if record is None or node not in record.in_sync or record.in_sync == (node,):
         return None
-    return _change([(tensor, without(catalogue, record, node))])
+    return _change([(tensor, without_replica(catalogue, record, node))])
 
 
 def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | None:
@@ -142,12 +142,12 @@ def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | 
     replica waits for one. `gone` has shards that count as lost before their lease ends.
     """
     moved = (
-        (one.tensor, _led(catalogue, record, running, listed))
+        (one.tensor, _with_in_sync(catalogue, record, running, listed))
         for one in listed_segments(catalogue)
         if (record := one.opened) is not None
-        and not _runs(catalogue, record.primary, one.segment.nodes, gone)
+        and not _is_running(catalogue, record.primary, one.segment.nodes, gone)
         and (listed := tuple(node for node in record.in_sync if node in one.segment.nodes))
-        and (running := [node for node in listed if _runs(catalogue, node, one.segment.nodes, gone)])
+        and (running := [node for node in listed if _is_running(catalogue, node, one.segment.nodes, gone)])
     )
     return _change(moved)
 
@@ -158,10 +158,10 @@ def close_ranges(catalogue: Catalogue) -> Change | None:
     return _change((tensor, None) for tensor in catalogue.ranges if tensor not in listed)
 
 
-def without(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord:
+def without_replica(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord:
     """Return the record without one of several in-sync replicas. If that was the primary, another one replaces it."""
     left = tuple(one for one in record.in_sync if one != node)
-    return _led(catalogue, record, left, left)
+    return _with_in_sync(catalogue, record, left, left)
 
 
 # Parts
@@ -172,12 +172,14 @@ def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeR
 
     The primaries of a table's ranges are spread over its shards.
     """
-    living = tuple(node for node in segment.nodes if _runs(catalogue, node, segment.nodes))
+    living = tuple(node for node in segment.nodes if _is_running(catalogue, node, segment.nodes))
     staying = [node for node in living if node not in catalogue.drained] or living
     return RangeRecord(PROPOSED, staying[crc32(tensor.encode()) % len(staying)], living) if living else None
 
 
-def _led(catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync: tuple[str, ...]) -> RangeRecord:
+def _with_in_sync(
+    catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync: tuple[str, ...]
+) -> RangeRecord:
     """Return the record with the replicas `in_sync`.
 
     If the primary is not in `able`, one of those replaces it: running shards come first, and drained ones last.
@@ -189,11 +191,11 @@ def _led(catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync
     return RangeRecord(epoch, primary, in_sync)
 
 
-def _runs(catalogue: Catalogue, node: str, nodes: Collection[str], gone: Collection[str] = NOBODY) -> bool:
+def _is_running(catalogue: Catalogue, node: str, nodes: Collection[str], gone: Collection[str] = NOBODY) -> bool:
     return node in nodes and node in catalogue.alive and node in catalogue.nodes and node not in gone
 
 
-def _at_epoch(record: RangeRecord | None, tensor: str, epoch: int) -> RangeRecord:
+def _check_epoch(record: RangeRecord | None, tensor: str, epoch: int) -> RangeRecord:
     if record is None:
         raise GatherError("precondition_failed", f"{tensor} accepts no scatters: its version was removed")
     if record.epoch != epoch:

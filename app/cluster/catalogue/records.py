@@ -279,7 +279,7 @@ class TooLarge(Exception):
 _NOTHING: Final = Catalogue()
 
 
-def updated(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[bytes, int] | None]) -> Catalogue:
+def apply_writes(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[bytes, int] | None]) -> Catalogue:
     """Return the catalogue at `revision`, with the records written since.
 
     `written` has each record and its revision by key, or None if the key was removed. Raises OSError for an unreadable

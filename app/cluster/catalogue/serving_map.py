@@ -22,7 +22,7 @@ class ServingMap:
         known, made, opened = self._known, self._made.tables, catalogue.ranges
         addresses = {node: one.address for node, one in catalogue.nodes.items()}
         is_alike = addresses == self._addresses and catalogue.options.replicas == known.options.replicas
-        changed = _contents_of_changed(known.ranges, opened)
+        changed = _changed_contents(known.ranges, opened)
 
         def table_of(name: str, table: Table) -> ShardedTable:
             if (
@@ -41,7 +41,7 @@ class ServingMap:
         return self._made
 
 
-def _contents_of_changed(before: Mapping[str, RangeRecord], after: Mapping[str, RangeRecord]) -> frozenset[str]:
+def _changed_contents(before: Mapping[str, RangeRecord], after: Mapping[str, RangeRecord]) -> frozenset[str]:
     """Return the content ids of ranges whose records differ."""
     tensors = before.keys() | after.keys() if before is not after else ()
     return frozenset(content_of(tensor) for tensor in tensors if before.get(tensor) is not after.get(tensor))

@@ -148,7 +148,7 @@ def remove_versions(catalogue: Catalogue, reference: str, conditions: Conditions
     going = versions.select_removed(catalogue.record_of(name), reference, conditions, lambda one: one.etag)
     table = catalogue.tables[name]
     kept = tuple(one for one in table.versions if one not in going)
-    forgotten = {} if kept else _forget(catalogue)
+    forgotten = {} if kept else _forget_oldest_tables(catalogue)
     return Change({f"tables/{name}": replace(table, versions=kept), **forgotten}, no_newer=("aliases/",))
 
 
@@ -225,7 +225,7 @@ def forget_node(catalogue: Catalogue, node: str) -> Change | None:
     return Change(going, frozenset({f"alive/{node}"}), no_newer=("tables/", "uploads/", "ranges/"))
 
 
-def lose(catalogue: Catalogue, node: str) -> Change | None:
+def mark_lost(catalogue: Catalogue, node: str) -> Change | None:
     """Count a shard as lost before its lease ends, because its machine is known to be gone."""
     return Change({f"alive/{node}": None}) if node in catalogue.alive else None
 
@@ -293,7 +293,7 @@ def _check_node(catalogue: Catalogue, node: str) -> None:
         raise GatherError("invalid_field", f"no shard is named {node!r}; known shards: {known}")
 
 
-def _forget(catalogue: Catalogue) -> dict[str, Record | None]:
+def _forget_oldest_tables(catalogue: Catalogue) -> dict[str, Record | None]:
     """Return the changes that remove the oldest tables without versions, if there are more than REMEMBERED."""
     gone = [name for name, table in catalogue.tables.items() if not table.versions]
     if len(gone) < REMEMBERED:

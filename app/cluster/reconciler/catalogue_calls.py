@@ -20,12 +20,12 @@ class CatalogueCalls:
 
     def __init__(self, database: Database) -> None:
         self._loop = asyncio.get_running_loop()
-        self._client = CatalogueClient(database, self._take)
+        self._client = CatalogueClient(database, self._notify_loop)
         self._stop = Event()
         self.taken: Callable[[], None] = lambda: None
         Thread(target=self._client.watch, args=(self._stop,), name="watch", daemon=True).start()
 
-    def _take(self, _: Catalogue) -> None:
+    def _notify_loop(self, _: Catalogue) -> None:
         with suppress(RuntimeError):  # raised if the loop is closed
             self._loop.call_soon_threadsafe(self.taken)
 

@@ -53,7 +53,7 @@ def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]
                             {"node": node, "whole": version.tensor(segment) in held.get(node, {})}
                             for node in segment.nodes
                         ],
-                        **_opened(catalogue, version.tensor(segment)),
+                        **_describe_record(catalogue, version.tensor(segment)),
                     }
                     for segment, (start, stop) in zip(version.segments, version.row_bounds, strict=True)
                 ],
@@ -73,7 +73,7 @@ def state_of(node: str, catalogue: Catalogue) -> str:
     return "draining" if node in catalogue.drained else "serving"
 
 
-def _opened(catalogue: Catalogue, tensor: str) -> dict[str, Any]:
+def _describe_record(catalogue: Catalogue, tensor: str) -> dict[str, Any]:
     record = catalogue.ranges.get(tensor)
     if record is None:
         return {}

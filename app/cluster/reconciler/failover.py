@@ -35,14 +35,12 @@ logger = logging.getLogger("gathernd")
 
 
 class Failover:
-    """Gives ranges a new primary while its reconciler is the leader. `is_in_office` tells that from a catalogue."""
+    """Gives ranges a new primary while its reconciler is the leader. `is_leader` tells that from a catalogue."""
 
-    def __init__(
-        self, catalogues: CatalogueCalls, shards: ShardCalls, is_in_office: Callable[[Catalogue], bool]
-    ) -> None:
+    def __init__(self, catalogues: CatalogueCalls, shards: ShardCalls, is_leader: Callable[[Catalogue], bool]) -> None:
         self._catalogues = catalogues
         self._shards = shards
-        self._is_in_office = is_in_office
+        self._is_leader = is_leader
         self._wake = asyncio.Event()
         self._refused_since: dict[str, float] = {}
         """Since when each shard has refused every connection."""
@@ -61,7 +59,7 @@ class Failover:
         while True:
             self._wake.clear()
             catalogue = self._catalogues.catalogue
-            watched = _watched(catalogue) if self._is_in_office(catalogue) else ()
+            watched = _watched(catalogue) if self._is_leader(catalogue) else ()
             is_due = loop.time() >= probe_at or not watched
             try:
                 if is_due:
@@ -89,7 +87,7 @@ class Failover:
     async def _fail_over(self, catalogue: Catalogue) -> None:
         """Give all ranges whose primary is lost a new one, if possible."""
         lost = {one.primary for one in catalogue.ranges.values()} - self._running(catalogue)
-        made = in_office(lambda catalogue: fail_over(catalogue, self._gone), self._is_in_office)
+        made = only_as_leader(lambda catalogue: fail_over(catalogue, self._gone), self._is_leader)
         moved = len(catalogue.ranges) if lost else 0
         while moved:
             moved = 0
@@ -109,11 +107,11 @@ class Failover:
         return (catalogue.alive & catalogue.nodes.keys()) - self._gone
 
 
-def in_office(transition: Transition, is_in_office: Callable[[Catalogue], bool]) -> Transition:
+def only_as_leader(transition: Transition, is_leader: Callable[[Catalogue], bool]) -> Transition:
     """Restrict a transition to catalogues in which this reconciler is the leader."""
 
     def judged(catalogue: Catalogue) -> Change | None:
-        change = transition(catalogue) if is_in_office(catalogue) else None
+        change = transition(catalogue) if is_leader(catalogue) else None
         return None if change is None else replace(change, unchanged=change.unchanged | {"reconciler"})
 
     return judged

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from app.cluster.catalogue.listed_segments import Listed
-from app.cluster.catalogue.ranges import without
+from app.cluster.catalogue.ranges import without_replica
 from app.cluster.catalogue.records import Catalogue, Change, Record, Segment, Table
 
 AT_ONCE: Final = 50
@@ -52,31 +52,31 @@ class Move:
         return self.parts != (self.of.segment,)
 
 
-def replaced(one: Listed, old: str, new: str, reason: Reason) -> Move:
+def move_replica(one: Listed, old: str, new: str, reason: Reason) -> Move:
     """Return a move of a replica from shard `old` to shard `new`."""
     nodes = tuple(new if node == old else node for node in one.segment.nodes)
     part = replace(one.segment, nodes=nodes)
     return Move(one, reason, (part,), (Copy(new, part),), old)
 
 
-def added(one: Listed, new: str, reason: Reason = "add") -> Move:
+def add_replica(one: Listed, new: str, reason: Reason = "add") -> Move:
     """Return a move that adds a replica."""
     part = replace(one.segment, nodes=(*one.segment.nodes, new))
     return Move(one, reason, (part,), (Copy(new, part),) if one.opened is None else ())
 
 
-def removed(one: Listed, old: str) -> Move:
+def remove_replica(one: Listed, old: str) -> Move:
     """Return a move that removes a replica."""
     part = replace(one.segment, nodes=tuple(node for node in one.segment.nodes if node != old))
     return Move(one, "remove", (part,), leaving=old)
 
 
-def restored(one: Listed, node: str) -> Move:
+def restore_replica(one: Listed, node: str) -> Move:
     """Return a move that restores on a shard what the catalogue lists there."""
     return Move(one, "restore", (one.segment,), (Copy(node, one.segment),))
 
 
-def flip(catalogue: Catalogue, moves: Sequence[Move]) -> Change | None:
+def apply_moves(catalogue: Catalogue, moves: Sequence[Move]) -> Change | None:
     """Replace each segment with the parts of its move, if the catalogue still has exactly the same segment.
 
     A shard that leaves an open range is removed from its in-sync set. A move planned for a closed range is skipped once
@@ -92,7 +92,7 @@ def flip(catalogue: Catalogue, moves: Sequence[Move]) -> Change | None:
             continue
         tables[name] = changed
         if opened is not None and move.leaving in opened.in_sync:
-            ranges[f"ranges/{move.of.tensor}"] = without(catalogue, opened, move.leaving)
+            ranges[f"ranges/{move.of.tensor}"] = without_replica(catalogue, opened, move.leaving)
     if not tables:
         return None
     judged_by = frozenset(f"ranges/{move.of.tensor}" for move in moves)

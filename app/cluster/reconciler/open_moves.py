@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from app.cluster.catalogue.listed_segments import Listed
-from app.cluster.catalogue.node_choice import choose_nodes, choose_spread, crowded_by
+from app.cluster.catalogue.node_choice import choose_nodes, choose_spread, count_zone_mates
 from app.cluster.catalogue.records import RangeRecord
 from app.cluster.reconciler.cluster_view import ClusterView
-from app.cluster.reconciler.moves import Move, added, removed
+from app.cluster.reconciler.moves import Move, add_replica, remove_replica
 
 JOIN_S: Final = 120.0
 SLOWEST: Final = 5 << 20
@@ -58,16 +58,16 @@ def needed_move(
     if len(staying) < replicas and len(nodes) <= 2 * replicas:
         others = {node: room for node, room in able.items() if node not in nodes}
         for new in choose_nodes(others, one.segment.size, 1, view.zones, staying):
-            return added(one, new)
+            return add_replica(one, new)
     if len(synced) < replicas:
         return None
     if leaving := [node for node in nodes if node not in staying]:
-        return removed(one, min(leaving, key=view.is_alive))
+        return remove_replica(one, min(leaving, key=view.is_alive))
     if len(staying) > replicas:
-        worst = max(staying, key=lambda node: (crowded_by(node, nodes, view.zones), view.used.get(node, 0), node))
-        return removed(one, worst) if len(synced - {worst}) >= replicas else None
+        worst = max(staying, key=lambda node: (count_zone_mates(node, nodes, view.zones), view.used.get(node, 0), node))
+        return remove_replica(one, worst) if len(synced - {worst}) >= replicas else None
     spread = choose_spread(nodes, able, one.segment.size, view.zones)
-    return None if spread is None else added(one, spread[1], "spread")
+    return None if spread is None else add_replica(one, spread[1], "spread")
 
 
 def is_settled(one: Listed, view: ClusterView) -> bool:

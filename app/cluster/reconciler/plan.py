@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.cluster.catalogue.listed_segments import Listed
-from app.cluster.catalogue.node_choice import choose_move, choose_nodes, choose_spread, crowded_by, others
+from app.cluster.catalogue.node_choice import choose_move, choose_nodes, choose_spread, count_zone_mates, nodes_except
 from app.cluster.catalogue.ranges import PROPOSED
 from app.cluster.catalogue.records import Segment
 from app.cluster.reconciler.cluster_view import ClusterView
-from app.cluster.reconciler.moves import Copy, Move, added, removed, replaced, restored
+from app.cluster.reconciler.moves import Copy, Move, add_replica, move_replica, remove_replica, restore_replica
 from app.cluster.reconciler.open_moves import Joining, copies_under_way, is_settled, lost_rows, needed_move
 from app.cluster.shard.pull_order import PullOrder, PullSource
 
@@ -106,7 +106,7 @@ class Planner:
         """Record that a shard could not pull a segment. The move is planned again, on another shard if possible."""
         self._not_before[node, tensor] = now + AGAIN_AFTER_S
         for name, move in list(self.moves.items()):
-            if any((copy.node, _name(move, copy.part)) == (node, tensor) for copy in move.copies):
+            if any((copy.node, _segment_name(move, copy.part)) == (node, tensor) for copy in move.copies):
                 del self.moves[name]
 
     # Moves
@@ -119,50 +119,56 @@ class Planner:
         free = view.room()
         under_way = copies_under_way(view, self._joining, now)
         for move in self.moves.values():
-            under_way += _take_room(free, move)
+            under_way += _reserve_room(free, move)
         for one in sorted(view.segments, key=lambda one: len(view.whole(one))):
             if under_way >= self.copies_at_once:
                 break
-            if one.tensor not in self.moves and (needed := self._needed(one, view, free, now)) is not None:
+            if one.tensor not in self.moves and (needed := self._needed_move(one, view, free, now)) is not None:
                 self.moves[one.tensor] = needed
-                under_way += _take_room(free, needed)
-        if not self.moves and not under_way and (evening := self._evening_out(view, free)) is not None:
+                under_way += _reserve_room(free, needed)
+        if not self.moves and not under_way and (evening := self._balancing_move(view, free)) is not None:
             self.moves[evening.of.tensor] = evening
 
-    def _needed(self, one: Listed, view: ClusterView, free: Mapping[str, int], now: float) -> Move | None:
+    def _needed_move(self, one: Listed, view: ClusterView, free: Mapping[str, int], now: float) -> Move | None:
         """Return the most urgent move of a segment, or None if it needs none."""
         able = {node: room for node, room in free.items() if self._may_copy(node, one.tensor)}
         if one.opened is not None:
-            if one.opened.epoch == PROPOSED and not view.whole(one) and (back := self._restore(one, view)) is not None:
+            if (
+                one.opened.epoch == PROPOSED
+                and not view.whole(one)
+                and (back := self._restoring_move(one, view)) is not None
+            ):
                 return back
             return needed_move(one, one.opened, self._joining.late(one, now), able, view)
         nodes, size = one.segment.nodes, one.segment.size
         whole = view.whole(one)
         for node in nodes:
-            left = others(nodes, node)
+            left = nodes_except(nodes, node)
             if len(set(whole) & set(left)) >= one.replicas and (view.is_leaving(node) or node not in whole):
-                return removed(one, node)
+                return remove_replica(one, node)
             if view.is_leaving(node) and (new := choose_nodes(able, size, 1, view.zones, left)):
-                return replaced(one, node, new[0], "replace")
+                return move_replica(one, node, new[0], "replace")
             if view.lacks(node, one) and self._may_copy(node, one.tensor):
-                return restored(one, node)
+                return restore_replica(one, node)
         if len(nodes) < one.replicas and (new := choose_nodes(able, size, 1, view.zones, nodes)):
-            return added(one, new[0])
+            return add_replica(one, new[0])
         if len(whole) > one.replicas:
-            return removed(one, max(whole, key=lambda node: (crowded_by(node, nodes, view.zones), -free.get(node, 0))))
+            return remove_replica(
+                one, max(whole, key=lambda node: (count_zone_mates(node, nodes, view.zones), -free.get(node, 0)))
+            )
         limit = view.catalogue.options.segment_bytes
         may_split = one.version.keys is None and one.segment.row_count > 1
         if limit is not None and size > limit and whole == nodes and may_split:
-            return self._split(one, view, free)
+            return self._splitting_move(one, view, free)
         spread = choose_spread(nodes, able, size, view.zones)
-        return None if spread is None else replaced(one, *spread, "spread")
+        return None if spread is None else move_replica(one, *spread, "spread")
 
-    def _restore(self, one: Listed, view: ClusterView) -> Move | None:
+    def _restoring_move(self, one: Listed, view: ClusterView) -> Move | None:
         """Return a move that restores uploaded rows on a shard. Until a primary has begun, the rows are unchanged."""
         lacking = (node for node in one.segment.nodes if view.lacks(node, one) and self._may_copy(node, one.tensor))
-        return next((restored(one, node) for node in lacking), None)
+        return next((restore_replica(one, node) for node in lacking), None)
 
-    def _split(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
+    def _splitting_move(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
         """Return a move that splits a segment in two, or None. Parts stay on the segment's shards where both fit."""
         middle = (one.segment.start + one.segment.stop) // 2
         left = dict(free)
@@ -182,7 +188,7 @@ class Planner:
         copies = tuple(Copy(node, part) for part in parts for node in part.nodes)
         return Move(one, "split", tuple(parts), copies)
 
-    def _evening_out(self, view: ClusterView, free: Mapping[str, int]) -> Move | None:
+    def _balancing_move(self, view: ClusterView, free: Mapping[str, int]) -> Move | None:
         on_node: dict[str, list[Listed]] = {node: [] for node in free}
         for one in view.segments:
             may_move = one.opened is None or is_settled(one, view)
@@ -197,7 +203,7 @@ class Planner:
             return None
         old, number, new = move
         one = on_node[old][number]
-        return replaced(one, old, new, "even out") if one.opened is None else added(one, new, "even out")
+        return move_replica(one, old, new, "even out") if one.opened is None else add_replica(one, new, "even out")
 
     def _may_copy(self, node: str, tensor: str) -> bool:
         return (node, tensor) not in self._not_before
@@ -216,7 +222,10 @@ class Planner:
 
     def _drops(self, view: ClusterView, now: float) -> Iterable[Drop]:
         wanted = view.wanted | {
-            (node, _name(move, part)) for move in self.moves.values() for part in move.parts for node in part.nodes
+            (node, _segment_name(move, part))
+            for move in self.moves.values()
+            for part in move.parts
+            for node in part.nodes
         }
         unreplaced = {one.tensor for one in view.segments if not view.whole(one)}
         unwanted = [
@@ -231,11 +240,11 @@ class Planner:
         return (drop for drop in unwanted if now - self._unwanted_since[drop] >= self.drop_after)
 
 
-def _name(move: Move, part: Segment) -> str:
+def _segment_name(move: Move, part: Segment) -> str:
     return move.of.version.tensor(part)
 
 
-def _take_room(free: dict[str, int], move: Move) -> int:
+def _reserve_room(free: dict[str, int], move: Move) -> int:
     """Subtract the sizes of a move's copies from `free`. Returns the number of copies."""
     known = set(move.of.segment.nodes)
     if move.of.opened is not None:  # its new shards copy the rows by themselves
@@ -277,7 +286,7 @@ def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -
     nodes = [*whole, *(node for node in one.segment.nodes if node not in whole), *further]
     nodes = [node for node in dict.fromkeys(nodes) if node in view.catalogue.nodes]
     if move.reason != "split":
-        nodes = others(nodes, copy.node)
+        nodes = nodes_except(nodes, copy.node)
     living = [node for node in nodes if view.is_alive(node)]
     is_all = (part.start, part.stop) == (one.segment.start, one.segment.stop)
     rows = None if is_all else (part.start - one.segment.start, part.stop - one.segment.start)
@@ -285,7 +294,7 @@ def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -
     item_size, keys = one.version.dtype.item_size, one.version.keys
     return Pull(
         copy.node,
-        _name(move, copy.part),
+        _segment_name(move, copy.part),
         PullOrder(
             view.fence,
             one.version.dtype,
@@ -302,13 +311,13 @@ def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -
 
 def is_whole(copy: Copy, move: Move, view: ClusterView) -> bool:
     """Return whether the copy is complete on its shard."""
-    return view.has(copy.node, _name(move, copy.part), _with_digest(move, copy.part, view).sha256)
+    return view.has(copy.node, _segment_name(move, copy.part), _with_digest(move, copy.part, view).sha256)
 
 
 def _with_digest(move: Move, part: Segment, view: ClusterView) -> Segment:
     """Return a part with its size and digest. For a half, they come from the first shard that has it complete."""
     if part.sha256:
         return part
-    name = _name(move, part)
+    name = _segment_name(move, part)
     found = next((held for node in part.nodes if (held := view.known.get(node, {}).get(name))), None)
     return part if found is None else replace(part, size=found.size, sha256=found.sha256)

@@ -25,8 +25,8 @@ from app.cluster.catalogue.ranges import close_ranges, lose_rows
 from app.cluster.catalogue.records import Catalogue, Change, Mark
 from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 from app.cluster.reconciler.cluster_view import ClusterView, Holding
-from app.cluster.reconciler.failover import Failover, in_office
-from app.cluster.reconciler.moves import AT_ONCE, Move, flip
+from app.cluster.reconciler.failover import Failover, only_as_leader
+from app.cluster.reconciler.moves import AT_ONCE, Move, apply_moves
 from app.cluster.reconciler.plan import Drop, Planner, Pull
 from app.cluster.reconciler.shard_calls import ShardCalls, ShardFailed
 from app.errors import GatherError
@@ -84,10 +84,12 @@ class Reconciler:
         self._renew = False
         """Whether a drop or flip without an answer may still be executed. A new fence prevents that."""
         self._wake = asyncio.Event()
-        self.failover = Failover(self.catalogues, self.shards, lambda catalogue: self._is_mine(catalogue, self._fence))
-        self.catalogues.taken = self._taken
+        self.failover = Failover(
+            self.catalogues, self.shards, lambda catalogue: self._is_leader_in(catalogue, self._fence)
+        )
+        self.catalogues.taken = self._wake_up
 
-    def _taken(self) -> None:
+    def _wake_up(self) -> None:
         self._wake.set()
         self.failover.wake()
 
@@ -108,27 +110,27 @@ class Reconciler:
                         await self._wake.wait()
         finally:
             failing_over.cancel()
-            self._leave()
+            self._resign()
 
     # A round
 
     async def _round(self) -> None:
-        if not await self._take_office():
+        if not await self._become_leader():
             return
         catalogue, fence = self.catalogues.catalogue, self._fence
         found = await asyncio.gather(
             *(self._list(node, catalogue, fence) for node in sorted(catalogue.alive) if node in catalogue.nodes)
         )
         catalogue = await self.catalogues.refresh()
-        if not self._is_mine(catalogue, fence):
-            self._leave()
+        if not self._is_leader_in(catalogue, fence):
+            self._resign()
             return
         self.view = ClusterView(catalogue, dict(holding for holding in found if holding is not None))
         plan = self._planner.plan(self.view, _now())
         self._start_pulls(plan.pulls)
         await self._keep_ranges(plan.lost_rows, fence)
         for first in range(0, len(plan.flips), AT_ONCE):
-            await self._flip(plan.flips[first : first + AT_ONCE], fence)
+            await self._apply_moves(plan.flips[first : first + AT_ONCE], fence)
         await asyncio.gather(*(self._drop(drop, catalogue, fence) for drop in plan.drops))
 
     async def _list(self, node: str, catalogue: Catalogue, fence: int) -> tuple[str, Holding] | None:
@@ -140,13 +142,13 @@ class Reconciler:
             return None
         return node, Holding(fence, catalogue.revision, held)
 
-    async def _flip(self, moves: tuple[Move, ...], fence: int) -> None:
+    async def _apply_moves(self, moves: tuple[Move, ...], fence: int) -> None:
         """Write the segments of these moves into the catalogue.
 
         A former leader writes nothing, and notices in its next round.
         """
         try:
-            await self._transact(partial(flip, moves=moves), fence)
+            await self._transact(partial(apply_moves, moves=moves), fence)
         except (OSError, GatherError):
             self._renew = True
             raise
@@ -164,7 +166,9 @@ class Reconciler:
 
     async def _transact(self, transition: Transition, fence: int) -> None:
         """Change the catalogue if this reconciler is still the leader."""
-        await self.catalogues.transact(in_office(transition, lambda catalogue: self._is_mine(catalogue, fence)))
+        await self.catalogues.transact(
+            only_as_leader(transition, lambda catalogue: self._is_leader_in(catalogue, fence))
+        )
 
     def _start_pulls(self, pulls: tuple[Pull, ...]) -> None:
         """Start and cancel pulls so that exactly these run."""
@@ -200,7 +204,7 @@ class Reconciler:
 
     # Leadership
 
-    async def _take_office(self) -> bool:
+    async def _become_leader(self) -> bool:
         """Become the leader if there is none, or again to get a new fence.
 
         Returns whether this reconciler is the leader.
@@ -209,7 +213,7 @@ class Reconciler:
             await self.catalogues.transact(self._election)
         catalogue = self.catalogues.catalogue
         if catalogue.reconciler != Mark(self.identity):
-            self._leave()
+            self._resign()
             return False
         fence = catalogue.revisions["reconciler"]
         if fence != self._fence:
@@ -220,15 +224,15 @@ class Reconciler:
 
     def _election(self, catalogue: Catalogue) -> Change | None:
         is_free = catalogue.reconciler is None and "options" in catalogue.revisions
-        is_old = self._renew and self._is_mine(catalogue, self._fence)
+        is_old = self._renew and self._is_leader_in(catalogue, self._fence)
         if not (is_free or is_old):
             return None
         return Change({"reconciler": Mark(self.identity)}, leased=frozenset({"reconciler"}))
 
-    def _is_mine(self, catalogue: Catalogue, fence: int) -> bool:
+    def _is_leader_in(self, catalogue: Catalogue, fence: int) -> bool:
         return catalogue.reconciler == Mark(self.identity) and catalogue.revisions["reconciler"] == fence
 
-    def _leave(self) -> None:
+    def _resign(self) -> None:
         """Give up everything that was begun as the leader."""
         if self._fence:
             logger.info("out of office")

@@ -27,12 +27,12 @@ def reconcile(
     The lease of `database` is released at the end, so another reconciler takes over immediately.
     """
     try:
-        asyncio.run(_until_signalled(database, tls, metrics, planner))
+        asyncio.run(_run_until_signal(database, tls, metrics, planner))
     finally:
         database.close()
 
 
-async def _until_signalled(
+async def _run_until_signal(
     database: Database, tls: SSLContext | None, metrics: tuple[str, int] | None, planner: Callable[[], Planner]
 ) -> None:
     catalogues = CatalogueCalls(database)

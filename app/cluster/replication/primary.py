@@ -97,8 +97,8 @@ class Step(StrEnum):
     WAIT = "wait"
     """Continue when a response arrives, or SHIP_S after the round began at the latest."""
     LEAVE = "leave"
-    """Remove the nodes of `Round.leaving` from `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to
-    `changed`.
+    """Remove `Round.replicas_to_remove` from `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to
+    `with_members`.
 
     They count until that is done. If the outcome is unknown, read the catalogue and pass on its record.
     """
@@ -135,7 +135,7 @@ class Round:
     is_over: bool = False
     is_behind: bool = False
 
-    def answered(self, replica: str, answer: AppendAnswer) -> Round:
+    def with_answer(self, replica: str, answer: AppendAnswer) -> Round:
         """Return the round after a replica's answer.
 
         If it refused because of a gap, send the records after its `applied`.
@@ -148,15 +148,15 @@ class Round:
             return replace(self, matched={**self.matched, replica: max(answer.matched, self.matched.get(replica, 0))})
         if answer.why is Why.STALE:
             return replace(self, is_over=True)
-        return self if answer.why is Why.GAP else self.lost(replica)
+        return self if answer.why is Why.GAP else self.with_failure(replica)
 
-    def lost(self, replica: str) -> Round:
+    def with_failure(self, replica: str) -> Round:
         """Return the round after a failure of a replica: it is unreachable, or needs records that the log no longer
         has.
         """
         return replace(self, failed=self.failed | {replica})
 
-    def changed(self, members: Members | None) -> Round:
+    def with_members(self, members: Members | None) -> Round:
         """Return the round with the catalogue's new record of the range, or None if there is none.
 
         Replicas that have left no longer count. If a replica has joined through another process, the round is over,
@@ -174,18 +174,18 @@ class Round:
             return Step.STOP
         if self.is_behind:
             return Step.BEHIND
-        if not self.missing:
+        if not self.pending_replicas:
             return Step.COMMITTED
-        return Step.LEAVE if self.leaving(now) else Step.WAIT
+        return Step.LEAVE if self.replicas_to_remove(now) else Step.WAIT
 
     @property
-    def missing(self) -> frozenset[str]:
+    def pending_replicas(self) -> frozenset[str]:
         """The in-sync replicas that have not reported to have everything."""
         return frozenset(one for one in self.in_sync if one != self.node and self.matched.get(one, -1) < self.end)
 
-    def leaving(self, now: float) -> frozenset[str]:
+    def replicas_to_remove(self, now: float) -> frozenset[str]:
         """Return the replicas that must leave the in-sync set: those that have failed, or all that are too late."""
-        return self.missing if now >= self.began + SHIP_S else self.missing & self.failed
+        return self.pending_replicas if now >= self.began + SHIP_S else self.pending_replicas & self.failed
 
 
 def begin_round(members: Members, state: ReplicaState, now: float) -> Round:

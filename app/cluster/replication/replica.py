@@ -100,17 +100,17 @@ class AppendPlan:
     commit_to: int | None
     answer: Appended | Refused
 
-    def done(self, state: ReplicaState) -> ReplicaState:
+    def state_after(self, state: ReplicaState) -> ReplicaState:
         """Return the state after all steps."""
         tail = state.tail if self.truncate_after is None else state.tail[: self.truncate_after - state.applied]
         grown = replace(state, epoch=self.epoch or state.epoch, tail=tail + self.new)
-        return grown if self.commit_to is None else applied_to(grown, self.commit_to)
+        return grown if self.commit_to is None else apply_up_to(grown, self.commit_to)
 
 
 AppendAnswer: TypeAlias = Appended | Refused
 
 
-def applied_to(state: ReplicaState, sequence: int) -> ReplicaState:
+def apply_up_to(state: ReplicaState, sequence: int) -> ReplicaState:
     """Return the state after the tail has been applied up to `sequence`."""
     rest = state.tail[sequence - state.applied :]
     return ReplicaState(state.epoch, sequence, rest, state.epoch_of(sequence))
@@ -137,7 +137,7 @@ def on_append(state: ReplicaState | None, message: Append) -> AppendPlan:
     while place < min(message.end, state.last) and state.epoch_of(place + 1) == message.epochs[place - message.after]:
         place += 1
     new = message.epochs[place - message.after :]
-    truncate_after = place if new and place < state.last else _superseded(state, message)
+    truncate_after = place if new and place < state.last else _last_kept_sequence(state, message)
     matched = max(message.end, state.applied)
     commit = min(message.commit, matched)
     return AppendPlan(
@@ -163,7 +163,7 @@ def _has_record_before(state: ReplicaState, message: Append) -> bool:
     return state.epoch_of(message.after) in (message.after_epoch, message.epoch)
 
 
-def _superseded(state: ReplicaState, message: Append) -> int | None:
+def _last_kept_sequence(state: ReplicaState, message: Append) -> int | None:
     """Return the sequence after which the tail has only records of earlier primaries that this primary lacks, or None.
 
     When a primary begins, it has all records of earlier epochs that it will ever have, so this holds even for messages

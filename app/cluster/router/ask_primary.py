@@ -58,35 +58,35 @@ class PrimaryAsks:
             max(1, ceil(request.deadline - perf_counter())), size,
         )  # fmt: skip
         sink = WholeBody(_MOST_ANSWER)
-        failure = await self._asked(one, b"POST", b"/scatter", fields, body, sink, request)
+        failure = await self._send(one, b"POST", b"/scatter", fields, body, sink, request)
         if failure is not None:
             if failure.code in _FINAL:
                 raise GatherError(failure.code, failure.said)
-            return _failed(one, failure.said or failure.detail)
+            return _range_failure(one, failure.said or failure.detail)
         try:
             found = RangeScattered.from_json(sink.body)
         except ValueError as error:
-            return _failed(one, f"the answer cannot be read: {error}")
+            return _range_failure(one, f"the answer cannot be read: {error}")
         sequences = self._fetcher.sequences
-        sequences.told(one.tensor, found.sequence)
+        sequences.record(one.tensor, found.sequence)
         if found.counts is not None and not found.repeated:
-            sequences.told_rows(one.tensor, found.sequence, found.counts.rows)
+            sequences.record_rows(one.tensor, found.sequence, found.counts.rows)
         return found
 
     async def sequence(self, one: RowRange, request: ServedRequest) -> int | RangeFailed:
         """Ask the primary of a range, once, for the number of committed scatters. Its replicas confirm the primary."""
         sink = WholeBody(_MOST_ANSWER)
-        failure = await self._asked(one, b"GET", b"?confirmed=true", b"", [], sink, request)
+        failure = await self._send(one, b"GET", b"?confirmed=true", b"", [], sink, request)
         if failure is not None:
-            return _failed(one, failure.said or failure.detail)
+            return _range_failure(one, failure.said or failure.detail)
         try:
             found = int(sink.document()["applied"])
         except (BadAnswer, KeyError, TypeError, ValueError) as error:
-            return _failed(one, f"the answer cannot be read: {error}")
-        self._fetcher.sequences.told(one.tensor, found)
+            return _range_failure(one, f"the answer cannot be read: {error}")
+        self._fetcher.sequences.record(one.tensor, found)
         return found
 
-    async def _asked(
+    async def _send(
         self,
         one: RowRange,
         method: bytes,
@@ -101,12 +101,14 @@ class PrimaryAsks:
         assert primary is not None
         head = b"%b /shard/ranges/%b%b HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b%b\r\n" % (
             method, quote(one.tensor).encode(), path, primary.address.encode(), NODE_FIELD, primary.node.encode(),
-            fields, fetcher.fields, fetcher.handed_on(request),
+            fields, fetcher.fields, fetcher.forwarded_lines(request),
         )  # fmt: skip
         patience = min(max(request.deadline - perf_counter(), 0.1), LATE_S + sum(map(len, body)) / SLOWEST)
         answered: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
         shard, pieces = fetcher.shards.get(primary.address), [head, *body]
-        ask = Ask(shard, pieces, sink, None, patience, lambda _, failure: answered.set_result(failure), _ignore)
+        ask = Ask(
+            shard, pieces, sink, None, patience, lambda _, failure: answered.set_result(failure), _ignore_beginning
+        )
         ask.start()
         try:
             return await answered
@@ -114,7 +116,7 @@ class PrimaryAsks:
             ask.drop()
             raise
 
-    async def newer_map(self) -> None:
+    async def refresh_map(self) -> None:
         """Switch to a newer map if there is one. Waits for at most a second."""
         read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._fetcher.refresh(lambda: None if read.done() else read.set_result(None))
@@ -135,7 +137,7 @@ class Pauses:
 
     async def wait(self, is_new: Callable[[], bool]) -> bool:
         """Pause, unless the newest map `is_new`. Returns False if the deadline has passed."""
-        await self._asks.newer_map()
+        await self._asks.refresh_map()
         left = self._deadline - perf_counter()
         if left > 0 and not is_new():
             await asyncio.sleep(min(self._pause, left))
@@ -143,16 +145,16 @@ class Pauses:
         return perf_counter() < self._deadline
 
 
-def _failed(one: RowRange, why: str) -> RangeFailed:
+def _range_failure(one: RowRange, why: str) -> RangeFailed:
     """Return the failure of a range's primary."""
     assert one.primary is not None
     return RangeFailed(f"{one.primary.address}: {why}")
 
 
-def _ignore(ask: Ask) -> None:
+def _ignore_beginning(ask: Ask) -> None:
     """Ignore the beginning of a response."""
 
 
-def is_led_anew(one: RowRange | None, epoch: int) -> bool:
+def has_new_primary(one: RowRange | None, epoch: int) -> bool:
     """Return whether a range has a reachable primary at an epoch other than `epoch`, or (None) no longer exists."""
     return one is None or (one.primary is not None and bool(one.primary.address) and one.primary.epoch != epoch)

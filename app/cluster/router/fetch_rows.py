@@ -16,7 +16,7 @@ from typing import Final
 from app.api.own_header_fields import NODE_FIELD, SEQUENCE
 from app.cluster.router.range_reads import AskReplica, FetchMap, RangeReads, ReadAction, Wake
 from app.cluster.router.range_requests import ExtentRequest, RangeRequest
-from app.cluster.router.sequences import NOTHING_READ, Sequences, exactly, reading
+from app.cluster.router.sequences import NOTHING_READ, Sequences, etag_check, sequence_check
 from app.cluster.router.shard_connection import Failure
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.router.shards import Ask, Shards
@@ -83,7 +83,7 @@ class RowFetcher:
         self.use_key(key)
         self.refresh: Callable[[Callable[[], None]], object] = lambda then: asyncio.get_running_loop().call_soon(then)
         """Fetches a newer map if there is one, then calls its argument. A static map is always the newest."""
-        self.handed_on: Callable[[ServedRequest], bytes] = lambda request: request.handed_on
+        self.forwarded_lines: Callable[[ServedRequest], bytes] = lambda request: request.forwarded_lines
         """Returns the header lines that tell a shard on behalf of which request it is called."""
 
     def use_key(self, key: str | None) -> None:
@@ -126,7 +126,7 @@ class RowFetcher:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _AskTarget:
     """The target of an ask: a range of the reads at `place`.
 
     Its response may take `spare` extra seconds because of its size. The read is slow at `hedge_at`. It is `in_haste` if
@@ -160,14 +160,16 @@ class _Fetch:
         self.alarm = inf
         """When the timer fires: at the next hedge, or the deadline."""
         self.is_hedged = False
-        self.fields = fetcher.fields + fetcher.handed_on(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
+        self.fields = (
+            fetcher.fields + fetcher.forwarded_lines(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
+        )
         self.lost: list[LostRange] = []
         self.reads = [
             RangeReads(one.shard_map, one.version_in_map, fetcher.shards.choice, self.deadline, fetcher.late_after)
             for one in (each.resident for each in wanted)
         ]
         self.failures: dict[tuple[int, int], list[Failure]] = {}
-        self.asks: dict[Ask, _Asked] = {}
+        self.asks: dict[Ask, _AskTarget] = {}
         self.timers: list[asyncio.TimerHandle] = []
         self.over: set[int] = set()
 
@@ -175,8 +177,8 @@ class _Fetch:
         """Send all requests."""
         now = self.loop.time()
         for place, reads in enumerate(self.reads):
-            self._do(place, reads.start(self.wanted[place].requests, now))
-            self._look(place)
+            self._execute(place, reads.start(self.wanted[place].requests, now))
+            self._check_reads(place)
         if self.timer is None:
             self._wake_at(self.deadline)
 
@@ -191,25 +193,25 @@ class _Fetch:
 
     def client_has_gone(self) -> None:
         """Handle the disconnect of the request's client."""
-        self._raise(ClientGone())
+        self._fail(ClientGone())
 
-    def _too_late(self) -> None:
+    def _on_deadline(self) -> None:
         detail = "the shards did not answer before the request's deadline"
-        self._raise(GatherError("deadline_exceeded", detail, retry_after=1))
+        self._fail(GatherError("deadline_exceeded", detail, retry_after=1))
 
-    def _raise(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def _do(self, place: int, actions: Sequence[ReadAction]) -> None:
+    def _execute(self, place: int, actions: Sequence[ReadAction]) -> None:
         for action in actions:
             if isinstance(action, AskReplica):
                 self._ask(place, action)
             elif isinstance(action, FetchMap):
-                self.fetcher.refresh(partial(self._fetched, place))
+                self.fetcher.refresh(partial(self._on_map_fetched, place))
             else:
                 assert isinstance(action, Wake)
-                self.timers.append(self.loop.call_at(action.at, self._woken, place, action.at))
+                self.timers.append(self.loop.call_at(action.at, self._on_wake, place, action.at))
 
     def _ask(self, place: int, action: AskReplica) -> None:
         fetcher, number, replica = self.fetcher, action.number, action.replica
@@ -224,43 +226,43 @@ class _Fetch:
                 wanted.read = {}
             if least := fetcher.sequences.least(one.tensor):
                 fields += b"%b: %d\r\n" % (SEQUENCE, least)
-            check = reading(fetcher.sequences, one, wanted.read)
+            check = sequence_check(fetcher.sequences, one, wanted.read)
         elif replica.etag is not None:
-            check = exactly(replica.etag)
+            check = etag_check(replica.etag)
         if replica.node:
             fields += b"%b: %b\r\n" % (NODE_FIELD, replica.node.encode())
         pieces = request.pieces(one.tensor, replica.address, fields)
         shard, patience = fetcher.shards.get(replica.address), max(own, 0.0) + spare
-        ask = Ask(shard, pieces, request.sink, check, patience, self._answered, self._begun)
+        ask = Ask(shard, pieces, request.sink, check, patience, self._on_response, self._on_response_begin)
         hedge_at = action.hedge_at + spare
-        self.asks[ask] = _Asked(place, number, replica, spare, hedge_at, own < fetcher.late_after / 2)
+        self.asks[ask] = _AskTarget(place, number, replica, spare, hedge_at, own < fetcher.late_after / 2)
         if hedge_at < self.alarm:
             self._wake_at(hedge_at)
         ask.start()
 
-    def _answered(self, ask: Ask, failure: Failure | None) -> None:
+    def _on_response(self, ask: Ask, failure: Failure | None) -> None:
         """Handle the response or the failure of a shard."""
         asked = self.asks.pop(ask)
         place, number, replica = asked.place, asked.number, asked.replica
         reads = self.reads[place]
         if failure is None:
-            reads.choice.took(replica.address, ask.seconds - asked.spare)
-            reads.answered(number, replica)
+            reads.choice.record_duration(replica.address, ask.seconds - asked.spare)
+            reads.on_rows(number, replica)
         elif failure.error is not None:
-            self._raise(failure.error)
+            self._fail(failure.error)
             return
         else:
             self.failures.setdefault((place, number), []).append(failure)
             now, is_late = self.loop.time(), failure.kind == "late"
             if is_late:
-                reads.choice.gave_up(replica.address, ask.seconds - asked.spare, now)
+                reads.choice.record_drop(replica.address, ask.seconds - asked.spare, now)
             if (is_late and asked.in_haste) or failure.kind in ("busy", "starting", "stale", "deadline"):
-                self._do(place, reads.no_range(number, replica, now, is_stale=failure.kind == "stale"))
+                self._execute(place, reads.on_missing_range(number, replica, now, is_stale=failure.kind == "stale"))
             else:
-                self._do(place, reads.failed(number, replica, now, failure.detail))
-        self._look(place)
+                self._execute(place, reads.on_failure(number, replica, now, failure.detail))
+        self._check_reads(place)
 
-    def _begun(self, ask: Ask) -> None:
+    def _on_response_begin(self, ask: Ask) -> None:
         """Handle the beginning of a response. If its read is hedged, drop the other ask."""
         if not self.is_hedged:
             return
@@ -268,7 +270,7 @@ class _Fetch:
         for other, asked in tuple(self.asks.items()):
             if other is not ask and (asked.place, asked.number) == (begun.place, begun.number):
                 self._drop(other)
-        self.reads[begun.place].begun(begun.number, begun.replica)
+        self.reads[begun.place].on_response_begin(begun.number, begun.replica)
 
     def _drop(self, ask: Ask) -> None:
         """Drop an ask. If its response has not begun, record how long it waited."""
@@ -276,19 +278,19 @@ class _Fetch:
         ask.drop()
         if not ask.has_begun:
             choice = self.fetcher.shards.choice
-            choice.gave_up(asked.replica.address, ask.seconds - asked.spare, self.loop.time())
+            choice.record_drop(asked.replica.address, ask.seconds - asked.spare, self.loop.time())
 
     def _wake_at(self, at: float) -> None:
         """Set the timer."""
         if self.timer is not None:
             self.timer.cancel()
         self.alarm = min(at, self.deadline)
-        self.timer = self.loop.call_at(self.alarm, self._look_at_clock)
+        self.timer = self.loop.call_at(self.alarm, self._on_timer)
 
-    def _look_at_clock(self) -> None:
+    def _on_timer(self) -> None:
         """Handle the timer: the deadline has passed, or a read is slow."""
         if self.alarm >= self.deadline:
-            self._too_late()
+            self._on_deadline()
         else:
             self.timer = self.loop.call_later(READ_ANSWERS_S, self._hedge)
 
@@ -310,31 +312,31 @@ class _Fetch:
             if asked.hedge_at < self.alarm:
                 self._wake_at(asked.hedge_at)
 
-    def _fetched(self, place: int) -> None:
+    def _on_map_fetched(self, place: int) -> None:
         if not self.future.done():
-            self._do(place, self.reads[place].fetched(self.fetcher.shard_map, self.loop.time()))
-            self._look(place)
+            self._execute(place, self.reads[place].on_map_fetched(self.fetcher.shard_map, self.loop.time()))
+            self._check_reads(place)
 
-    def _woken(self, place: int, at: float) -> None:
+    def _on_wake(self, place: int, at: float) -> None:
         if not self.future.done():
             # When a timer fires, the event loop's clock may be rounded down to before the timer's time.
-            self._do(place, self.reads[place].woken(max(self.loop.time(), at)))
-            self._look(place)
+            self._execute(place, self.reads[place].on_wake(max(self.loop.time(), at)))
+            self._check_reads(place)
 
-    def _look(self, place: int) -> None:
+    def _check_reads(self, place: int) -> None:
         """Check whether the reads at `place` have ended."""
         reads = self.reads[place]
         if reads.outcome is None or self.future.done() or place in self.over:
             return
         self.over.add(place)
         if reads.outcome == "deadline_exceeded":
-            self._too_late()
+            self._on_deadline()
             return
         if reads.outcome == "shard_unavailable":
             for number in reads.unavailable:
                 self.lost.append(LostRange(place, number, self.failures.get((place, number), ())))
         elif reads.outcome == "version_gone":
-            self._raise(VersionGone(self.wanted[place]))
+            self._fail(VersionGone(self.wanted[place]))
             return
         if len(self.over) == len(self.reads):
             self.future.set_result(None)

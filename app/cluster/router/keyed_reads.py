@@ -77,7 +77,7 @@ class KeyedRead:
         keys = ResidentKeys(self._keys, index)
         return Resident(tensor, etag, data_version=self.resident.data_version, keys=keys)
 
-    def needing(self, keys: Tensor, begin: int, lost: LostRange) -> NeedingPlaces:
+    def needing_places(self, keys: Tensor, begin: int, lost: LostRange) -> NeedingPlaces:
         """Return where a request has keys of a lost range, among `keys`, which begin at number `begin`."""
         own = np.flatnonzero(self.numbers[begin : begin + keys.array.size] == lost.number)
         places = [

@@ -73,7 +73,7 @@ class KeyedVersionWriter(VersionWriter):
         whole = KeysSpec(self._column.dtype, self._column.count, _string_bytes(self._column))
         bounds = hash_bounds(ranges_for(self._size_of(whole), options))
         if [(one.start, one.stop) for one in self._cut] != bounds:
-            self._specs = self._counted(first_hashes([start for start, _ in bounds]))
+            self._specs = self._count_keys(first_hashes([start for start, _ in bounds]))
             self._cut = [
                 Segment(*bound, self._size_of(spec), rows=spec.count)
                 for bound, spec in zip(bounds, self._specs, strict=True)
@@ -85,7 +85,7 @@ class KeyedVersionWriter(VersionWriter):
         of_keys = KeyLayout(keys.dtype, keys.count, keys.string_bytes).size
         return keys.count * self._row + of_keys + index_bytes(keys.count)
 
-    def _counted(self, starts: NDArray[np.uint64]) -> list[KeysSpec]:
+    def _count_keys(self, starts: NDArray[np.uint64]) -> list[KeysSpec]:
         """Return the number and bytes of the keys of each range."""
         counts, octets = np.zeros((2, len(starts)), np.int64)
         for part in _slices(self._column):
@@ -122,7 +122,7 @@ class KeyedVersionWriter(VersionWriter):
         if self._column.dtype == "string":
             self._send_offsets()
         for part in _slices(self._column):
-            for start, keys in self._by_range(part):
+            for start, keys in self._split_by_range(part):
                 self._send(start, keys.keys.tobytes())
 
     def _send_offsets(self) -> None:
@@ -131,18 +131,18 @@ class KeyedVersionWriter(VersionWriter):
         for start in ends:
             self._send(start, bytes(8))
         for part in _slices(self._column):
-            for start, keys in self._by_range(part):
+            for start, keys in self._split_by_range(part):
                 offsets = ends[start] + keys.offsets[1:]
                 ends[start] = int(offsets[-1])
                 self._send(start, offsets.tobytes())
 
-    def _by_range(self, part: KeyColumn) -> Iterator[tuple[int, KeyColumn]]:
+    def _split_by_range(self, part: KeyColumn) -> Iterator[tuple[int, KeyColumn]]:
         """Yield the keys of a slice with the start of their range. Ranges without keys are skipped."""
-        order, bounds = self._ordered(part)
+        order, bounds = self._sort_by_range(part)
         for start, begin, end in bounds:
             yield start, part.take(order[begin:end])
 
-    def _ordered(self, part: KeyColumn) -> tuple[NDArray[np.int64], list[tuple[int, int, int]]]:
+    def _sort_by_range(self, part: KeyColumn) -> tuple[NDArray[np.int64], list[tuple[int, int, int]]]:
         """Return the order of a slice's keys by range, and begin and end of each non-empty range in that order."""
         numbers = self.keys.range_numbers(part, self._starts)
         ends = np.cumsum(np.bincount(numbers, minlength=len(self._starts))).tolist()
@@ -169,7 +169,7 @@ class KeyedVersionWriter(VersionWriter):
         first = self._place // self._row
         for begin in range(0, whole, _KEYS_AT_ONCE):
             end = min(begin + _KEYS_AT_ONCE, whole)
-            order, bounds = self._ordered(self._column.rows(first + begin, first + end))
+            order, bounds = self._sort_by_range(self._column.rows(first + begin, first + end))
             ordered = rows[begin:end][order]
             for start, low, high in bounds:
                 self._send(start, ordered[low:high].reshape(-1).data)

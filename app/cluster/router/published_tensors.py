@@ -88,7 +88,7 @@ class PublishedTensors(ShardedTensors):
     def etag_to_replace(self, name: str) -> str | None:
         check_new_version(self._client.catalogue.record_of(name))
         resident = self._newest_resident(name)
-        return None if resident is None else self.etags.now(resident)
+        return None if resident is None else self.etags.current_etag(resident)
 
     def upload(self, spec: UploadSpec) -> Upload:
         """Begin an upload that is streamed to the shards. The shards themselves decide what they keep in memory.
@@ -119,7 +119,7 @@ class PublishedTensors(ShardedTensors):
 
     def _begin_keyed(self, spec: UploadSpec, dtype: KeyType, column: KeyColumn, sha256: str) -> KeyedVersionWriter:
         return KeyedVersionWriter(
-            self._client, self.access, spec.name, spec.dtype, spec.shape, column, KeyPlacement.drawn(dtype, sha256),
+            self._client, self.access, spec.name, spec.dtype, spec.shape, column, KeyPlacement.draw(dtype, sha256),
             self._uploads, spec.replicas,
         )  # fmt: skip
 
@@ -135,7 +135,7 @@ class PublishedTensors(ShardedTensors):
         assert upload.writer is not None, "`finish` comes first"
         spec = upload.spec
         try:
-            conditions = self._as_uploaded(conditions, spec.name)
+            conditions = self._conditions_on_upload(conditions, spec.name)
             keep = self._keep if spec.keep is None else spec.keep
             # In the source, the segments of spooled uploads and of tables with keys are not contiguous.
             origin = "" if _is_spooled(spec) or spec.keys is not None else spec.origin
@@ -154,7 +154,7 @@ class PublishedTensors(ShardedTensors):
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
         check_reference(reference)
         name, number = split_reference(reference)
-        conditions = self._as_uploaded(conditions, reference)
+        conditions = self._conditions_on_upload(conditions, reference)
         going: list[int] = []
 
         def remove(catalogue: Catalogue) -> Change | None:
@@ -214,9 +214,9 @@ class PublishedTensors(ShardedTensors):
 
         Raises shard_unavailable.
         """
-        return self.shard_map.locate_content(content_id) or await asyncio.to_thread(self._locate_anew, content_id)
+        return self.shard_map.locate_content(content_id) or await asyncio.to_thread(self._locate_in_newest, content_id)
 
-    def _locate_anew(self, content_id: str) -> tuple[str, ShardedVersion] | None:
+    def _locate_in_newest(self, content_id: str) -> tuple[str, ShardedVersion] | None:
         return self._newest_map().locate_content(content_id)
 
     def _newest_map(self) -> ShardMap:
@@ -237,7 +237,7 @@ class PublishedTensors(ShardedTensors):
         asked = [one for one in residents if one is not None]
         measured = dict(zip(map(id, asked), await self.etags.measure(asked, request), strict=True))
         return [
-            one if resident is None else _as_measured(one, measured[id(resident)])
+            one if resident is None else _with_current_etag(one, measured[id(resident)])
             for one, resident in zip(found, residents, strict=True)
         ]
 
@@ -275,7 +275,7 @@ class PublishedTensors(ShardedTensors):
         found = newest.find(reference)
         return None if found is None else ShardedResident(newest, *found)
 
-    def _as_uploaded(self, conditions: Conditions, reference: str) -> Conditions:
+    def _conditions_on_upload(self, conditions: Conditions, reference: str) -> Conditions:
         """Translate conditions on an open table into conditions on the content in the catalogue.
 
         They are checked here, by asking the primaries. Later scatters do not affect what is replaced. Raises
@@ -286,7 +286,7 @@ class PublishedTensors(ShardedTensors):
         resident = self._newest_resident(reference)
         if resident is None or not resident.version_in_map.is_open:
             return conditions
-        now, uploaded = self.etags.now(resident), resident.version_in_map.etag
+        now, uploaded = self.etags.current_etag(resident), resident.version_in_map.etag
         conditions.check(now)
         match, none_match = conditions.match, conditions.none_match
         if match is not None and match != ANY:
@@ -304,7 +304,7 @@ class PublishedTensors(ShardedTensors):
         return self._serving.serve(self._client.transact(transition))
 
 
-def _as_measured(found: Metadata, now: Measured) -> Metadata:
+def _with_current_etag(found: Metadata, now: Measured) -> Metadata:
     """Return the metadata of an open table with its current ETag, and its current rows if it has keys."""
     etag, rows = now
     if found.keys is None:

@@ -7,8 +7,8 @@ sends rows of this version: a request gets rows of one version or an error.
 
 If a replica is slow, the next one is asked as well (`hedge`), and the first response that begins is used.
 
-The caller performs the actions and reports with `answered`, `failed`, `no_range`, `fetched` and `woken`; it checks
-`outcome` after each report. Reports about a read that has ended are ignored.
+The caller performs the actions, reports events to the methods `on_...`, and checks `outcome` after each report. Reports
+about a read that has ended are ignored.
 
     AskReplica  ask a shard for the rows of a range, call `hedge` at `hedge_at`, and report a failure at `late_at`
     FetchMap    fetch the map once, and report the newest one
@@ -107,17 +107,17 @@ class RangeReads:
         self._until = now + CATCH_UP_S
         for number in numbers:
             one = self._waiting[number] = _RangeRead(self.choice.order(self.version.ranges[number].replicas, now))
-            actions += self._next(number, one, now)
+            actions += self._ask_next(number, one, now)
         if not self._waiting:
             self.outcome = "done"
         return actions
 
-    def answered(self, number: int, replica: Replica) -> bool:
+    def on_rows(self, number: int, replica: Replica) -> bool:
         """Report that the rows of a range have arrived. Returns whether to use them."""
         one = self._waiting.get(number)
         if one is None or replica not in one.asked or self.outcome is not None:
             return False
-        self.choice.answered(replica.address)
+        self.choice.record_answer(replica.address)
         del self._waiting[number]
         if not self._waiting:
             self.outcome = "done"
@@ -132,20 +132,22 @@ class RangeReads:
             return None
         return self._ask(number, one, now)
 
-    def begun(self, number: int, replica: Replica) -> None:
+    def on_response_begin(self, number: int, replica: Replica) -> None:
         """Report that a replica's response begins. The other ask of a hedged read is dropped."""
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
             one.asked = (replica,)
 
-    def failed(self, number: int, replica: Replica, now: float, why: str = "no answer") -> list[ReadAction]:
+    def on_failure(self, number: int, replica: Replica, now: float, why: str = "no answer") -> list[ReadAction]:
         """Report that a shard refused, broke off, or was late."""
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
-            self.choice.failed(replica.address, now, why)
-        return self._not_there(number, replica, now)
+            self.choice.record_failure(replica.address, now, why)
+        return self._on_refusal(number, replica, now)
 
-    def no_range(self, number: int, replica: Replica, now: float, *, is_stale: bool = False) -> list[ReadAction]:
+    def on_missing_range(
+        self, number: int, replica: Replica, now: float, *, is_stale: bool = False
+    ) -> list[ReadAction]:
         """Report that a shard does not serve the range now.
 
         `is_stale` means that its content differs from the map's, or is older than known.
@@ -153,16 +155,16 @@ class RangeReads:
         one = self._waiting.get(number)
         if one is not None and is_stale:
             one.refused = True
-        return self._not_there(number, replica, now)
+        return self._on_refusal(number, replica, now)
 
-    def _not_there(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
+    def _on_refusal(self, number: int, replica: Replica, now: float) -> list[ReadAction]:
         one = self._waiting.get(number)
         if one is None or replica not in one.asked:
             return []
         one.asked = tuple(other for other in one.asked if other != replica)
-        return [] if one.asked else self._next(number, one, now)
+        return [] if one.asked else self._ask_next(number, one, now)
 
-    def fetched(self, newest: ShardMap, now: float) -> list[ReadAction]:
+    def on_map_fetched(self, newest: ShardMap, now: float) -> list[ReadAction]:
         """Report that fetching the map has ended, successfully or not. `newest` is the router's newest map."""
         self._is_fetching = False
         if self.outcome is not None:
@@ -170,16 +172,16 @@ class RangeReads:
         if newest.generation > self.known.generation:
             self.known = newest
             found = newest.find_content(self.version.content_id)
-            if found is None or not _is_cut_alike(found, self.version):
+            if found is None or not _has_same_ranges(found, self.version):
                 self.outcome = "version_gone"
                 return []
             self.version = found
             for one in self._waiting.values():
                 if one.again_at is not None:
                     one.again_at = now
-        return self.woken(now)
+        return self.on_wake(now)
 
-    def woken(self, now: float) -> list[ReadAction]:
+    def on_wake(self, now: float) -> list[ReadAction]:
         """Report the time `now`, and begin the rounds that are due."""
         if self.outcome is not None:
             return []
@@ -195,7 +197,7 @@ class RangeReads:
             one.replicas = self.choice.order(self.version.ranges[number].replicas, now)
             one.tried, one.again_at, one.refused = 0, None, False
             one.rounds += 1
-        return [action for number, one in due for action in self._next(number, one, now)]
+        return [action for number, one in due for action in self._ask_next(number, one, now)]
 
     def _ask(self, number: int, one: _RangeRead, now: float) -> AskReplica:
         replica, left = one.replicas[one.tried], len(one.replicas) - one.tried
@@ -205,7 +207,7 @@ class RangeReads:
         hedge_at = inf if left == 1 else now + self.choice.hedge_after(replica.address)
         return AskReplica(number, replica, late_at, hedge_at)
 
-    def _next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
+    def _ask_next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
         """Ask the next replica, or schedule the next round after the last one."""
         if self.outcome is not None:
             return []
@@ -232,7 +234,7 @@ class RangeReads:
         return one.refused and now < self._until and self.version.ranges[number].primary is not None
 
 
-def _is_cut_alike(one: ShardedVersion, other: ShardedVersion) -> bool:
+def _has_same_ranges(one: ShardedVersion, other: ShardedVersion) -> bool:
     """Return whether two entries of a version have the same ranges.
 
     A map file may divide the same content differently.

@@ -224,19 +224,19 @@ class _Items(WholeBody):
 def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:
     """View a flat, contiguous output as one item per row, the fastest form for NumPy; wide rows as 2-D bytes."""
     if row_bytes <= _EXACT_ROW:
-        return out.view(_item_of(row_bytes))
+        return out.view(_void_type(row_bytes))
     return out.view(np.uint8).reshape(-1, row_bytes)
 
 
 @lru_cache(256)
-def _item_of(size: int) -> np.dtype[np.void]:
+def _void_type(size: int) -> np.dtype[np.void]:
     return np.dtype((np.void, size))
 
 
 # Indices
 
 
-def first_wrong(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
+def is_out_of_bounds(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
     """Return whether any component of flat indices is outside [-size, size - 1], or without wrap [0, size - 1]."""
     if not indices.size:
         return False

@@ -79,12 +79,12 @@ class ReplicaChoice:
             self._hedges -= 1
         return True
 
-    def took(self, address: str, seconds: float) -> None:
+    def record_duration(self, address: str, seconds: float) -> None:
         """Record how long a read took."""
         p95 = self._p95.get(address, FIRST_P95)
         self._p95[address] = max(p95 * (_RISE if seconds > p95 else _FALL), LEAST_P95)
 
-    def gave_up(self, address: str, seconds: float, now: float) -> None:
+    def record_drop(self, address: str, seconds: float, now: float) -> None:
         """Record that a read was dropped after `seconds`, before its response began.
 
         A silent shard counts as failed.
@@ -92,13 +92,13 @@ class ReplicaChoice:
         if seconds < LEAST_P95:
             return
         if seconds > self._p95.get(address, FIRST_P95):
-            self.took(address, seconds)
+            self.record_duration(address, seconds)
         since, count = self._given_up.get(address, (now - seconds, 0))
         self._given_up[address] = (since, count + 1)
         if count + 1 >= SILENT_READS and now - since >= SILENT_S:
-            self.failed(address, now, f"it has not answered for {now - since:.1f} s")
+            self.record_failure(address, now, f"it has not answered for {now - since:.1f} s")
 
-    def failed(self, address: str, now: float, why: str = "no answer") -> None:
+    def record_failure(self, address: str, now: float, why: str = "no answer") -> None:
         """Record that a shard refused, broke off, was late, or is silent."""
         if address in self._failed:
             self._pause(address, now)
@@ -113,7 +113,7 @@ class ReplicaChoice:
             pause = min(2 * pause, LONGEST_PAUSE)
             self._failed[address] = (now + pause, pause)
 
-    def answered(self, address: str) -> None:
+    def record_answer(self, address: str) -> None:
         """Record that a shard answered."""
         if self._given_up:
             self._given_up.pop(address, None)

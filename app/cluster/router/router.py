@@ -36,9 +36,9 @@ class Router(Service, ShardResources):
 
     def run(self, call: AnyCall, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
         """Run a call; restart it if the version of a name is removed while it runs."""
-        return self._or_anew(super().run(call, request), call, request)
+        return self._run_with_restarts(super().run(call, request), call, request)
 
-    async def _or_anew(
+    async def _run_with_restarts(
         self,
         running: Coroutine[Any, Any, Answer],
         call: AnyCall,

@@ -13,7 +13,7 @@ from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
 from app.cluster.shard_map import BadShardMap, ShardMap
-from app.cluster.shard_tls import trusting
+from app.cluster.shard_tls import client_context
 from app.security.file_watcher import LARGEST_FILE, FileWatcher, LastGood, read_small_file
 
 MAX_MAP_BYTES: Final = 1 << 26
@@ -37,9 +37,9 @@ class RouterFiles:
         self.watchers: list[FileWatcher[Any]] = [
             watcher for watcher in (self._map, self._key, self._authorities) if watcher is not None
         ]
-        self.shard_map = None if self._map is None else self._map.first(last_good)
-        self.key = None if self._key is None else self._key.first(last_good)
-        self.tls = None if self._authorities is None else self._authorities.first(last_good)
+        self.shard_map = None if self._map is None else self._map.read_first(last_good)
+        self.key = None if self._key is None else self._key.read_first(last_good)
+        self.tls = None if self._authorities is None else self._authorities.read_first(last_good)
 
     async def watch(
         self,
@@ -79,7 +79,7 @@ def _key_watcher(path: Path) -> FileWatcher[str]:
 def _authorities_watcher(path: Path) -> FileWatcher[SSLContext]:
     def load(content: bytes) -> SSLContext:
         try:
-            return trusting(path, content)
+            return client_context(path, content)
         except OSError as error:
             raise BadShardMap(str(error)) from None
 

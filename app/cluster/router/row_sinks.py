@@ -140,7 +140,8 @@ class _TensorSink:
         found = {entry.name: (entry.known, entry.shape) for entry in entries}
         is_whole = self._size == _LENGTH + length + size and not any(entry.fault for entry in entries)
         if found != self._wanted or not is_whole:
-            raise BadAnswer(f"the answer has {_named(found)}, and {_named(self._wanted)} was asked for, or other bytes")
+            wanted = _describe_tensors(self._wanted)
+            raise BadAnswer(f"the answer has {_describe_tensors(found)}, and {wanted} was asked for, or other bytes")
         self._header = False
         return _LENGTH + length, [entry.name for entry in entries]
 
@@ -270,7 +271,7 @@ def _entries(header: bytes) -> tuple[Entry, ...]:
         raise BadAnswer(error.detail) from None
 
 
-def _named(tensors: Mapping[str, tuple[DType | None, tuple[int, ...]]]) -> str:
+def _describe_tensors(tensors: Mapping[str, tuple[DType | None, tuple[int, ...]]]) -> str:
     """Return names, types and shapes of tensors for messages."""
     found = ((name, "?" if dtype is None else dtype.name, shape) for name, (dtype, shape) in tensors.items())
     return ", ".join(f"{name} of {dtype} {list(shape)}" for name, dtype, shape in found)

@@ -56,7 +56,7 @@ class RunningUploads:
         while True:
             is_quiet = not self._wake.wait(self._look_s)
             self._wake.clear()
-            over = self._over()
+            over = self._ended_uploads()
             for content_id in over:
                 try:
                     self._client.transact(partial(transitions.end_upload, content_id=content_id))
@@ -74,7 +74,7 @@ class RunningUploads:
         lease = self._client.database.lease
         return lease is not None and lease.is_held
 
-    def _over(self) -> list[str]:
+    def _ended_uploads(self) -> list[str]:
         """Return uploads of this process that have a record and are not running."""
         uploads = self._client.catalogue.uploads
         with self._lock:

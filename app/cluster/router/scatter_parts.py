@@ -50,7 +50,7 @@ class ScatterPart:
         numbers = np.searchsorted(stops, self.slices, "right")
         return [
             ScatterPart(one.start, one.stop, self.slices[places], self.updates[places], self.row_slices)
-            for one, places in _by_range(ranges, numbers)
+            for one, places in _split_by_range(ranges, numbers)
         ]
 
     def order(
@@ -93,7 +93,7 @@ class KeyedPart:
                 self, start=one.start, stop=one.stop, column=self.column.take(places),
                 updates=None if self.updates is None else self.updates[places],
             )
-            for one, places in _by_range(ranges, numbers)
+            for one, places in _split_by_range(ranges, numbers)
         ]  # fmt: skip
 
     def order(
@@ -112,7 +112,9 @@ class KeyedPart:
 Part: TypeAlias = ScatterPart | KeyedPart
 
 
-def _by_range(ranges: Sequence[RowRange], numbers: NDArray[np.intp]) -> Iterator[tuple[RowRange, NDArray[np.intp]]]:
+def _split_by_range(
+    ranges: Sequence[RowRange], numbers: NDArray[np.intp]
+) -> Iterator[tuple[RowRange, NDArray[np.intp]]]:
     """Yield each range that has items, with the positions of its items. `numbers` has the range number of each item."""
     numbers = numbers.astype(np.uint16)  # NumPy sorts 16-bit integers with a radix sort
     order = np.argsort(numbers, kind="stable")
@@ -123,7 +125,7 @@ def _by_range(ranges: Sequence[RowRange], numbers: NDArray[np.intp]) -> Iterator
         yield ranges[number], order[begin:end]
 
 
-def judged_by_key(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
+def whole_keyed_change(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
     """Return the whole of an upsert or removal whose keys have the type of the version's keys.
 
     Raises the errors of `row_items`.
@@ -135,7 +137,7 @@ def judged_by_key(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
     return KeyedPart(0, HASHES, column, updates, items, version.keys)
 
 
-def judged(version: ShardedVersion, call: ScatterCall) -> ScatterPart:
+def whole_scatter(version: ShardedVersion, call: ScatterCall) -> ScatterPart:
     """Return the whole of a scatter to a version. Raises the errors of `plan_scatter`."""
     plan = plan_scatter(version.dtype, version.shape, call)
     updates = call.updates.array.reshape(len(plan.rows), plan.slice_items)

@@ -100,7 +100,7 @@ class SegmentWriter:
                 self._pieces.put(piece, timeout=_LOOK_S)
                 return
             except Full:
-                self._look()
+                self._check_machine()
 
     def end(self) -> None:
         """Mark the end of the rows."""
@@ -109,17 +109,17 @@ class SegmentWriter:
     def finish(self) -> None:
         """Wait until the shard has the rows, or has failed."""
         while not self._done.wait(_LOOK_S):
-            self._look()
+            self._check_machine()
 
     def give_up(self, why: str = "the upload has ended") -> None:
         """Break the connection, so that none of the rows remain."""
         if not self._done.is_set():
             self.failure = self.failure or ShardFailed(f"{self._address}: {why}")
-            _break(self._connection)
+            _break_connection(self._connection)
             with suppress(Full):
                 self._pieces.put_nowait(b"")
 
-    def _look(self) -> None:
+    def _check_machine(self) -> None:
         if self._is_lost():
             self.give_up("its machine is lost")
 
@@ -191,7 +191,7 @@ class Pulling:
     def pull(self, node: str, address: str, tensor: str, order: PullOrder) -> str:
         """Make a shard pull a segment. Returns its digest once it is complete there. Raises ShardFailed."""
         path = path_of("pullSegment", tensor=tensor)
-        with self._connected(node, address) as connection:
+        with self._open_connection(node, address) as connection:
             connection.sock.settimeout(ANSWER_S + order.size / (SLOWEST_ORIGIN if order.origin else SLOWEST))
             fields = {**_fields(self._access, node), "Content-Type": "application/json"}
             connection.request("POST", path, order.to_json(), fields)
@@ -204,7 +204,7 @@ class Pulling:
         """
         left = (rows[1] - rows[0]) * row
         path = f"{path_of('tensorContent', name=tensor)}?rows={rows[0]}:{rows[1]}"
-        with self._connected(node, address) as connection:
+        with self._open_connection(node, address) as connection:
             connection.request("GET", path, headers={**_fields(self._access, node), "Accept": RAW})
             answer = connection.getresponse()
             if answer.status != 200 or answer.length != left:
@@ -220,16 +220,16 @@ class Pulling:
     def give_up(self) -> None:
         """Break all connections, so that shards keep nothing of what they pull. Thread-safe."""
         self._is_over = True
-        self.leave(())
+        self.keep_only(())
 
-    def leave(self, alive: Container[str]) -> None:
+    def keep_only(self, alive: Container[str]) -> None:
         """Break the connections to shards that are not in `alive`."""
         for connection, node in list(self._open.items()):
             if node not in alive:
-                _break(connection)
+                _break_connection(connection)
 
     @contextmanager
-    def _connected(self, node: str, address: str) -> Iterator[HTTPConnection]:
+    def _open_connection(self, node: str, address: str) -> Iterator[HTTPConnection]:
         connection = _connection(self._access, address)
         try:
             _connect(connection)
@@ -244,7 +244,7 @@ class Pulling:
             connection.close()
 
 
-def _break(connection: HTTPConnection) -> None:
+def _break_connection(connection: HTTPConnection) -> None:
     opened = connection.sock
     if opened is not None:
         with suppress(OSError):

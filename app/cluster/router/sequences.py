@@ -32,7 +32,7 @@ class Sequences:
         self._contents: frozenset[str] = frozenset()
         """The content ids of all ranges with a known sequence."""
 
-    def told(self, tensor: str, sequence: int) -> None:
+    def record(self, tensor: str, sequence: int) -> None:
         """Record a shard's report that a range is at `sequence`, which is committed."""
         known = self._known.get(tensor, 0)
         if sequence > known:
@@ -40,11 +40,11 @@ class Sequences:
             if not known:
                 self._contents |= {content_of(tensor)}
 
-    def told_rows(self, tensor: str, sequence: int, rows: int) -> None:
+    def record_rows(self, tensor: str, sequence: int, rows: int) -> None:
         """Record a shard's report of the number of rows in a range of a table with keys at `sequence`, which is
         committed.
         """
-        self.told(tensor, sequence)
+        self.record(tensor, sequence)
         if sequence and sequence >= self._rows.get(tensor, (0, 0))[0]:
             self._rows[tensor] = sequence, rows
 
@@ -76,7 +76,7 @@ class Sequences:
             self._rows = {tensor: rows for tensor, rows in self._rows.items() if tensor in self._known}
 
 
-def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:
+def sequence_check(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:
     """Return a check of responses from a range of a catalogue: they must not be older than the known sequence.
 
     The check stores the sequence in `read`.
@@ -88,12 +88,12 @@ def reading(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callab
         if sequence < least:
             raise BadAnswer(f"the answer is of sequence {sequence}, and {least} is known", stale=True)
         read[tensor] = sequence
-        sequences.told(tensor, sequence)
+        sequences.record(tensor, sequence)
 
     return check
 
 
-def exactly(wanted: str) -> Callable[[str | None], None]:
+def etag_check(wanted: str) -> Callable[[str | None], None]:
     """Return a check of responses from a range whose ETag is in the map."""
 
     def check(etag: str | None) -> None:

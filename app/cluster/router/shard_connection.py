@@ -181,11 +181,11 @@ class ShardConnection(asyncio.BufferedProtocol):
                 self._remaining -= size
             else:
                 self._filled += size
-                self._take()
+                self._process_received()
             if self._remaining == 0 and self._error is None:
                 assert self._sink is not None
                 if self._check is not None:
-                    self._judge(self._sink.etag())
+                    self._check_etag(self._sink.etag())
                 self._sink.finish()
         except BadAnswer as problem:
             self._fail(Failure("stale" if problem.stale else "broken", str(problem)))
@@ -198,13 +198,13 @@ class ShardConnection(asyncio.BufferedProtocol):
 
     # The response
 
-    def _judge(self, etag: str | None) -> None:
+    def _check_etag(self, etag: str | None) -> None:
         """Check the ETag of the response's content, unless that was already done. Raises BadAnswer."""
         check, self._check = self._check, None  # check only once
         if check is not None:
             check(etag)
 
-    def _take(self) -> None:
+    def _process_received(self) -> None:
         """Parse the header once it is complete, and pass the body's bytes to the sink. Raises BadAnswer."""
         start = 0
         if self._remaining < 0:
@@ -239,22 +239,22 @@ class ShardConnection(asyncio.BufferedProtocol):
         names = head.lower()
         if not names.startswith(b"http/1.1 "):
             raise BadAnswer("the answer is not HTTP/1.1")
-        length = _field(names, b"\r\ncontent-length: ", names)
+        length = _header_value(names, b"\r\ncontent-length: ", names)
         if length is None or not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
             raise BadAnswer("the answer has no Content-Length")
         self._keep = b"\r\nconnection: close\r\n" not in names
         self._remaining = size = int(length)
         if names.startswith(b"200 ", 9):
-            etag = None if self._check is None else _field(names, b"\r\nx-gathernd-data-etag: ", head)
+            etag = None if self._check is None else _header_value(names, b"\r\nx-gathernd-data-etag: ", head)
             if etag is not None:
-                self._judge(etag.decode("latin-1"))
+                self._check_etag(etag.decode("latin-1"))
             assert self._sink is not None
             if self._begun is not None:
                 self._begun()
             self._sink.begin(size)
         else:
             self._status = int(head[9:12]) if head[9:12].isdigit() else 0
-            retry = _field(names, b"\r\nretry-after: ", names)
+            retry = _header_value(names, b"\r\nretry-after: ", names)
             is_number = retry is not None and retry.isdigit()
             self._retry_after = min(int(retry[:9]), _LONGEST_RETRY) if retry is not None and is_number else 1
             self._error = WholeBody(_MAX_ERROR)
@@ -321,7 +321,7 @@ class ShardConnection(asyncio.BufferedProtocol):
             self._fail(Failure("late", f"{self._came or 'no'} bytes came in {self._patience:.1f} s"))
 
 
-def _field(names: bytes, name: bytes, head: bytes) -> bytes | None:
+def _header_value(names: bytes, name: bytes, head: bytes) -> bytes | None:
     """Return the value of a header field. `names` is the beginning of `head` in lower case."""
     at = names.find(name)
     if at < 0:

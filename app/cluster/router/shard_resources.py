@@ -31,7 +31,7 @@ class ShardResources(CallResources):
     fetcher: RowFetcher
 
 
-async def with_ranges(
+async def add_ranges(
     found: Explanation,
     rows: Sequence[NDArray[Any] | Tensor | None],
     resources: ShardResources,
@@ -48,11 +48,11 @@ async def with_ranges(
         lambda: [explained_ranges(*each, wrap=wrap) for each in zip(found.residents, rows, strict=True)],
         request,
     )
-    residents = [_as_known(one, resources) for one in found.residents]
+    residents = [_with_known_etag(one, resources) for one in found.residents]
     return found._replace(shards=shards, residents=residents)
 
 
-def _as_known(one: Resident, resources: ShardResources) -> Resident:
+def _with_known_etag(one: Resident, resources: ShardResources) -> Resident:
     """Return a table with the ETag of its known sequences."""
     assert isinstance(one, ShardedResident)
     etag = resources.fetcher.etag_of(one)
@@ -96,7 +96,7 @@ class NeedingPlaces(NamedTuple):
     total: int
 
 
-def needing(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) -> NeedingPlaces:
+def needing_places(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) -> NeedingPlaces:
     """Return the first of `tuples`, which must be ascending, as places in `indices`, and their number."""
     places = []
     for number in tuples[:REPORTED_PLACES].tolist():

@@ -21,7 +21,7 @@ from app.cluster.router.range_requests import (
     RangeRequest,
     as_rows,
     block_requests,
-    first_wrong,
+    is_out_of_bounds,
     row_requests,
 )
 from app.cluster.router.shard_resources import (
@@ -29,9 +29,9 @@ from app.cluster.router.shard_resources import (
     SPLIT_BYTES,
     NeedingPlaces,
     ShardResources,
-    needing,
+    add_ranges,
+    needing_places,
     unavailable,
-    with_ranges,
 )
 from app.cluster.router.sharded_tensors import ShardedResident, immutable
 from app.cluster.shard_map import ShardedVersion
@@ -52,7 +52,7 @@ from app.tensors.gather_call import OUTPUT, Answer, Call
 from app.tensors.tensor import Tensor
 
 
-class _Work(NamedTuple):
+class _SplitGather(NamedTuple):
     """A gather that was split: the requests to the ranges, and their output."""
 
     requests: Mapping[int, RangeRequest]
@@ -100,7 +100,7 @@ class ShardedGathers(Gathers):
         )
         found = await fetch_tables({0: read}, self.resources, request)
         if isinstance(found, list):
-            raise unavailable(resident, found, [read.needing(keys, 0, one) for one in found])
+            raise unavailable(resident, found, [read.needing_places(keys, 0, one) for one in found])
         table = found[0]
         plan = prepared.planned.plan
         assert isinstance(plan, GatherPlan)
@@ -138,12 +138,12 @@ class ShardedGathers(Gathers):
         if lost:
             raise unavailable(table, lost, [place_of(call, work.requests[one.number]) for one in lost])
         few = work.output.json_bytes < LARGE_COPY
-        output = await self.pool.run_unless(few, lambda: self._finished(work, planned, data), request)
+        output = await self.pool.run_unless(few, lambda: self._finish_output(work, planned, data), request)
         request.kernel_end = perf_counter()
         etag = self.resources.fetcher.etag_of(table, reads.read)
         return Answer({OUTPUT: output}, call.dialect, "cpu", etag, resident.data_version)
 
-    def _split(self, call: Call, planned: Planned, resident: ShardedResident, memory: Memory) -> _Work | None:
+    def _split(self, call: Call, planned: Planned, resident: ShardedResident, memory: Memory) -> _SplitGather | None:
         """Return the requests to the shards, or None if an index is out of bounds."""
         plan = planned.plan
         data, version = resident.tensor, resident.version_in_map
@@ -158,14 +158,14 @@ class ShardedGathers(Gathers):
         output = Output(data.dtype, rows, row_items, memory, self.resources.limits.output_bytes)
         requests: Mapping[int, RangeRequest] = {}
         is_split_checked = by_rows and plan.output_items > 0 and call.indices.array.dtype == np.int64
-        if not is_split_checked and first_wrong(call.indices.array, plan.dims, plan.wrap):
+        if not is_split_checked and is_out_of_bounds(call.indices.array, plan.dims, plan.wrap):
             return None
         if plan.output_items:
             try:
                 requests = (self._row_requests if by_rows else self._block_requests)(call, planned, version, output)
             except IndexError:
                 return None
-        return _Work(requests, output, items)
+        return _SplitGather(requests, output, items)
 
     def _row_requests(
         self, call: Call, planned: Planned, version: ShardedVersion, output: Output
@@ -204,7 +204,7 @@ class ShardedGathers(Gathers):
         )
 
     @staticmethod
-    def _finished(work: _Work, planned: Planned, data: Tensor) -> Tensor:
+    def _finish_output(work: _SplitGather, planned: Planned, data: Tensor) -> Tensor:
         if data.dtype.kind == "string":
             rows = planned.plan.output_items // work.output.row_items if work.output.row_items else 0
             return work.output.strings(rows, planned.shape)
@@ -219,10 +219,10 @@ class ShardedGathers(Gathers):
         assert isinstance(call, Call)
         assert not isinstance(plan, LookupPlan)
         if call.by_key is not None:
-            return await with_ranges(found, [found.inputs[KEYS][0]], self.resources, request)
+            return await add_ranges(found, [found.inputs[KEYS][0]], self.resources, request)
         first_axis = self.planner.plan(call, found.data[0], self.resources.chooser).first_axis
         rows = None if first_axis else call.indices.array.reshape(-1, plan.depth)[:, 0]
-        return await with_ranges(found, [rows], self.resources, request, wrap=plan.wrap)
+        return await add_ranges(found, [rows], self.resources, request, wrap=plan.wrap)
 
 
 def _check_device(call: Call) -> None:
@@ -237,4 +237,4 @@ def place_of(call: Call, request: RangeRequest) -> NeedingPlaces:
         return NeedingPlaces([(0, Place(call.data_pointer))], 1)
     indices = call.indices
     depth = indices.shape[-1] if call.operator == "gathernd" else 1
-    return needing(indices, request.places, depth)
+    return needing_places(indices, request.places, depth)

@@ -22,9 +22,9 @@ from app.cluster.router.shard_resources import (
     SPLIT_BYTES,
     NeedingPlaces,
     ShardResources,
-    needing,
+    add_ranges,
+    needing_places,
     unavailable,
-    with_ranges,
 )
 from app.cluster.router.sharded_tensors import ShardedResident
 from app.cluster.shard_map import ShardedVersion
@@ -44,7 +44,7 @@ from app.tensors.lookup_call import Feature, LookupCall
 from app.tensors.tensor import Tensor
 
 
-class _Feature(NamedTuple):
+class _SplitFeature(NamedTuple):
     """A feature that was split: its plan and indices for the kernel, the requests, and their destination.
 
     `items` is the table of the fetched rows, or None if they go straight to the output. Features with the same `output`
@@ -99,7 +99,7 @@ class ShardedLookups(Lookups):
             first = min(one.reads for one in found)
             own, read = list(numbers.values())[first], list(reads.values())[first]
             lost = [one for one in found if one.reads == first]
-            raise unavailable(read.resident, lost, [_needing_keys(features, own, read, one) for one in lost])
+            raise unavailable(read.resident, lost, [_places_of_lost_keys(features, own, read, one) for one in lost])
         plans = list(prepared.plan.features)
         for at, own in numbers.items():
             for number in own:
@@ -142,7 +142,7 @@ class ShardedLookups(Lookups):
         error = await self.resources.pool.run_unless(here, partial(first_error, call, run.plan), request)
         if error is not None:
             raise error
-        features: list[_Feature] = await self.resources.pool.run_unless(
+        features: list[_SplitFeature] = await self.resources.pool.run_unless(
             here, lambda: self._split(run, residents, request.memory), request
         )
         wanted, numbers = [], []
@@ -161,9 +161,9 @@ class ShardedLookups(Lookups):
         left = [
             number for number, feature in enumerate(features) if feature.output is None or feature.items is not None
         ]
-        return run, self._as_read(residents, wanted), tables, left
+        return run, self._with_read_etags(residents, wanted), tables, left
 
-    def _as_read(self, residents: Sequence[Resident], wanted: Sequence[TableReads]) -> Sequence[Resident]:
+    def _with_read_etags(self, residents: Sequence[Resident], wanted: Sequence[TableReads]) -> Sequence[Resident]:
         """Return the tables with the ETags of the contents that were read."""
         read = {id(one.resident): one.read for one in wanted}
         found: dict[int, Resident] = {}
@@ -174,14 +174,17 @@ class ShardedLookups(Lookups):
             found[id(one)] = one if etag == one.etag else Resident(one.tensor, etag, data_version=one.data_version)
         return [found[id(one)] for one in residents]
 
-    def _split(self, run: LookupRun, residents: Sequence[Resident], memory: Memory) -> list[_Feature]:
-        found: dict[int, _Feature] = {}
+    def _split(self, run: LookupRun, residents: Sequence[Resident], memory: Memory) -> list[_SplitFeature]:
+        found: dict[int, _SplitFeature] = {}
         for numbers in _read_together(residents):
             resident = residents[numbers[0]]
             if not isinstance(resident, ShardedResident):  # the rows of its keys have been fetched already
                 for number in numbers:
-                    found[number] = _Feature(run.plan.features[number], run.indices[number], {}, None, None, 0)
-            elif len(numbers) == 1 and (straight := self._straight(run, numbers[0], resident, memory)) is not None:
+                    found[number] = _SplitFeature(run.plan.features[number], run.indices[number], {}, None, None, 0)
+            elif (
+                len(numbers) == 1
+                and (straight := self._read_into_output(run, numbers[0], resident, memory)) is not None
+            ):
                 found[numbers[0]] = straight
             else:
                 found |= self._split_together(run, numbers, resident, memory)
@@ -189,7 +192,7 @@ class ShardedLookups(Lookups):
 
     def _split_together(
         self, run: LookupRun, numbers: Sequence[int], resident: ShardedResident, memory: Memory
-    ) -> dict[int, _Feature]:
+    ) -> dict[int, _SplitFeature]:
         """Return features of one table that share requests, with each distinct row requested once.
 
         An index equal to the number of rows is filled.
@@ -197,8 +200,8 @@ class ShardedLookups(Lookups):
         marks = {number: run.indices[number] < run.plan.features[number].rows for number in numbers}
         every = np.concatenate([run.indices[number][valid].astype(np.int64) for number, valid in marks.items()])
         wanted, inverse = np.unique(every, return_inverse=True)
-        first, end = self._fetching(run.plan.features[numbers[0]], resident, wanted, memory), 0
-        found: dict[int, _Feature] = {}
+        first, end = self._read_into_table(run.plan.features[numbers[0]], resident, wanted, memory), 0
+        found: dict[int, _SplitFeature] = {}
         for number, valid in marks.items():
             begin, end = end, end + int(np.count_nonzero(valid))
             local = np.full(len(valid), len(wanted), run.indices[number].dtype)
@@ -208,7 +211,9 @@ class ShardedLookups(Lookups):
             found[number] = first._replace(plan=plan, indices=local, requests=requests)
         return found
 
-    def _straight(self, run: LookupRun, number: int, resident: ShardedResident, memory: Memory) -> _Feature | None:
+    def _read_into_output(
+        self, run: LookupRun, number: int, resident: ShardedResident, memory: Memory
+    ) -> _SplitFeature | None:
         """Return a feature whose rows go straight to the output, or None if they cannot."""
         plan, indices, dtype = run.plan.features[number], run.indices[number], resident.tensor.dtype
         if plan.pooling != "none" or dtype.kind == "string" or run.fills[number] is not None:
@@ -222,9 +227,11 @@ class ShardedLookups(Lookups):
             flat = run.outputs[plan.output][begin : begin + plan.indices * plan.row_items]
             out = as_rows(flat, plan.row_bytes)
         output = Output(dtype, out, plan.row_items, memory, self.resources.limits.output_bytes)
-        return _Feature(plan, indices, _requests(resident.version_in_map, indices, output), output, None, 0)
+        return _SplitFeature(plan, indices, _requests(resident.version_in_map, indices, output), output, None, 0)
 
-    def _fetching(self, plan: FeaturePlan, resident: ShardedResident, wanted: NDArray[Any], memory: Memory) -> _Feature:
+    def _read_into_table(
+        self, plan: FeaturePlan, resident: ShardedResident, wanted: NDArray[Any], memory: Memory
+    ) -> _SplitFeature:
         """Return a feature whose rows `wanted` become a separate table. The caller must set its indices."""
         dtype, rows = resident.tensor.dtype, len(wanted)
         is_string = dtype.kind == "string"
@@ -236,23 +243,23 @@ class ShardedLookups(Lookups):
         requests: Mapping[int, RangeRequest] = {}
         if items.size:
             requests = _requests(resident.version_in_map, wanted, output)
-        return _Feature(replace(plan, rows=rows), wanted, requests, output, items, rows)
+        return _SplitFeature(replace(plan, rows=rows), wanted, requests, output, items, rows)
 
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
         """Explain a lookup, including the shards and rows of each table in row ranges."""
         assert isinstance(found.call, LookupCall)
         rows = [one.indices.array if one.by_key is None else one.indices for one in found.call.features]
-        return await with_ranges(found, rows, self.resources, request)
+        return await add_ranges(found, rows, self.resources, request)
 
 
-def _needing_keys(
+def _places_of_lost_keys(
     features: Sequence[Feature], numbers: Sequence[int], read: KeyedRead, lost: LostRange
 ) -> NeedingPlaces:
     """Return where the features of one table have keys of a lost range."""
     begin, places, total = 0, [], 0
     for number in numbers:
         keys = features[number].indices
-        own = read.needing(keys, begin, lost)
+        own = read.needing_places(keys, begin, lost)
         places += [(begin + item, place) for item, place in own.places]
         total += own.total
         begin += keys.array.size
@@ -268,14 +275,14 @@ def _read_together(residents: Sequence[Resident]) -> Iterable[Sequence[int]]:
     return found.values()
 
 
-def _tables(features: Sequence[_Feature], residents: Sequence[Resident]) -> list[Resident]:
+def _tables(features: Sequence[_SplitFeature], residents: Sequence[Resident]) -> list[Resident]:
     found: dict[int, Resident] = {}
     tables = []
     for feature, resident in zip(features, residents, strict=True):
         table = resident
         if feature.output is not None:
             if id(feature.output) not in found:
-                found[id(feature.output)] = _fetched(feature, resident)
+                found[id(feature.output)] = _fetched_table(feature, resident)
             table = found[id(feature.output)]
         tables.append(table)
     return tables
@@ -286,7 +293,7 @@ def _requests(version: ShardedVersion, rows: NDArray[Any], output: Output) -> Ma
     return row_requests(version, rows.astype(np.int64, copy=False), (version.rows,), output, version.shape[1:])
 
 
-def _fetched(feature: _Feature, resident: Resident) -> Resident:
+def _fetched_table(feature: _SplitFeature, resident: Resident) -> Resident:
     """Return the fetched rows as a separate table."""
     dtype, tail = resident.tensor.dtype, resident.tensor.shape[1:]
     shape = (feature.rows, *tail)
@@ -323,5 +330,5 @@ def _unavailable(
         if items is not None:
             needed = items[needed]
             needed = np.sort(needed[needed >= 0])
-        found.append(needing(call.features[number].indices, needed))
+        found.append(needing_places(call.features[number].indices, needed))
     return unavailable(resident, own, found)

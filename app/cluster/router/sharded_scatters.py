@@ -21,9 +21,9 @@ from app.api.routes.tensors_scatter import ScatterOutcome, SentScatter
 from app.catalogue.conditions import ALWAYS, Conditions
 from app.cluster.catalogue.key_bindings import Binding
 from app.cluster.range_scatter import RangeScatter, RangeScattered
-from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, is_led_anew
+from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, has_new_primary
 from app.cluster.router.published_tensors import PublishedTensors
-from app.cluster.router.scatter_parts import Part, judged, judged_by_key
+from app.cluster.router.scatter_parts import Part, whole_keyed_change, whole_scatter
 from app.cluster.router.sharded_tensors import ShardedResident, without_positions
 from app.cluster.shard_map import ShardedVersion
 from app.errors import GatherError
@@ -47,7 +47,7 @@ class ContentGone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _ValidScatter:
     """A scatter that fits `version` of the table `table`. `is_own` tells whether the key was drawn here."""
 
     table: str
@@ -85,7 +85,7 @@ class ShardedScatters:
         for _ in range(_ATTEMPTS):
             one = await self._begin(sent, call, digest)
             try:
-                return await self._make(one, sent.conditions, request)
+                return await self._apply(one, sent.conditions, request)
             except ContentGone:
                 if not one.is_own:
                     _refuse_gone(one.version.content_id)
@@ -93,27 +93,29 @@ class ShardedScatters:
 
     # Choosing the content
 
-    async def _begin(self, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _Judged:
+    async def _begin(self, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _ValidScatter:
         """Return the scatter, validated for the content that the name or its key refers to."""
         try:
             found = self._tables.shard_map.find(sent.name)
             if found is None:
                 raise not_found(sent.name, self._tables)
-            one = await self._judge(*found, sent, call, digest)
+            one = await self._validate(*found, sent, call, digest)
         except GatherError:
             # The name may now refer to another content that the request does not fit. A known key still decides.
             known = await self._tables.binding_of(sent.name, sent.key) if sent.key is not None else None
             if known is None:
                 raise
-            return await self._bound(known, sent, call, digest)
+            return await self._validate_bound(known, sent, call, digest)
         if sent.key is None:
             return one
         binding = await self._tables.bind(sent.name, sent.key, one.version.content_id, digest)
         if binding == Binding(one.version.content_id, digest):
             return one
-        return await self._bound(binding, sent, call, digest)
+        return await self._validate_bound(binding, sent, call, digest)
 
-    async def _bound(self, binding: Binding, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _Judged:
+    async def _validate_bound(
+        self, binding: Binding, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str
+    ) -> _ValidScatter:
         """Return the scatter, validated for the content that its key is bound to."""
         if binding.digest != digest:
             raise GatherError(
@@ -125,19 +127,19 @@ class ShardedScatters:
         found = await self._tables.locate(binding.content_id)
         if found is None:
             _refuse_gone(binding.content_id)
-        return await self._judge(*found, sent, call, digest)
+        return await self._validate(*found, sent, call, digest)
 
-    async def _judge(
+    async def _validate(
         self, table: str, version: ShardedVersion, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str
-    ) -> _Judged:
+    ) -> _ValidScatter:
         def judge() -> Part:
             if isinstance(call, KeyedCall):
                 check_keys(call.keys, ShardedResident(self._tables.shard_map, table, version), sent.name, "/name")
-                return judged_by_key(version, call)
+                return whole_keyed_change(version, call)
             if version.keys is not None:
                 hint = f"Send 'keys' in place of 'indices' to /tensors/{sent.name}/upsert."
                 raise without_positions(sent.name, "/indices", hint)
-            return judged(version, call)
+            return whole_scatter(version, call)
 
         whole = await self._threads.change(sent.name, judge)
         if version.dtype.kind == "string":
@@ -145,23 +147,25 @@ class ShardedScatters:
         if len(version.ranges) > 1 and sent.conditions not in _UNCONDITIONAL:
             _refuse_conditions(sent.name, len(version.ranges))
         key = f"{DRAWN}{uuid4().hex}" if sent.key is None else f"{sent.name}/{sent.key}"
-        return _Judged(table, version, whole, call, key, digest, sent.key is None)
+        return _ValidScatter(table, version, whole, call, key, digest, sent.key is None)
 
     # Running it
 
-    async def _make(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
+    async def _apply(self, one: _ValidScatter, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
         """Let all ranges apply their parts. Raises ContentGone."""
         if conditions not in _UNCONDITIONAL:
-            return await self._make_if(one, conditions, request)
+            return await self._apply_conditionally(one, conditions, request)
         parts = await self._threads.change(one.table, lambda: one.whole.cut(one.version.ranges))
-        return await self._outcome(one, await self._all(one, parts, request))
+        return await self._outcome(one, await self._apply_parts(one, parts, request))
 
-    async def _make_if(self, one: _Judged, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
+    async def _apply_conditionally(
+        self, one: _ValidScatter, conditions: Conditions, request: ServedRequest
+    ) -> ScatterOutcome:
         """Run the scatter if `conditions` hold for the table, which must have at most one range."""
         version = self._newest(one)
         resident = ShardedResident(self._tables.shard_map, one.table, version)
         if one.whole.is_empty:  # no primary receives a part with which it could check them
-            conditions.check(await self._tables.etags.committed(resident, request))
+            conditions.check(await self._tables.etags.committed_etag(resident, request))
             return await self._outcome(one, [])
         ((etag, _),) = await self._tables.etags.measure([resident], request)
         for _ in range(_ATTEMPTS):
@@ -169,7 +173,7 @@ class ShardedScatters:
             if problem is not None and one.is_own and not version.is_open:
                 raise problem
             sequence = _NO_SEQUENCE if problem is not None else sequence_in(etag)
-            answers = await self._all(one, [one.whole], request, sequence)
+            answers = await self._apply_parts(one, [one.whole], request, sequence)
             refusal = next((answer for _, answer in answers if answer.refused), None)
             if refusal is None:
                 return await self._outcome(one, answers)
@@ -178,22 +182,22 @@ class ShardedScatters:
                 raise problem
         raise GatherError("overloaded", f"{one.table!r} changes repeatedly", retry_after=1)
 
-    async def _all(
-        self, one: _Judged, parts: Sequence[Part], request: ServedRequest, if_sequence: int | None = None
+    async def _apply_parts(
+        self, one: _ValidScatter, parts: Sequence[Part], request: ServedRequest, if_sequence: int | None = None
     ) -> list[tuple[str, RangeScattered]]:
         """Return the answers of the primaries of all parts, with the names of their tensors.
 
         If there are errors, raises one of them, preferably one that leaves the outcome unknown.
         """
-        asked = [self._part(one, part, request, if_sequence) for part in parts]
+        asked = [self._apply_part(one, part, request, if_sequence) for part in parts]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         if errors:
-            raise _weightiest(errors, len(parts), one)
+            raise _choose_error(errors, len(parts), one)
         return [each for answer in answers if not isinstance(answer, BaseException) for each in answer]
 
-    async def _part(
-        self, one: _Judged, part: Part, request: ServedRequest, if_sequence: int | None
+    async def _apply_part(
+        self, one: _ValidScatter, part: Part, request: ServedRequest, if_sequence: int | None
     ) -> list[tuple[str, RangeScattered]]:
         """Let a range apply its part, at whichever primary it has, until the request's deadline.
 
@@ -206,12 +210,12 @@ class ShardedScatters:
             if len(own) > 1:
                 if if_sequence is not None:
                     _refuse_conditions(one.table, len(version.ranges))
-                return await self._all(one, part.cut(own), request, if_sequence)
+                return await self._apply_parts(one, part.cut(own), request, if_sequence)
             if len(own) != 1:
                 raise ContentGone
             epoch = 0
             if own[0].primary is None:
-                failure = await self._opened(one, version, request.deadline) or failure
+                failure = await self._wait_until_open(one, version, request.deadline) or failure
             elif own[0].primary.address:
                 epoch = own[0].primary.epoch
                 order = await self._threads.change(one.table, partial(_order, one, part, epoch, if_sequence))
@@ -219,25 +223,27 @@ class ShardedScatters:
                 if isinstance(answer, RangeScattered):
                     return [(own[0].tensor, answer)]
                 failure = answer
-            if not await pauses.wait(partial(self._is_led_anew, one, part, epoch)):
+            if not await pauses.wait(partial(self._has_moved, one, part, epoch)):
                 raise _unavailable(one, part, failure)
 
-    async def _opened(self, one: _Judged, version: ShardedVersion, deadline: float) -> RangeFailed | None:
+    async def _wait_until_open(
+        self, one: _ValidScatter, version: ShardedVersion, deadline: float
+    ) -> RangeFailed | None:
         """Do the same as `_open`, until a deadline, once for all parts and scatters that wait for it."""
         content = version.content_id
         task = self._opening.get(content)
         if task is None:
             task = self._opening[content] = asyncio.get_running_loop().create_task(self._open(one, version))
-            task.add_done_callback(partial(self._no_longer_opening, content))
+            task.add_done_callback(partial(self._forget_opening, content))
         done, _ = await asyncio.wait((task,), timeout=max(deadline - perf_counter(), 0.0))
         return task.result() if done else RangeFailed("etcd does not answer")
 
-    def _no_longer_opening(self, content: str, task: asyncio.Task[RangeFailed | None]) -> None:
+    def _forget_opening(self, content: str, task: asyncio.Task[RangeFailed | None]) -> None:
         del self._opening[content]
         if not task.cancelled():
             task.exception()  # mark the error as retrieved, because no one may be waiting for it any longer
 
-    async def _open(self, one: _Judged, version: ShardedVersion) -> RangeFailed | None:
+    async def _open(self, one: _ValidScatter, version: ShardedVersion) -> RangeFailed | None:
         """Open the ranges of a version. Returns why they could not be opened, or None."""
         try:
             await asyncio.to_thread(self._tables.open_ranges, one.table, version.number)
@@ -247,21 +253,21 @@ class ShardedScatters:
             return RangeFailed(problem.detail)
         return None
 
-    def _newest(self, one: _Judged) -> ShardedVersion:
+    def _newest(self, one: _ValidScatter) -> ShardedVersion:
         """Return the version from the newest map. Raises ContentGone."""
         found = self._tables.shard_map.find_content(one.version.content_id)
         if found is None:
             raise ContentGone
         return found
 
-    def _is_led_anew(self, one: _Judged, part: Part, epoch: int) -> bool:
+    def _has_moved(self, one: _ValidScatter, part: Part, epoch: int) -> bool:
         """Return whether a part's range is gone from the newest map, or has a primary at another epoch than `epoch`."""
         found = self._tables.shard_map.find_content(one.version.content_id)
         ranges = () if found is None else found.ranges
         own = next((each for each in ranges if (each.start, each.stop) == (part.start, part.stop)), None)
-        return is_led_anew(own, epoch)
+        return has_new_primary(own, epoch)
 
-    async def _outcome(self, one: _Judged, answers: Sequence[tuple[str, RangeScattered]]) -> ScatterOutcome:
+    async def _outcome(self, one: _ValidScatter, answers: Sequence[tuple[str, RangeScattered]]) -> ScatterOutcome:
         try:
             version = self._newest(one)
         except ContentGone:  # the scatter was applied, and the version has been removed since
@@ -285,7 +291,7 @@ class ShardedScatters:
         return ScatterOutcome(etag, version.number, is_repeated, len(answers), told)
 
 
-def _order(one: _Judged, part: Part, epoch: int, if_sequence: int | None) -> RangeScatter:
+def _order(one: _ValidScatter, part: Part, epoch: int, if_sequence: int | None) -> RangeScatter:
     reduction = one.call.reduction
     return part.order(one.version.dtype, reduction, epoch, one.key, one.digest, if_sequence)
 
@@ -323,12 +329,12 @@ def _refuse_conditions(name: str, count: int) -> NoReturn:
     )
 
 
-def _weightiest(errors: Sequence[BaseException], parts: int, one: _Judged) -> BaseException:
+def _choose_error(errors: Sequence[BaseException], parts: int, one: _ValidScatter) -> BaseException:
     """Return the error to report for a scatter of several parts.
 
     Errors that leave the outcome unknown take precedence. Otherwise, the error says whether other parts were applied.
     """
-    first = min(errors, key=lambda error: (isinstance(error, GatherError), _code(error) != "shard_unavailable"))
+    first = min(errors, key=lambda error: (isinstance(error, GatherError), _error_code(error) != "shard_unavailable"))
     made = parts - len(errors)
     if not made or not isinstance(first, GatherError) or first.code == "shard_unavailable":
         return first
@@ -339,11 +345,11 @@ def _weightiest(errors: Sequence[BaseException], parts: int, one: _Judged) -> Ba
     return GatherError(first.code, detail, facts=first.facts, hint=hint, retry_after=first.retry_after)
 
 
-def _code(error: BaseException) -> str:
+def _error_code(error: BaseException) -> str:
     return error.code if isinstance(error, GatherError) else ""
 
 
-def _unavailable(one: _Judged, part: Part, failure: RangeFailed) -> GatherError:
+def _unavailable(one: _ValidScatter, part: Part, failure: RangeFailed) -> GatherError:
     start, stop = _rows_of(one.version, part)
     name = f"{one.table}@{one.version.number}"
     hint = "Send the request again with the same Idempotency-Key."

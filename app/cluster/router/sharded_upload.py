@@ -203,7 +203,7 @@ class SpooledUpload(ShardedUpload):
         """
         self._file.finish()
         found = self._described = self._file.describe()
-        starts = self._starts(found)
+        starts = self._string_offsets(found)
         rows = rows_of(self.shape)
         row_items = found.item_count // rows if rows else 0
         fixed = row_items * self.dtype.item_size
@@ -226,7 +226,7 @@ class SpooledUpload(ShardedUpload):
         self.writer.finish()
         self._file.abandon()
 
-    def _starts(self, found: Description) -> NDArray[np.int64]:
+    def _string_offsets(self, found: Description) -> NDArray[np.int64]:
         """Return the offset of each string among the bytes."""
         if self.dtype.kind != "string" or not found.item_count:
             return np.empty(0, np.int64)

@@ -68,7 +68,7 @@ class Ask:
         if self._connection is not None:
             self._connection.drop()
         else:
-            self._settle(Failure("dropped", ""))
+            self._finish(Failure("dropped", ""))
 
     def start(self) -> None:
         """Send the request on a free connection, or as soon as one is free."""
@@ -78,7 +78,7 @@ class Ask:
             self._send(shard.idle.pop())
             return
         # It waits for a connection at most as long as for a response.
-        self._timer = asyncio.get_running_loop().call_later(self._patience, self._wait_no_more)
+        self._timer = asyncio.get_running_loop().call_later(self._patience, self._on_timeout)
         self._is_waiting = True
         shard.waiting.append(self)
         if shard.open < MAX_CONNECTIONS:
@@ -95,21 +95,21 @@ class Ask:
     def refuse(self, failure: Failure) -> None:
         """Fail, because no connection is available."""
         self._is_waiting = False
-        self._settle(failure)
+        self._finish(failure)
 
     def _send(self, connection: ShardConnection) -> None:
         self._connection = connection
-        connection.ask(self._pieces, self._sink, self._check, self._patience, self._answered, self._begins)
+        connection.ask(self._pieces, self._sink, self._check, self._patience, self._on_answer, self._on_begin)
 
-    def _begins(self) -> None:
+    def _on_begin(self) -> None:
         self.has_begun = True
         self._begun(self)
 
-    def _wait_no_more(self) -> None:
+    def _on_timeout(self) -> None:
         self._timer = None
-        self._settle(Failure("late", f"no connection was free for {self._patience:.1f} s"))
+        self._finish(Failure("late", f"no connection was free for {self._patience:.1f} s"))
 
-    def _answered(self, connection: ShardConnection, failure: Failure | None) -> None:
+    def _on_answer(self, connection: ShardConnection, failure: Failure | None) -> None:
         shard = self._shard
         self._connection = None
         if (
@@ -126,10 +126,10 @@ class Ask:
             self.start()
             return
         if connection.usable:
-            shard.give_back(connection)
-        self._settle(failure)
+            shard.return_connection(connection)
+        self._finish(failure)
 
-    def _settle(self, failure: Failure | None) -> None:
+    def _finish(self, failure: Failure | None) -> None:
         shard = self._shard
         if self._timer is not None:
             self._timer.cancel()
@@ -166,7 +166,7 @@ class Shard:
         self._opening: set[asyncio.Task[None]] = set()
         self._closing = False
 
-    def give_back(self, connection: ShardConnection) -> None:
+    def return_connection(self, connection: ShardConnection) -> None:
         """Hand a connection that has become free to a waiting ask, or keep it."""
         if self.waiting:
             self.waiting.popleft().send_on(connection)
@@ -196,14 +196,14 @@ class Shard:
                     lambda: ShardConnection(self._on_end), self._host, self._port, ssl=self.tls
                 )
         except (OSError, ValueError) as error:  # ValueError: an invalid host
-            self._not_opened(getattr(error, "strerror", None) or str(error) or "nothing answers")
+            self._on_open_failed(getattr(error, "strerror", None) or str(error) or "nothing answers")
             return
         except asyncio.CancelledError:
-            self._not_opened("the map does not name this shard any more")
+            self._on_open_failed("the map does not name this shard any more")
             raise
-        self.give_back(connection)
+        self.return_connection(connection)
 
-    def _not_opened(self, why: str) -> None:
+    def _on_open_failed(self, why: str) -> None:
         self.open -= 1
         if not self.open:  # if other connections are open, waiting asks will get one of those
             failure = Failure("refused", f"no connection: {why}")

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, is_led_anew
+from app.cluster.router.ask_primary import PrimaryAsks, RangeFailed, has_new_primary
 from app.cluster.router.fetch_rows import LostRange, RowFetcher, TableReads
 from app.cluster.router.range_requests import ExtentBody, ExtentRequest
 from app.cluster.router.sequences import NOTHING_READ
@@ -46,7 +46,7 @@ class TableEtags:
         self._fetcher = fetcher
         self._asks = PrimaryAsks(fetcher)
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop in which `now` runs its requests; set before `now` is called."""
+        """The event loop in which `current_etag` runs its requests; set it before the first call."""
 
     async def measure(
         self,
@@ -72,19 +72,19 @@ class TableEtags:
                 first = min(one.reads for one in lost)
                 own = [one for one in lost if one.reads == first]
                 raise unavailable(asked[first].resident, own, [_NOWHERE] * len(own))
-        return [self._measured(one, changed) for one in wanted]
+        return [self._measure(one, changed) for one in wanted]
 
-    def _measured(self, reads: TableReads, changed: Mapping[str, int]) -> Measured:
+    def _measure(self, reads: TableReads, changed: Mapping[str, int]) -> Measured:
         sequences, version, read = self._fetcher.sequences, reads.resident.version_in_map, reads.read or {}
         rows = sequences.rows(version)
         for number, request in reads.requests.items():
             tensor = version.ranges[number].tensor
             if tensor in read and isinstance(request.sink, ExtentBody):
                 rows[number] = request.sink.rows
-                sequences.told_rows(tensor, read[tensor], rows[number])
+                sequences.record_rows(tensor, read[tensor], rows[number])
         return Measured(self._fetcher.etag_of(reads.resident, {**read, **changed}), rows)
 
-    def now(self, resident: ShardedResident) -> str:
+    def current_etag(self, resident: ShardedResident) -> str:
         """Return the ETag on which a change of the table depends.
 
         It counts every scatter acknowledged before this call.
@@ -95,12 +95,12 @@ class TableEtags:
             return resident.etag
         assert self.loop is not None, "the service serves"
         asking: Future[str] = asyncio.run_coroutine_threadsafe(
-            self.committed(resident, _request_of(BLOCKED_S)), self.loop
+            self.committed_etag(resident, _request_of(BLOCKED_S)), self.loop
         )
         return asking.result()
 
-    async def committed(self, resident: ShardedResident, request: ServedRequest) -> str:
-        """Do the same as `now`, in the event loop and until the deadline of a request."""
+    async def committed_etag(self, resident: ShardedResident, request: ServedRequest) -> str:
+        """Do the same as `current_etag`, in the event loop and until the deadline of a request."""
         version = resident.version_in_map
         numbers = [number for number, one in enumerate(version.ranges) if one.primary is not None]
         found = await asyncio.gather(*(self._sequence(resident, number, request) for number in numbers))
@@ -127,7 +127,7 @@ class TableEtags:
                 if not isinstance(answer, RangeFailed):
                     return answer
                 failure = answer
-            if not await pauses.wait(lambda: is_led_anew(self._newest(resident, tensor), asked)):  # noqa: B023
+            if not await pauses.wait(lambda: has_new_primary(self._newest(resident, tensor), asked)):  # noqa: B023
                 return failure
 
     def _newest(self, resident: ShardedResident, tensor: str) -> RowRange | None:

@@ -102,28 +102,28 @@ class _RangeStream:
                 self.held.appendleft(piece[most:])
             return piece[:most]
         async with asyncio.timeout(_SILENT_S):
-            return await self._take(min(most, _PIECE))
+            return await self._read_received(min(most, _PIECE))
 
     async def read_keys(self) -> KeysSpec:
         """Read the header of a safetensors file that begins with keys. Also raises BadAnswer."""
-        length = int.from_bytes(await self._whole(_LENGTH), "little")
+        length = int.from_bytes(await self._read_exactly(_LENGTH), "little")
         if length > _MAX_HEADER:
             raise BadAnswer(f"the header of a download has {length} bytes")
         try:
-            start = read_start(length.to_bytes(_LENGTH, "little") + await self._whole(length), UNCOUNTED)
+            start = read_start(length.to_bytes(_LENGTH, "little") + await self._read_exactly(length), UNCOUNTED)
             if start is None:
                 raise BadAnswer("a download has no header")
             return start.keys or keys_of(start)
         except GatherError as error:
             raise BadAnswer(error.detail) from None
 
-    async def _whole(self, size: int) -> bytes:
+    async def _read_exactly(self, size: int) -> bytes:
         async with asyncio.timeout(_SILENT_S):
             piece = await self.reader.readexactly(size)
         self.left -= size
         return piece
 
-    async def touch(self, memory: Memory) -> None:
+    async def read_ahead(self, memory: Memory) -> None:
         """Read a little from a waiting stream.
 
         Raises OSError, EOFError, and overloaded if there is no memory for it.
@@ -133,11 +133,11 @@ class _RangeStream:
         with suppress(TimeoutError):
             async with asyncio.timeout(_TOUCH_WAIT_S):
                 while most:
-                    piece = await self._take(most)
+                    piece = await self._read_received(most)
                     self.held.append(piece)
                     most -= len(piece)
 
-    async def _take(self, most: int) -> bytes:
+    async def _read_received(self, most: int) -> bytes:
         piece = await self.reader.read(min(most, self.left))
         if not piece:
             raise EOFError("a shard broke off a download")
@@ -208,7 +208,7 @@ class TableSnapshots:
             raise unavailable(resident, lost, [NeedingPlaces((), 0)] * len(lost))
         for one, stream in zip(wanted.values(), found, strict=True):
             read[one.tensor] = stream.sequence
-            self._fetcher.sequences.told(one.tensor, stream.sequence)
+            self._fetcher.sequences.record(one.tensor, stream.sequence)
         return found, self._fetcher.sequences.etag(version, read)
 
     async def _stream(self, one: RowRange, target: _Target, request: ServedRequest) -> _RangeStream | Sequence[Failure]:
@@ -236,7 +236,7 @@ class TableSnapshots:
                 b"%b: %b\r\n%b: %d\r\nconnection: close\r\n%b%b\r\n"
             ) % (
                 quote(one.tensor).encode(), target.path, replica.address.encode(), target.accept, NODE_FIELD,
-                replica.node.encode(), SEQUENCE, least, self._fetcher.fields, self._fetcher.handed_on(request),
+                replica.node.encode(), SEQUENCE, least, self._fetcher.fields, self._fetcher.forwarded_lines(request),
             )  # fmt: skip
             writer.write(head)
             lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -265,7 +265,7 @@ def _rows_of(streams: Sequence[_RangeStream]) -> int:
 
 async def _pieces(streams: Sequence[_RangeStream], memory: Memory) -> AsyncIterator[bytes]:
     """Yield the bytes of all streams. Raises OSError, and EOFError if a stream ends early."""
-    turns = _Turns(streams, memory)
+    turns = _FairReader(streams, memory)
     for stream in streams:
         while not stream.is_over:
             yield await turns.read(stream)
@@ -276,7 +276,7 @@ async def _keyed_pieces(
     streams: Sequence[_RangeStream], specs: Sequence[KeysSpec], memory: Memory
 ) -> AsyncIterator[bytes]:
     """Yield the keys of all streams, then the rest. For strings, all offsets come first, counted from 0."""
-    turns = _Turns(streams, memory)
+    turns = _FairReader(streams, memory)
     before = 0
     for number, (stream, spec) in enumerate(zip(streams, specs, strict=True)):
         left = 8 * (spec.count + 1) if spec.dtype == "string" else 0
@@ -302,7 +302,7 @@ async def _keyed_pieces(
         yield piece
 
 
-class _Turns:
+class _FairReader:
     """Reads one stream after the other, and from time to time a little of the waiting ones."""
 
     def __init__(self, streams: Sequence[_RangeStream], memory: Memory) -> None:
@@ -314,7 +314,7 @@ class _Turns:
         """Return the next bytes of a stream. Raises OSError and EOFError."""
         now = asyncio.get_running_loop().time
         if now() >= self._touched + TOUCH_S:
-            await asyncio.gather(*(one.touch(self._memory) for one in self._streams if one is not stream))
+            await asyncio.gather(*(one.read_ahead(self._memory) for one in self._streams if one is not stream))
             self._touched = now()
         return await stream.read(most)
 

@@ -84,14 +84,14 @@ class VersionWriter:
         self._lost: set[str] = set()
         """Shards that have failed. They receive nothing more of this version."""
         try:
-            self._segments = list(self._placed(client.transact(self._begun)))
+            self._segments = list(self._upload_segments(client.transact(self._begin_upload)))
         except BaseException:
             uploads.end(self.content_id)
             raise
         self._next = 0
         """The number of the segment that is being written or comes next."""
 
-    def _begun(self, catalogue: Catalogue) -> Change | None:
+    def _begin_upload(self, catalogue: Catalogue) -> Change | None:
         parts = self._parts(catalogue.options)
         return transitions.begin_upload(
             catalogue, self.content_id, self._table, parts, self._replicas, self._uploads.router
@@ -134,20 +134,20 @@ class VersionWriter:
                     (segment, threads.submit(self._pull_everywhere, segment, origin)) for segment in self._segments
                 ]
                 for segment, pulling in begun:
-                    outcome = yield from self._waited(pulling)
-                    settling = threads.submit(self._settle, segment, *outcome, origin)
-                    yield from self._rows_of((yield from self._waited(settling)))
+                    outcome = yield from self._wait_for_pull(pulling)
+                    settling = threads.submit(self._complete, segment, *outcome, origin)
+                    yield from self._rows_of((yield from self._wait_for_pull(settling)))
             finally:
                 self._pulling.give_up()
                 threads.shutdown(wait=False, cancel_futures=True)
 
-    def _waited(self, pulling: Future[Found]) -> Generator[Buffer, None, Found]:
+    def _wait_for_pull(self, pulling: Future[Found]) -> Generator[Buffer, None, Found]:
         """Wait until shards have pulled.
 
         Yields empty pieces while waiting, and gives up shards that are no longer alive.
         """
         while not wait((pulling,), _LOOK_S).done:
-            self._pulling.leave(self._client.catalogue.alive)
+            self._pulling.keep_only(self._client.catalogue.alive)
             yield b""
         return pulling.result()
 
@@ -208,13 +208,13 @@ class VersionWriter:
             return transitions.publish(catalogue, self._table, version, keep, self._replicas, conditions)
 
         catalogue = self._client.transact(publish)
-        found = self._published(catalogue)
+        found = self._published_version(catalogue)
         if found is None:  # another version was published since and has replaced it
             raise unavailable(f"the new version of {self._table!r} was superseded and removed at once")
         self._uploads.end(self.content_id)
         return found, catalogue
 
-    def _published(self, catalogue: Catalogue) -> Version | None:
+    def _published_version(self, catalogue: Catalogue) -> Version | None:
         table = catalogue.tables.get(self._table)
         versions = () if table is None else table.versions
         return next((one for one in versions if one.content_id == self.content_id), None)
@@ -243,7 +243,7 @@ class VersionWriter:
         """Connect to all shards of a segment. Shards that failed before are replaced by others."""
         for node in self._lost & set(segment.nodes):
             with suppress(GatherError):  # if no other shard has room, try it anyway
-                segment = self._moved(segment, node)
+                segment = self._move_to_other_shard(segment, node)
         body = self._body(segment)
         self._writers[segment.start] = [
             SegmentWriter(
@@ -284,9 +284,9 @@ class VersionWriter:
             writer.finish()
         self._check(segment)
         digests = {writer.node: writer.digest for writer in writers if writer.failure is None}
-        self._settle(segment, digests, {one.node: one.failure for one in writers if one.failure is not None})
+        self._complete(segment, digests, {one.node: one.failure for one in writers if one.failure is not None})
 
-    def _settle(
+    def _complete(
         self, segment: Segment, digests: Mapping[str, str], failures: Mapping[str, ShardFailed], origin: str = ""
     ) -> Segment:
         """Return the segment, complete on all its shards. Others replace those in `failures`."""
@@ -297,19 +297,21 @@ class VersionWriter:
         for node, failure in failures.items():
             logger.warning("the shard %s did not take rows of %s: %s", node, self._table, failure)
             self._lost.add(node)
-            segment = self._replaced(segment, node, whole, failure, origin)
+            segment = self._replace_shard(segment, node, whole, failure, origin)
         number = next(n for n, one in enumerate(self._segments) if one.start == segment.start)
         self._segments[number] = segment
         return segment
 
-    def _replaced(self, segment: Segment, lost: str, whole: list[str], failure: ShardFailed, origin: str) -> Segment:
+    def _replace_shard(
+        self, segment: Segment, lost: str, whole: list[str], failure: ShardFailed, origin: str
+    ) -> Segment:
         """Return the segment with another shard in place of `lost`.
 
         The new shard has pulled the segment from a shard in `whole` or from `origin`, and is added to `whole`.
         """
         for _ in range(_ATTEMPTS):
             before = set(segment.nodes)
-            segment = self._moved(segment, lost)
+            segment = self._move_to_other_shard(segment, lost)
             (node,) = set(segment.nodes) - before
             try:
                 digest = self._pull(segment, node, whole, origin)
@@ -341,7 +343,7 @@ class VersionWriter:
     def _tensor(self, segment: Segment) -> str:
         return shard_tensor(self.content_id, segment.start, segment.stop)
 
-    def _moved(self, segment: Segment, lost: str) -> Segment:
+    def _move_to_other_shard(self, segment: Segment, lost: str) -> Segment:
         """Return the segment with a shard that has not failed in place of `lost`.
 
         Raises GatherError if there is none.
@@ -350,13 +352,13 @@ class VersionWriter:
         def move(catalogue: Catalogue) -> Change | None:
             return transitions.move_upload(catalogue, self.content_id, segment.start, lost, self._lost)
 
-        placed = self._placed(self._client.transact(move))
+        placed = self._upload_segments(self._client.transact(move))
         found = next(one for one in placed if one.start == segment.start)
         moved = replace(found, sha256=segment.sha256)
         self._segments = [moved if one.start == moved.start else one for one in self._segments]
         return moved
 
-    def _placed(self, catalogue: Catalogue) -> tuple[Segment, ...]:
+    def _upload_segments(self, catalogue: Catalogue) -> tuple[Segment, ...]:
         upload = catalogue.uploads.get(self.content_id)
         if upload is None:
             raise unavailable("the upload has ended: etcd did not hear from its router for too long")

@@ -78,13 +78,13 @@ class Pull:
         Raises insufficient_storage, limit_exceeded, ClientGone if it is cancelled, and shard_unavailable if no source
         has the rows.
         """
-        found, self._conditions = _present(self._store, self._tensor)
+        found, self._conditions = _find_segment(self._store, self._tensor)
         if found is not None and self._order.sha256 in ("", segment_digest(found)):
             return found, False
         failures = []
         for source in self._order.sources:
             try:
-                return self._take(lambda sink: self._read_shard(source, sink)), True  # noqa: B023  (called at once)
+                return self._receive(lambda sink: self._read_shard(source, sink)), True  # noqa: B023  (called at once)
             except SourceFailed as failure:
                 self._check_running()
                 failures.append(f"{source.address}: {failure}")
@@ -92,7 +92,7 @@ class Pull:
         if origin:
             try:
                 order = self._order
-                return self._take(
+                return self._receive(
                     lambda sink: read_origin(origin, rows, order.dtype, order.shape, self._allowed, sink)
                 ), True
             except SourceFailed as failure:
@@ -112,14 +112,14 @@ class Pull:
             with suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
 
-    def _take(self, read: Callable[[Sink], None]) -> Metadata:
+    def _receive(self, read: Callable[[Sink], None]) -> Metadata:
         """Call `read` with a sink and commit what it writes. Raises SourceFailed and the errors of `run`."""
         order = self._order
         receiver = UploadReceiver(self._start_of, self._begin, sys.maxsize, encoding=None, digest=None)
         try:
             read(lambda piece: self._write(receiver, piece))
             self._check_running()
-            upload = _taken(receiver.end)
+            upload = _with_source_errors(receiver.end)
             rows, keys = upload.describe().sha256, upload.keys
             digest = digest_of(rows, None if keys is None else keys.sha256)
             if order.sha256 not in ("", digest):
@@ -149,7 +149,7 @@ class Pull:
 
     def _write(self, receiver: UploadReceiver, piece: Buffer) -> None:
         self._check_running()
-        _taken(lambda: receiver.take(piece))
+        _with_source_errors(lambda: receiver.take(piece))
 
     def _check_running(self) -> None:
         if self._cancelled.is_set():
@@ -207,16 +207,18 @@ def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HT
     return HTTPConnection(host.strip("[]"), int(port), timeout=timeout)
 
 
-def _present(store: LocalStore, tensor: str) -> tuple[Metadata | None, Conditions]:
-    """Return a segment as `stored` does, and conditions that hold until another content replaces it.
+def _find_segment(store: LocalStore, tensor: str) -> tuple[Metadata | None, Conditions]:
+    """Return a segment as `find_complete_segment` does, and conditions that hold until another content replaces it.
 
     During the pull the range may be opened and its rows copied from the primary; older rows must not replace those.
     """
     etag = store.etag_to_replace(tensor)
-    return stored(store, tensor), Conditions(none_match=("*",)) if etag is None else Conditions(match=(etag,))
+    return find_complete_segment(store, tensor), Conditions(none_match=("*",)) if etag is None else Conditions(
+        match=(etag,)
+    )
 
 
-def stored(store: LocalStore, tensor: str) -> Metadata | None:
+def find_complete_segment(store: LocalStore, tensor: str) -> Metadata | None:
     """Return a complete segment of this shard, or None if it is missing or damaged."""
     try:
         return store.metadata(tensor)
@@ -231,7 +233,7 @@ def segment_digest(segment: Metadata) -> str:
     return digest_of(segment.sha256, None if segment.keys is None else segment.keys.sha256)
 
 
-def _taken(work: Callable[[], Taken]) -> Taken:
+def _with_source_errors(work: Callable[[], Taken]) -> Taken:
     """Call `work`, which passes bytes of a source to the upload. Raises SourceFailed if they are not valid rows."""
     try:
         with storage_errors():

@@ -91,11 +91,11 @@ class Joins:
             keys = [key for key in read_keys(answer.body) if key.sequence <= sequence]
         except BaseException:
             receiver.abandon()
-            self.counts.copied("failed")
+            self.counts.count_copy("failed")
             raise
         sha256 = segment.sha256 if one.version.keys is None else ""
         if self.log.adopt(tensor, upload, sequence, order, keys, sha256):
-            self.counts.copied("done")
+            self.counts.count_copy("done")
             logger.info("%s: copied from %s at sequence %d", tensor, node, sequence)
 
     def _begin(self, one: Listed, node: str, start: Start) -> Upload:

@@ -64,7 +64,7 @@ class RangeKeeper:
             while is_only and not stop.is_set():
                 self.changed.clear()
                 try:
-                    self._look()
+                    self._check_ranges()
                 except Exception:
                     logger.exception("the ranges of the shard %s could not be checked", self.node)
                 self.changed.wait(LOOK_S)
@@ -74,7 +74,7 @@ class RangeKeeper:
         now = time.monotonic()
         return max((now - since for since in self._late.copy().values()), default=0.0)
 
-    def _look(self) -> None:
+    def _check_ranges(self) -> None:
         self._running = {which: work for which, work in self._running.items() if not work.done()}
         self._forget()
         for one in self.follower.open_ranges().values():
@@ -83,13 +83,13 @@ class RangeKeeper:
             if record.primary == self.node or self.node in record.in_sync:
                 words = self.log.words(one.tensor)
                 if words is None:
-                    self._begin(self._pool, "lost", one.tensor, lambda one=one: self._lose(one))  # type: ignore[misc]
+                    self._begin_work(self._pool, "lost", one.tensor, lambda one=one: self._report_lost_rows(one))  # type: ignore[misc]
                 elif record.primary == self.node:
-                    self._lead(one, record, words.epoch, words.applied)
+                    self._maintain_led(one, record, words.epoch, words.applied)
                 elif record.epoch > ranges.PROPOSED and self._is_waiting(one.tensor, words):
-                    self._begin(self._joining, "tail", one.tensor, lambda one=one: self._ask(one))  # type: ignore[misc]
+                    self._begin_work(self._joining, "tail", one.tensor, lambda one=one: self._ask(one))  # type: ignore[misc]
             elif self.node in one.segment.nodes:
-                self._begin(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
+                self._begin_work(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
 
     def _forget(self) -> None:
         """Remove the records of replicas that this shard no longer notifies, and of closed ranges."""
@@ -129,12 +129,12 @@ class RangeKeeper:
         """
         self.joins.join(one)
 
-    def _begin(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:
+    def _begin_work(self, pool: ThreadPoolExecutor, what: str, tensor: str, work: Callable[[], None]) -> None:
         """Start work in the background, unless it is already running for the range."""
         if (what, tensor) not in self._running:
-            self._running[what, tensor] = pool.submit(self._do, what, tensor, work)
+            self._running[what, tensor] = pool.submit(self._attempt, what, tensor, work)
 
-    def _do(self, what: str, tensor: str, work: Callable[[], None]) -> None:
+    def _attempt(self, what: str, tensor: str, work: Callable[[], None]) -> None:
         """Do work that the next round repeats if it fails. A lack of space is logged once."""
         no_room = ""
         try:
@@ -157,13 +157,13 @@ class RangeKeeper:
         for pool in (self._pool, self._joining):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _lead(self, one: Listed, record: RangeRecord, epoch: int, applied: int) -> None:
+    def _maintain_led(self, one: Listed, record: RangeRecord, epoch: int, applied: int) -> None:
         if not (self.primaries.is_resolved(one.tensor, record.epoch) and epoch == record.epoch):
-            self._begin(self._pool, "takeover", one.tensor, lambda: self.primaries.begin(one.tensor))
+            self._begin_work(self._pool, "takeover", one.tensor, lambda: self.primaries.begin(one.tensor))
             return
         for node in record.in_sync:
             if node != self.node and self._told.get((one.tensor, node)) != (epoch, applied):
-                self._begin(self._pool, f"notice to {node}", one.tensor, lambda node=node: self._notice(one, node))  # type: ignore[misc]
+                self._begin_work(self._pool, f"notice to {node}", one.tensor, lambda node=node: self._notice(one, node))  # type: ignore[misc]
 
     def _notice(self, one: Listed, node: str) -> None:
         """Tell a replica what is committed. A replica that fails to apply it for NOTICE_S leaves the in-sync set."""
@@ -190,7 +190,7 @@ class RangeKeeper:
         """
         assert one.opened is not None
         if one.opened.epoch == ranges.PROPOSED and self.log.words(one.tensor) is not None:
-            self.follower.client.transact(lambda at: ranges.join_proposed(at, one.tensor, self.node))
+            self.follower.client.transact(lambda at: ranges.join_unled_range(at, one.tensor, self.node))
             return
         now: Listed | None = one
         while now is not None and now.opened is not None and not self.joins.is_stopping():
@@ -201,7 +201,7 @@ class RangeKeeper:
                 return
             now = self.follower.open_ranges().get(one.tensor)
 
-    def _lose(self, one: Listed) -> None:
+    def _report_lost_rows(self, one: Listed) -> None:
         """Record in the catalogue that this shard has lost the rows, if the newest catalogue lists it as in sync."""
         is_known = one.tensor in self._lost
         if is_known and ranges.lose_rows(self.follower.catalogue, one.tensor, self.node) is None:

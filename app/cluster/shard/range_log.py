@@ -59,7 +59,7 @@ class RangeLog:
         """Return the state of a log, or None if the rows are missing or damaged."""
         try:
             with self._store.replicated.open(tensor) as content:
-                return _state(content)
+                return _state_of(content)
         except GatherError as problem:
             if problem.code not in _NOT_HERE:
                 raise
@@ -117,7 +117,7 @@ class RangeLog:
             if state.epoch < epoch:
                 content.set_epoch(epoch)
             content.commit_to(end)
-            found = _state(content)
+            found = _state_of(content)
             if not found.tail:
                 content.settle()
             return found
@@ -149,7 +149,7 @@ class RangeLog:
             return on_append(ReplicaState(words.epoch, words.applied), message).answer
 
         def follow(content: ReplicatedCopy) -> AppendAnswer:
-            plan = on_append(_state(content), message)
+            plan = on_append(_state_of(content), message)
             if plan.epoch is not None:
                 content.set_epoch(plan.epoch)
             if plan.truncate_after is not None:
@@ -168,10 +168,10 @@ class RangeLog:
                     content.settle()
             return plan.answer
 
-        return self._store.replicated.change(tensor, follow, growing=self._growing)
+        return self._store.replicated.change(tensor, follow, growing=self._growth_place)
 
     @contextmanager
-    def _growing(self) -> Iterator[None]:
+    def _growth_place(self) -> Iterator[None]:
         """Occupy one of the GROWTHS places while a table grows. Raises overloaded if there is none."""
         if not self._growths.acquire(blocking=False):
             raise GatherError("overloaded", f"{GROWTHS} other ranges grow here now", retry_after=1)
@@ -190,15 +190,15 @@ class RangeLog:
         copied = CopiedContent(sequence, order.epoch, keys=keys, sha256=sha256)
 
         def judge(found: CopyState | None) -> bool:
-            return may_adopt(None if found is None else _in_rules(found), sequence, order)
+            return may_adopt(None if found is None else _replica_state(found), sequence, order)
 
         return self._store.replicated.adopt(upload, copied, judge) is not None
 
 
-def _state(content: ReplicatedCopy) -> ReplicaState:
-    return _in_rules(content.state())
+def _state_of(content: ReplicatedCopy) -> ReplicaState:
+    return _replica_state(content.state())
 
 
-def _in_rules(found: CopyState) -> ReplicaState:
+def _replica_state(found: CopyState) -> ReplicaState:
     """Convert the store's state of a copy to the terms of the replication rules."""
     return ReplicaState(found.epoch, found.applied, found.tail, found.applied_epoch)

@@ -36,23 +36,23 @@ class RangeCounts:
         self._cells = {name: counters.cell(name) for name in names}
         self._lock = Lock()
 
-    def scattered(self, outcome: str) -> None:
+    def count_scatter(self, outcome: str) -> None:
         """Count a scatter to a range: ok, repeated, changed (the sequence differs), or the code of its error."""
         self._add(f"{_SCATTERS}|{outcome}")
 
-    def left(self, why: Left) -> None:
+    def count_leave(self, why: Left) -> None:
         """Count a replica that has left the in-sync set of a range whose primary is this shard."""
         self._add(f"{_LEFT}|{why}")
 
-    def joined(self) -> None:
+    def count_join(self) -> None:
         """Count a replica that has joined a range whose primary is this shard."""
         self._add(_JOINED)
 
-    def copied(self, outcome: Literal["done", "failed"]) -> None:
+    def count_copy(self, outcome: Literal["done", "failed"]) -> None:
         """Count a copy of a range that was made on this shard."""
         self._add(f"{_COPIES}|{outcome}")
 
-    def took_over(self) -> None:
+    def count_takeover(self) -> None:
         """Count a range whose primary this shard has become."""
         self._add(_TAKEOVERS)
 

@@ -86,7 +86,7 @@ class Primaries(Replication):
         state = ReplicaState(batch.epoch, batch.after, (batch.epoch,) * (batch.last - batch.after))
         going = self._round(one, state, batch.after, batch.frame)
         _check_acknowledges(self._follower.open_ranges().get(tensor, one), is_known=False)
-        self._tell(tensor, going, ReplicaState(going.epoch, going.end, (), batch.epoch))
+        self._notify_replicas(tensor, going, ReplicaState(going.epoch, going.end, (), batch.epoch))
 
     def keeps_log(self, tensor: str) -> bool:
         """See `Replication`."""
@@ -135,9 +135,9 @@ class Primaries(Replication):
         if found is None:
             raise unavailable(f"another shard has become the primary of {one.tensor}", is_known=False)
         if one.tensor not in self._resolved:
-            self._counts.took_over()
+            self._counts.count_takeover()
         self._resolved[one.tensor] = going.epoch
-        self._tell(one.tensor, going, found)
+        self._notify_replicas(one.tensor, going, found)
 
     def begin(self, tensor: str) -> None:
         """Prepare for scatters: take over the range and commit its tail, unless that is already done."""
@@ -189,9 +189,13 @@ class Primaries(Replication):
                 logger.error("%s: the rows on this shard are older than a replica's and count as lost", tensor)
                 self._follower.client.transact(lambda at: ranges.lose_rows(at, tensor, self._node))
                 raise unavailable(f"the rows of {tensor} on {self._node} are an older copy", is_known=False)
-            going = self._leave(tensor, going, going.leaving(now)) if step is Step.LEAVE else shipping.ship(going)
+            going = (
+                self._remove_unresponsive(tensor, going, going.replicas_to_remove(now))
+                if step is Step.LEAVE
+                else shipping.ship(going)
+            )
 
-    def _leave(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:
+    def _remove_unresponsive(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:
         """Remove unresponsive replicas from the in-sync set, or find that this shard is no longer the primary."""
         logger.warning("%s: the replicas on %s fell behind and leave the in-sync set", tensor, ", ".join(sorted(nodes)))
         try:
@@ -200,15 +204,15 @@ class Primaries(Replication):
             if problem.code != "precondition_failed":
                 raise unavailable(problem.detail, is_known=False) from None
         one = self._follower.open_ranges().get(tensor)
-        return going.changed(None if one is None else one.opened)
+        return going.with_members(None if one is None else one.opened)
 
     def dismiss(self, tensor: str, epoch: int, nodes: frozenset[str], why: Left) -> None:
         """Remove replicas from the in-sync set of a range whose primary is this shard."""
         self._follower.client.transact(lambda at: ranges.leave_in_sync(at, tensor, epoch, nodes))
         for _ in nodes:
-            self._counts.left(why)
+            self._counts.count_leave(why)
 
-    def _tell(self, tensor: str, going: Round, state: ReplicaState) -> None:
+    def _notify_replicas(self, tensor: str, going: Round, state: ReplicaState) -> None:
         """Tell the replicas what is committed, without waiting for their responses."""
         for node in going.in_sync:
             if node != self._node:
@@ -237,12 +241,12 @@ class Primaries(Replication):
         """Decide on a replica's request to join, and admit it if it has everything."""
         try:
             with self._log.exclusive(tensor):
-                return self._judge(tensor, join)
+                return self._admission(tensor, join)
         except GatherError as problem:
             logger.info("%s: the replica on %s cannot join yet: %s", tensor, join.node, problem.detail)
             return Admission(JoinAnswer.NOT_READY)
 
-    def _judge(self, tensor: str, join: Join) -> Admission:
+    def _admission(self, tensor: str, join: Join) -> Admission:
         one, state = self._ready(tensor)
         if join.node in _record(one).in_sync:
             # Its state may be outdated, and it asks because it does not know what is committed, so tell it.
@@ -251,7 +255,7 @@ class Primaries(Replication):
                 return Admission(JoinAnswer.JOINED if told.applied == state.applied else JoinAnswer.NOT_READY)
             if told is None or told.why is Why.STALE:
                 return Admission(JoinAnswer.NOT_READY)
-        verdict, records = self._judged(one, state, join)
+        verdict, records = self._decide(one, state, join)
         if verdict is JoinAnswer.RECORDS and records is not None:
             message, frames = records
             if len(frames) > _PUSHED or message.end < state.last:
@@ -259,7 +263,7 @@ class Primaries(Replication):
             answer = send(self._peers, tensor, join.node, message, frames)
             if not isinstance(answer, Appended):
                 return Admission(JoinAnswer.NOT_READY)
-            verdict, _ = self._judged(one, state, Join(join.node, ReplicaState(answer.epoch, answer.applied)))
+            verdict, _ = self._decide(one, state, Join(join.node, ReplicaState(answer.epoch, answer.applied)))
         if verdict is JoinAnswer.LOST:
             self.dismiss(tensor, state.epoch, frozenset({join.node}), "lost")
         elif verdict is JoinAnswer.ADMIT:
@@ -268,7 +272,7 @@ class Primaries(Replication):
         copy = CopyOrder(state.epoch, state.applied) if verdict is JoinAnswer.COPY else None
         return Admission(verdict, copy)
 
-    def _judged(self, one: Listed, state: ReplicaState, join: Join) -> tuple[JoinAnswer, tuple[Append, bytes] | None]:
+    def _decide(self, one: Listed, state: ReplicaState, join: Join) -> tuple[JoinAnswer, tuple[Append, bytes] | None]:
         """Return the answer to a request to join, and the log's frames after the replica's applied sequence."""
         applied = 0 if join.state is None else join.state.applied
         frames, epochs = self._log.records_after(one.tensor, applied)
@@ -282,7 +286,7 @@ class Primaries(Replication):
         self._log.raise_epoch(tensor, epoch)
         self._follower.client.transact(lambda at: ranges.join_in_sync(at, tensor, state.epoch, node))
         self._resolved[tensor] = epoch
-        self._counts.joined()
+        self._counts.count_join()
         logger.info("%s: the replica on %s is in sync", tensor, node)
 
 

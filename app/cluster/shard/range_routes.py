@@ -26,7 +26,7 @@ from app.cluster.shard.range_log import RangeLog
 from app.cluster.shard.range_messages import append_answer_json, keys_json, read_append, read_join
 from app.cluster.shard.range_metrics import RangeCounts
 from app.cluster.shard.range_primary import Primaries
-from app.cluster.shard.range_scatters import change_of
+from app.cluster.shard.range_scatters import make_change
 from app.cluster.shard.read_gate import GatedStore
 from app.cluster.shard.segment_routes import segment_of
 from app.errors import GatherError
@@ -86,16 +86,16 @@ class RangeRoutes:
         try:
             outcome = await self._scatter(context, segment_of(context))
         except GatherError as error:
-            self._counts.scattered(error.code)
+            self._counts.count_scatter(error.code)
             raise
-        self._counts.scattered(outcome)
+        self._counts.count_scatter(outcome)
 
     async def _scatter(self, context: RequestContext, tensor: str) -> str:
         """Run a scatter and send the response. Returns its outcome for `RangeCounts`."""
         body = await read_body(context, self._most_bytes)
         scatter = RangeScatter.from_body(body)
-        context.memory.charge(64 * scatter.order.changed + 3 * (scatter.updates.nbytes + scatter.order.key_bytes))
-        await self._know(scatter.order.epoch, tensor)
+        context.memory.charge(64 * scatter.order.change_count + 3 * (scatter.updates.nbytes + scatter.order.key_bytes))
+        await self._refresh_if_older(scatter.order.epoch, tensor)
         outcome = "changed"
         try:
             found = await self._carry_out(tensor, scatter, context.memory)
@@ -111,7 +111,7 @@ class RangeRoutes:
         await context.send(200, JSON, answer.to_json())
         return outcome
 
-    async def _know(self, epoch: int, tensor: str) -> None:
+    async def _refresh_if_older(self, epoch: int, tensor: str) -> None:
         """Read the newest catalogue if the range is not open in the known one, or the router knows a newer epoch."""
         one = self._follower.open_ranges().get(tensor)
         if one is None or one.opened is None or one.opened.epoch < epoch:
@@ -134,7 +134,7 @@ class RangeRoutes:
         if not self._log.is_replicated(tensor):
             await _run(self._scatters, lambda: self._primaries.begin(tensor))
         content = self._log.content(tensor)
-        change, conditions = change_of(content, scatter)
+        change, conditions = make_change(content, scatter)
         if isinstance(change, KeyedChange):
             memory.charge(bytes_moved(content, change))
         pending = self._store.queue_scatter(tensor, change, conditions, wake)
@@ -192,7 +192,7 @@ class RangeRoutes:
             if resident is None:
                 raise GatherError("tensor_not_found", f"this shard has no range {tensor}")
             if resident.version & 1:  # a change is in progress
-                resident = await _run(self._others, partial(_settled, resident))
+                resident = await _run(self._others, partial(_consistent, resident))
             extent = {"applied": resident.version >> 1, "rows": resident.tensor.shape[0]}
             await context.send(200, JSON, orjson.dumps(extent))
             return
@@ -217,7 +217,7 @@ class RangeRoutes:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _settled(resident: Resident) -> Resident:
+def _consistent(resident: Resident) -> Resident:
     """Return the content as it is between two changes."""
     with resident.exclude_writers():
         return resident.refreshed()

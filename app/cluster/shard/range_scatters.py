@@ -29,7 +29,7 @@ class AtSequence(Conditions):
             raise SequenceDiffers(0 if etag is None else sequence_in(etag))
 
 
-def change_of(content: MappedContent, scatter: RangeScatter) -> tuple[ScatterChange | KeyedChange, Conditions]:
+def make_change(content: MappedContent, scatter: RangeScatter) -> tuple[ScatterChange | KeyedChange, Conditions]:
     """Return the change that a router requests, and its condition. Raises invalid_field if it does not fit the rows."""
     about, order = content.description, scatter.order
     if order.dtype is not DTYPES[about.dtype]:
@@ -37,13 +37,13 @@ def change_of(content: MappedContent, scatter: RangeScatter) -> tuple[ScatterCha
     key_type = None if content.keys is None else content.keys.layout.dtype
     if order.key_type != key_type:
         raise invalid_field("/key_type", f"the rows have keys of type {key_type}")
-    change = _by_position(about, scatter) if scatter.keys is None else _by_key(about, scatter, scatter.keys)
+    change = _positional_change(about, scatter) if scatter.keys is None else _keyed_change(about, scatter, scatter.keys)
     if order.if_sequence is None:
         return change, ALWAYS
     return change, AtSequence(content=about.id, sequence=order.if_sequence)
 
 
-def _by_key(about: Description, scatter: RangeScatter, keys: Tensor) -> KeyedChange:
+def _keyed_change(about: Description, scatter: RangeScatter, keys: Tensor) -> KeyedChange:
     order, width = scatter.order, prod(about.shape[1:])
     if order.width != width:
         raise invalid_field("/width", f"a row has {width} items")
@@ -51,7 +51,7 @@ def _by_key(about: Description, scatter: RangeScatter, keys: Tensor) -> KeyedCha
     return KeyedChange(about.id, keys, updates, width, order.reduction, order.key, order.digest)
 
 
-def _by_position(about: Description, scatter: RangeScatter) -> ScatterChange:
+def _positional_change(about: Description, scatter: RangeScatter) -> ScatterChange:
     order, rows = scatter.order, scatter.rows
     slices = about.item_count // order.width if order.width else 0
     if order.width and (about.item_count % order.width or (len(rows) and not 0 <= rows.min() <= rows.max() < slices)):

@@ -42,10 +42,10 @@ class Shipping:
         seconds = max(_LEAST_S, going.began + SHIP_S - time.monotonic())
         with ExitStack() as stack:
             requests = {}
-            for node in going.missing - going.failed:
+            for node in going.pending_replicas - going.failed:
                 records = self._records_after(self._after.get(node, self._first))
                 if records is None:
-                    going = going.lost(node)
+                    going = going.with_failure(node)
                     continue
                 requests[node] = stack.enter_context(_request(self._peers, self._tensor, node, *records, seconds))
             is_busy = False
@@ -54,9 +54,9 @@ class Shipping:
                 if isinstance(answer, Busy):
                     is_busy = True
                 elif answer is None:
-                    going = going.lost(node)
+                    going = going.with_failure(node)
                 else:
-                    going = going.answered(node, answer)
+                    going = going.with_answer(node, answer)
                     self._after[node] = answer.matched if isinstance(answer, Appended) else answer.applied
         if is_busy:
             time.sleep(_PAUSE_S)

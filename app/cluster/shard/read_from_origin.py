@@ -64,14 +64,14 @@ async def _read(
         reading = read_source.pieces(source, found.begin + rows[0] * row, found.begin + rows[1] * row)
         try:
             async for piece in reading:
-                await asyncio.to_thread(sink, _swapped(start.dtype, piece) if start.swap else piece)
+                await asyncio.to_thread(sink, _to_little_endian(start.dtype, piece) if start.swap else piece)
         finally:
             await reading.aclose()
     finally:
         await source.close()
 
 
-def _swapped(dtype: DType, piece: Buffer) -> bytes:
+def _to_little_endian(dtype: DType, piece: Buffer) -> bytes:
     """Convert whole big-endian items to little-endian ones."""
     size = dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size
     return np.frombuffer(piece, f"u{size}").byteswap().tobytes()

@@ -118,7 +118,7 @@ class GatedStore(LocalStore):
             gate.check(reference.partition("@")[0], words, is_confirmed=self.replicated.is_confirmed(words))
 
 
-def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:
+def wait_for_sequence(store: GatedStore, handler: Handler, field: bytes) -> Handler:
     """Wrap `handler` so that it waits for content at least as new as the sequence in `field`.
 
     After WAIT_S seconds it refuses with precondition_failed. The content is that of the tensor in the path, or of the
@@ -129,7 +129,7 @@ def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:
     least = int(field)
 
     async def waiting(context: RequestContext) -> None:
-        tensor = context.parameters[0] if context.parameters else _named(context.query)
+        tensor = context.parameters[0] if context.parameters else _tensor_in_query(context.query)
         end = perf_counter() + WAIT_S
         while (resident := store.get(tensor)) is not None and resident.version >> 1 < least:
             if perf_counter() > end:
@@ -140,7 +140,7 @@ def after_waiting(store: GatedStore, handler: Handler, field: bytes) -> Handler:
     return waiting
 
 
-def _named(query: bytes) -> str:
+def _tensor_in_query(query: bytes) -> str:
     """Return the tensor in the first field of a query, as routers write it."""
     return query.partition(b"&")[0].removeprefix(b"tensor=").decode("latin-1")
 

@@ -57,12 +57,12 @@ class Registration:
             node = self._node_of_now()
             while not stop.is_set():
                 try:
-                    self._look(node)
+                    self._register_if_needed(node)
                 except Exception:
                     logger.exception("the shard %s could not be registered", self._name)
                 stop.wait(_LOOK_S)
 
-    def _look(self, node: Node) -> None:
+    def _register_if_needed(self, node: Node) -> None:
         """Register the shard, unless it is already registered under a lease that it still holds."""
         catalogue, lease = self._client.catalogue, self._client.database.lease
         is_held = lease is not None and lease.is_held and lease.number == self._lease
@@ -70,7 +70,7 @@ class Registration:
             self._take(catalogue)
             if is_held and self._name in catalogue.alive and catalogue.nodes.get(self._name) == node:
                 return
-            self._client.transact(lambda at: self._registered(at, node))
+            self._client.transact(lambda at: self._registration(at, node))
         except GatherError as problem:
             if problem.detail != self.problem:
                 logger.warning("the shard %s is not registered: %s", self._name, problem.detail)
@@ -83,7 +83,7 @@ class Registration:
         self._tell("")
         logger.info("the shard %s is registered at %s", self._name, node.address)
 
-    def _registered(self, catalogue: Catalogue, node: Node) -> Change:
+    def _registration(self, catalogue: Catalogue, node: Node) -> Change:
         self._take(catalogue)
         known = catalogue.nodes.get(self._name)
         if known is not None and known.address != node.address and self._name in catalogue.alive:

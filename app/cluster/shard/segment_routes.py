@@ -23,7 +23,7 @@ from app.api.upload_receiver import MEMORY_BYTES
 from app.cluster.shard.pull_order import PullOrder
 from app.cluster.shard.pull_segment import Pull, segment_digest
 from app.cluster.shard.shard_folder import Fence
-from app.cluster.shard_tls import trusting
+from app.cluster.shard_tls import client_context
 from app.dispatch.request_thread_pool import ClientGone
 from app.errors import GatherError, invalid_field
 from app.imports import read_source
@@ -118,7 +118,7 @@ class SegmentRoutes:
         def begin() -> Pull:
             fence = nullcontext() if order.fence is None else self._fence.held(order.fence)
             with storage_errors(), fence:
-                tls = None if self._authorities is None else trusting(self._authorities)
+                tls = None if self._authorities is None else client_context(self._authorities)
                 return Pull(self._store, tensor, order, self._key(), tls, self._allowed)
 
         pull = await self._threads.change(tensor, begin)
@@ -143,7 +143,7 @@ class SegmentRoutes:
             del working  # it holds its error, whose traceback refers to this frame
         if is_new:
             context.changes = [Change("segment pulled", tensor, None, metadata.size)]
-        await context.send(200, JSON, orjson.dumps(described(metadata)))
+        await context.send(200, JSON, orjson.dumps(segment_body(metadata)))
 
     async def drop(self, context: RequestContext) -> None:
         """`DELETE /shard/segments/{tensor}`: 204, even if the segment does not exist."""
@@ -172,12 +172,12 @@ def segments_of(store: LocalStore) -> list[dict[str, Any]]:
     after = None
     while True:
         page, after = store.page(_PAGE, after)
-        found += [described(one) for one in page if _SEGMENT.fullmatch(one.name) and not one.damaged]
+        found += [segment_body(one) for one in page if _SEGMENT.fullmatch(one.name) and not one.damaged]
         if after is None:
             return found
 
 
-def described(segment: Metadata) -> dict[str, Any]:
+def segment_body(segment: Metadata) -> dict[str, Any]:
     """Return a segment in the form of the routes' responses."""
     return {"tensor": segment.name, "size": segment.size, "sha256": segment_digest(segment)}
 

@@ -45,7 +45,7 @@ class ShardFolder:
         """Return why the shard is not registered, or "" if unknown."""
         return self.problem.read_text() if self.problem.exists() else ""
 
-    def tell(self, problem: str) -> None:
+    def record_problem(self, problem: str) -> None:
         """Record why the shard is not registered, or "" once it is."""
         if problem:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class ShardFolder:
         """Return whether the store belongs to this cluster, or to none yet."""
         return not self.cluster.exists() or self.cluster.read_text() == cluster
 
-    def keep(self, options: Options) -> None:
+    def store_options(self, options: Options) -> None:
         """Store the cluster's identity and key, for workers and for a start without access to the catalogue."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if options.cluster and not self.cluster.exists():
@@ -90,7 +90,7 @@ class Fence:
 
         Raises precondition_failed if a higher token was seen before, and OSError.
         """
-        with self._locked(fcntl.LOCK_EX):
+        with self._lock(fcntl.LOCK_EX):
             self._check(token)
             if token > self.highest():
                 write_whole_file(self._path, b"%d" % token)
@@ -99,7 +99,7 @@ class Fence:
     def held(self, token: int) -> Iterator[None]:
         """Accept no higher token within this context. Raises the errors of `raise_to`."""
         self.raise_to(token)
-        with self._locked(fcntl.LOCK_SH):
+        with self._lock(fcntl.LOCK_SH):
             self._check(token)
             yield
 
@@ -113,8 +113,8 @@ class Fence:
             )
 
     @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
-        with _opened(self._lock_path) as fd:
+    def _lock(self, how: int) -> Iterator[None]:
+        with _open_lock(self._lock_path) as fd:
             fcntl.flock(fd, how)
             yield
 
@@ -126,7 +126,7 @@ def only_worker(lock: Path, is_ready: Callable[[], bool], stop: Event) -> Iterat
     Waits until the service is ready and this process holds the lock, then keeps the lock within the context. Yields
     False if `stop` was set first, otherwise True.
     """
-    with _opened(lock) as fd:
+    with _open_lock(lock) as fd:
         while not (is_ready() and _is_locked(fd)):
             if stop.wait(_LOOK_S):
                 yield False
@@ -135,7 +135,7 @@ def only_worker(lock: Path, is_ready: Callable[[], bool], stop: Event) -> Iterat
 
 
 @contextmanager
-def _opened(lock: Path) -> Iterator[int]:
+def _open_lock(lock: Path) -> Iterator[int]:
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield fd

@@ -27,7 +27,7 @@ _DATATYPES: Final = ", ".join(BY_OIP)
 def dtype_of(one: Input) -> DType:
     """Return the element type of an input. Raises unsupported_dtype for an unknown datatype."""
     if one.dtype is None:
-        raise _no_datatype(one)
+        raise _unknown_datatype(one)
     return one.dtype
 
 
@@ -66,7 +66,7 @@ def _read_packed(one: Input, shape: tuple[int, ...], raw: Buffer, memory: Memory
     return unpack(dtype_of(one), shape, raw, memory, one.name, (pointer, shape_pointer, dtype_pointer))
 
 
-def _no_datatype(one: Input) -> GatherError:
+def _unknown_datatype(one: Input) -> GatherError:
     shown = str(lossless_json.shown(one.datatype))
     return GatherError(
         "unsupported_dtype",

@@ -14,10 +14,10 @@ from app.compilation.intrinsics import (
     Address,
     Integers,
     count_trailing_zeros,
-    eight,
     find_string_ends,
     find_structure,
     load_u8,
+    repeat_byte,
 )
 from app.json_text.constants import MAX_DEPTH
 
@@ -58,11 +58,11 @@ _OPENS: Final = 0x02
 """Of the five characters that `find_structure` finds, only [ and { have this bit."""
 _BLOCK: Final = 64
 """Number of bytes that are searched at a time."""
-HIGH_BITS: Final = eight(0x80)
-_ONES: Final = eight(1)
-_SPACES: Final = eight(SPACE)
-_QUOTES: Final = eight(QUOTE)
-_BACKSLASHES: Final = eight(BACKSLASH)
+HIGH_BITS: Final = repeat_byte(0x80)
+_ONES: Final = repeat_byte(1)
+_SPACES: Final = repeat_byte(SPACE)
+_QUOTES: Final = repeat_byte(QUOTE)
+_BACKSLASHES: Final = repeat_byte(BACKSLASH)
 
 
 @inlined
@@ -91,7 +91,7 @@ def skip_space(base: Address, place: int, end: int) -> int:
 
 
 @inner
-def spells(base: Address, place: int, text: Integers) -> bool:
+def has_text_at(base: Address, place: int, text: Integers) -> bool:
     """Return True if `text` is at `place`. Reads no further than the first different byte."""
     for i in range(text.size):
         if load_u8(base + place + i) != text[i]:
@@ -194,7 +194,7 @@ def hex_4(base: Address, place: int) -> int:
 
 
 @inner
-def escaped(base: Address, place: int) -> tuple[int, int]:
+def read_escape(base: Address, place: int) -> tuple[int, int]:
     """Read an escape; `place` is after its backslash. Returns the place after it, and its code point or -1 if invalid.
 
     Two escapes that form a surrogate pair are one code point; a lone surrogate is returned as it is.
@@ -226,7 +226,7 @@ def escaped(base: Address, place: int) -> tuple[int, int]:
 
 
 @inner
-def character(base: Address, place: int, stop: int) -> tuple[int, int]:
+def read_character(base: Address, place: int, stop: int) -> tuple[int, int]:
     """Read a character of several bytes of UTF-8. Returns the place after it, or -1 if invalid, and its code point.
 
     Reads no further than `stop`.

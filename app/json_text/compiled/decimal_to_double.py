@@ -136,7 +136,7 @@ def read_exactly(base: Address, place: int) -> float:
 
 
 @inner
-def side_of(base: Address, place: int, number: float) -> int:
+def compare_decimal(base: Address, place: int, number: float) -> int:
     """Compare the unsigned JSON number at `place` with `number`, the float64 that it rounds to. Returns 1, 0 or -1."""
     fesetround(_UPWARD)
     above = strtod(base + place, 0)

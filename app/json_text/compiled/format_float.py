@@ -21,11 +21,11 @@ from app.compilation.intrinsics import (
     Bytes,
     address_of,
     count_leading_zeros,
-    eight,
     f32_bits,
     load_u32,
     lshr,
     mulhi_u64,
+    repeat_byte,
     signed,
     store_u8,
     store_u16,
@@ -76,7 +76,7 @@ _LOG10_2: Final = 1262611
 _LOG2_10: Final = 1741647
 """log10(2) * 2**22 and log2(10) * 2**19; for the exponents here, the integer part of a product is exact (Giulietti)."""
 _POWERS: Final[NDArray[np.int64]] = _powers_of_ten()
-_ZEROS: Final = eight(ZERO)
+_ZEROS: Final = repeat_byte(ZERO)
 _ZERO_POINT: Final = int.from_bytes(b"0.000000", "little")
 _POINT_ZERO: Final = int.from_bytes(b".0", "little")
 _INFINITY: Final = int.from_bytes(b"Infinity", "little")

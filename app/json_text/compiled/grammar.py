@@ -17,11 +17,11 @@ from app.compilation.intrinsics import (
     Bytes,
     Integers,
     address_of,
-    eight,
     int64,
     load_u8,
     load_u64,
     lshr,
+    repeat_byte,
     signed,
 )
 from app.json_text.compiled.characters import (
@@ -42,10 +42,10 @@ from app.json_text.compiled.characters import (
     QUOTE,
     SPACE,
     ZERO,
-    character,
-    escaped,
+    has_text_at,
+    read_character,
+    read_escape,
     skip_space,
-    spells,
 )
 from app.json_text.constants import MAX_DEPTH
 
@@ -55,14 +55,14 @@ _LITERALS: Final = tuple(
     np.frombuffer(text, np.uint8).astype(np.int64) for text in (b"true", b"false", b"null", b"NaN", b"Infinity")
 )
 _TRUE, _FALSE, _NULL, _NAN, _INFINITY = _LITERALS
-_UPPER_HALVES: Final = eight(0xF0)
-_ZEROS: Final = eight(ZERO)
-_SIXES: Final = eight(6)
-_HIGH_BITS: Final = eight(0x80)
-_ONES: Final = eight(1)
-_SPACES: Final = eight(SPACE)
-_QUOTES: Final = eight(QUOTE)
-_BACKSLASHES: Final = eight(BACKSLASH)
+_UPPER_HALVES: Final = repeat_byte(0xF0)
+_ZEROS: Final = repeat_byte(ZERO)
+_SIXES: Final = repeat_byte(6)
+_HIGH_BITS: Final = repeat_byte(0x80)
+_ONES: Final = repeat_byte(1)
+_SPACES: Final = repeat_byte(SPACE)
+_QUOTES: Final = repeat_byte(QUOTE)
+_BACKSLASHES: Final = repeat_byte(BACKSLASH)
 
 
 @inner
@@ -83,12 +83,12 @@ def _skip_key(base: Address, place: int, end: int, serial: int) -> tuple[int, bo
             return place, False, code
         place += 1
         if c == BACKSLASH:
-            after, c = escaped(base, place)
+            after, c = read_escape(base, place)
             if c < 0:
                 return place, False, code
             place = after
         elif c >= ASCII_END:
-            after, c = character(base, place - 1, end)
+            after, c = read_character(base, place - 1, end)
             if after < 0:
                 return place - 1, False, code
             place = after
@@ -119,12 +119,12 @@ def _skip_text(base: Address, place: int, end: int) -> tuple[int, bool]:
             return place, False
         place += 1
         if c == BACKSLASH:
-            after, c = escaped(base, place)
+            after, c = read_escape(base, place)
             if c < 0:
                 return place, False
             place = after
         elif c >= ASCII_END:
-            after, c = character(base, place - 1, end)
+            after, c = read_character(base, place - 1, end)
             if after < 0:
                 return place - 1, False
             place = after
@@ -187,16 +187,16 @@ def check(view: Bytes, end: int, stack: Integers, keys: Integers, bare: bool) ->
             place, fine = _skip_text(base, place + 1, end)
             if not fine:
                 return place, members
-        elif spells(base, place, _TRUE) or spells(base, place, _NULL):
+        elif has_text_at(base, place, _TRUE) or has_text_at(base, place, _NULL):
             place += 4
-        elif spells(base, place, _FALSE):
+        elif has_text_at(base, place, _FALSE):
             place += 5
         else:
             stop = _skip_number(base, place + (c == MINUS), end)
             if stop < 0 and bare:
-                if spells(base, place, _NAN):
+                if has_text_at(base, place, _NAN):
                     stop = place + 3
-                elif spells(base, place + (c == MINUS), _INFINITY):
+                elif has_text_at(base, place + (c == MINUS), _INFINITY):
                     stop = place + (c == MINUS) + 8
             if stop < 0:
                 return place, members

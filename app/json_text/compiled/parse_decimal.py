@@ -17,12 +17,12 @@ from app.compilation.decorators import inlined, inner
 from app.compilation.intrinsics import (
     Address,
     count_trailing_zeros,
-    eight,
     find_non_digits,
     int64,
     load_u8,
     load_u64,
     lshr,
+    repeat_byte,
     signed,
     udiv,
     ult,
@@ -38,7 +38,7 @@ from app.json_text.compiled.characters import (
 )
 
 TENS: Final[NDArray[np.int64]] = np.array([10**power for power in range(19)], np.int64)
-_ZEROS: Final = eight(ZERO)
+_ZEROS: Final = repeat_byte(ZERO)
 _KEPT: Final[NDArray[np.int64]] = np.array([signed(2**64 - (1 << (64 - 8 * count))) for count in range(9)], np.int64)
 """Masks that keep the last `count` of eight bytes."""
 # Eight digits are combined to four pairs, and these to one number by two multiplications, as in fast_float's

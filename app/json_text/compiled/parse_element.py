@@ -46,18 +46,18 @@ from app.json_text.compiled.characters import (
     QUOTE,
     SPACE,
     ZERO,
+    has_text_at,
     hex_4,
     is_space,
     skip_nested,
     skip_string,
-    spells,
 )
 from app.json_text.compiled.decimal_to_double import (
+    compare_decimal,
     narrow,
     nearest,
     nearest_not_inlined,
     read_exactly,
-    side_of,
 )
 from app.json_text.compiled.parse_decimal import (
     decimal,
@@ -243,7 +243,7 @@ def _nearest_octet(base: Address, place: int, kind: int, number: float) -> int:
         else:
             high = middle
     if number == _MIDDLES[kind, low]:
-        side = side_of(base, place, number)
+        side = compare_decimal(base, place, number)
         return low + (side > 0 or (side == 0 and low & 1 != 0))
     return low
 
@@ -292,11 +292,11 @@ def read_any_integer(base: Address, place: int, kind: int, target: Address, elem
 @inner
 def read_bool(base: Address, place: int, target: Address, element: int) -> int:
     """Read `true` or `false`. Returns the place after it, or -1."""
-    if spells(base, place, _TRUE):
+    if has_text_at(base, place, _TRUE):
         store_u8(target + element, 1)
         return place + 4
     store_u8(target + element, 0)
-    return place + 5 if spells(base, place, _FALSE) else -1
+    return place + 5 if has_text_at(base, place, _FALSE) else -1
 
 
 @inner

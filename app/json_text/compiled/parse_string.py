@@ -24,9 +24,9 @@ from app.json_text.compiled.characters import (
     SPACE,
     SURROGATE,
     SURROGATE_BITS,
-    character,
     escape_marks,
-    escaped,
+    read_character,
+    read_escape,
 )
 from app.tensors.string_frames import HEAD
 
@@ -60,7 +60,7 @@ def _copy_plain(base: Address, place: int, stop: int, target: Address) -> tuple[
             return -1, target
         after = place + 1
         if c >= ASCII_END:
-            after, _ = character(base, place, stop)
+            after, _ = read_character(base, place, stop)
             if after < 0:
                 return -1, target
         while place < after:
@@ -115,7 +115,7 @@ def parse_string(base: Address, place: int, end: int, target: Address) -> tuple[
                 return -1, frame
             store_u32(frame, length)
             return place, target
-        place, c = escaped(base, place)
+        place, c = read_escape(base, place)
         if c < 0 or c & SURROGATE_BITS == SURROGATE:
             return -1, frame
         target = _store_utf8(target, c)

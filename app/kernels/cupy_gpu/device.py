@@ -119,7 +119,7 @@ class CupyDevice:
             check_data(plan, data)
         if plan.index_items == 0:
             return -1
-        travelling = travelling_type(indices.dtype)
+        travelling = transfer_type(indices.dtype)
         with self._stream() as staged:
             # A single allocation: the indices and, except for small gathers, the first invalid position and the output.
             header = -(-indices.size * travelling.itemsize // _HEADER) * _HEADER
@@ -275,7 +275,7 @@ class _StagedStream:
         self._events[self._turn].record(self.stream)
 
 
-def travelling_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def transfer_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which indices of type `dtype` are sent: int32 or int64, the smallest that holds every value.
 
     A uint64 above 2**63 - 1 becomes 2**63 - 1, which is always out of bounds.

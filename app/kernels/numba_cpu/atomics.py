@@ -50,7 +50,7 @@ def _clock(builder: Builder) -> Any:
     return builder.add(builder.mul(seconds, _INT64(1_000_000_000)), rest)
 
 
-def _wait_a_moment(builder: Builder) -> None:
+def _pause(builder: Builder) -> None:
     if os.uname().machine == "x86_64":
         nothing = ir.FunctionType(ir.VoidType(), [])
         builder.call(_cgutils.get_or_insert_function(builder.module, nothing, "llvm.x86.sse2.pause"), [])
@@ -71,7 +71,7 @@ compare_exchange_seq_cst: Final[Callable[[Address, int, int, int], bool]] = intr
 """(base, place, old, new): set the int64 to `new` if it equals `old`. Returns whether it did."""
 nanoseconds: Final[Callable[[], int]] = intrinsic(_int64, (), _clock)
 """Return the nanoseconds of a monotonic clock."""
-pause: Final[Callable[[], None]] = intrinsic(types.none, (), _wait_a_moment)
+pause: Final[Callable[[], None]] = intrinsic(types.none, (), _pause)
 """Spin-loop hint: leaves the core's resources to its sibling thread."""
 sem_wait: Final[Any] = types.ExternalFunction("sem_wait", types.int32(_int64))
 sem_post: Final[Any] = types.ExternalFunction("sem_post", types.int32(_int64))

@@ -20,6 +20,7 @@ from app.kernels.numba_cpu.thread_team import (
     ThreadTeam,
     acquire,
     close,
+    count_helper_chunk,
     give_way,
     is_worth_sharing,
     job_of,
@@ -31,7 +32,6 @@ from app.kernels.numba_cpu.thread_team import (
     settings_of,
     shut_down,
     take_chunk,
-    taken_by_helpers,
     wait_for_helpers,
 )
 from app.kernels.numba_cpu.thresholds import CHUNKS_PER_THREAD
@@ -40,7 +40,7 @@ from app.kernels.numba_cpu.typed_memory import record_of
 _TIMEOUT_NS: Final = 500_000
 """Nanoseconds that an owner waits before it leaves a job unfinished, because its event loop has other requests."""
 _HELP, _SHUT_DOWN, _POLL = range(3)
-"""The tasks of `_attend`."""
+"""The tasks of `_run_helper_task`."""
 
 
 class Job:
@@ -89,7 +89,7 @@ def take_chunks(team: Address, owning: bool) -> None:
     front = 0
     since = nanoseconds()
     while take_chunk(team, chunks):
-        number = front if owning else chunks - 1 - taken_by_helpers(team)
+        number = front if owning else chunks - 1 - count_helper_chunk(team)
         front += 1
         bad = call_address(run_chunk, job_of(team), number)
         if bad >= 0:
@@ -122,7 +122,7 @@ def run(team: Address, job: Address, helpers: int, work: int, may_leave_unfinish
     return bad
 
 
-def _attend(team: Address, what: int) -> int:
+def _run_helper_task(team: Address, what: int) -> int:
     """Run the task `what`: work as a helper until shutdown, shut the team down, or poll an unfinished job."""
     if what == _SHUT_DOWN:
         shut_down(team)
@@ -140,7 +140,7 @@ def _attend(team: Address, what: int) -> int:
 @cache
 def shared_team() -> ThreadTeam:
     """Return the thread team of this process."""
-    attend = compile_entry(_attend, (types.int64, types.int64))
+    attend = compile_entry(_run_helper_task, (types.int64, types.int64))
     return ThreadTeam(
         lambda team: attend(team, _HELP),
         lambda team: attend(team, _SHUT_DOWN),

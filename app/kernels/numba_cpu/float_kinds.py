@@ -36,7 +36,7 @@ class FloatKind(NamedTuple):
 
 
 @inlined
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -57,8 +57,8 @@ def _half(name: str, kind: int, widen: Callable[..., Any], narrow: Callable[...,
 FLOATS: Final = (
     _half("float16", FLOAT16, float_of_half, half_of_float),
     _half("bfloat16", BFLOAT16, float_of_bfloat16, bfloat16_of_float),
-    FloatKind("float32", FLOAT32, np.float32, np.float32, _as_it_is, _as_it_is, _bits_32),
-    FloatKind("float64", FLOAT64, np.float64, np.float64, _as_it_is, _as_it_is, _bits_64),
+    FloatKind("float32", FLOAT32, np.float32, np.float32, _identity, _identity, _bits_32),
+    FloatKind("float64", FLOAT64, np.float64, np.float64, _identity, _identity, _bits_64),
 )
 KINDS: Final = {each.name: each.kind for each in FLOATS}
 

@@ -86,7 +86,7 @@ def row_of(feature_address: Address, at: int) -> Address:
 
 
 @inlined
-def ask_for_row(feature_address: Address, at: int) -> None:
+def prefetch_row(feature_address: Address, at: int) -> None:
     """Prefetch the row that index number `at` selects."""
     row = row_of(feature_address, at)
     for place in range(0, min(feature_at(feature_address).row_bytes, LOOKUP_BYTES_AHEAD), LINE):

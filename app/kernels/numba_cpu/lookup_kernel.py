@@ -41,9 +41,9 @@ from app.kernels.numba_cpu.lookup_feature import (
     POOLINGS,
     SUM,
     Feature,
-    ask_for_row,
     feature_at,
     load_index,
+    prefetch_row,
     row_of,
     rows_ahead,
     start_of_bag,
@@ -85,7 +85,7 @@ def run(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: 
     features = np.empty((len(plans), _FEATURE_BYTES // 8), np.int64)
     if plans:
         try:
-            features[:, :GIVEN] = [_given(plan, given) for plan, given in zip(plans, arrays, strict=True)]
+            features[:, :GIVEN] = [_given_fields(plan, given) for plan, given in zip(plans, arrays, strict=True)]
         except OverflowError:
             raise TypeError("the plan has a size that no array can have") from None
     weighted = all(plan.weighted == (given.weights is not None) for plan, given in zip(plans, arrays, strict=True))
@@ -98,7 +98,7 @@ def run(plans: Sequence[FeaturePlan], arrays: Sequence[FeatureArrays], threads: 
     return first
 
 
-def _given(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[int, ...]:
+def _given_fields(plan: FeaturePlan, arrays: FeatureArrays) -> tuple[int, ...]:
     """Return the fields of a feature that come from its plan and its arrays."""
     table, indices, offsets, weights, fill, out = arrays
     return (
@@ -256,13 +256,13 @@ def lookup_chunk(job_address: Address, number: int) -> int:
             unit = 2 * feature.unit
             first, end = max((begin + unit - 1) // unit, 0), min((stop + unit - 1) // unit, feature.count)
             if first < end:
-                if not _are_inside(feature_address, first, end):
+                if not _are_in_bounds(feature_address, first, end):
                     return at
                 _copy_rows(feature_address, first, end)
         else:
             first, end = _first_bag(feature_address, begin), _first_bag(feature_address, stop)
             if first < end:
-                if not _are_inside(
+                if not _are_in_bounds(
                     feature_address, start_of_bag(feature_address, first), start_of_bag(feature_address, end)
                 ):
                     return at
@@ -285,7 +285,7 @@ def _first_bag(feature_address: Address, work: int) -> int:
 
 
 @inner
-def _are_inside(feature_address: Address, first: int, end: int) -> bool:
+def _are_in_bounds(feature_address: Address, first: int, end: int) -> bool:
     """Return whether each of these indices selects a row, or the row `fill` if there is one."""
     feature = feature_at(feature_address)
     indices, size, last = feature.indices, feature.index_bytes, feature.rows
@@ -309,9 +309,9 @@ def _copy_rows(feature_address: Address, first: int, end: int) -> None:
     place = first - row * group
     target = feature.out + row * stride
     for at in range(first, min(first + ahead, end)):
-        ask_for_row(feature_address, at)
+        prefetch_row(feature_address, at)
     for at in range(first, end):
-        ask_for_row(feature_address, min(at + ahead, end - 1))
+        prefetch_row(feature_address, min(at + ahead, end - 1))
         copy_slice(target + place * width, row_of(feature_address, at), width)
         place += 1
         if place == group:

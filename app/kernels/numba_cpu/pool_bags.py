@@ -17,9 +17,9 @@ from app.kernels.numba_cpu.float_kinds import FloatKind, by_float_kind
 from app.kernels.numba_cpu.lookup_feature import (
     MAX,
     MEAN,
-    ask_for_row,
     feature_at,
     load_index,
+    prefetch_row,
     start_of_bag,
 )
 from app.kernels.numba_cpu.memory_intrinsics import LINE
@@ -107,7 +107,7 @@ def pool_bags(feature_address: Address, first: int, end: int) -> None:
     begin = start_of_bag(feature_address, first)
     last = max(start_of_bag(feature_address, end) - 1, begin)
     for at in range(begin, min(begin + feature.ahead, last)):
-        ask_for_row(feature_address, at)
+        prefetch_row(feature_address, at)
     for bag in range(first, end):
         stop = start_of_bag(feature_address, bag + 1)
         _pool(feature.item_kind, feature_address, target, begin, stop, last)

@@ -157,11 +157,11 @@ def is_worth_sharing(team: Address, long: bool) -> bool:
 
     Waking a core may cost the owner as much time as a short job.
     """
-    return long or load_seq_cst(team, _ASLEEP) < load_seq_cst(team, _HELPERS) or _in_series(team)
+    return long or load_seq_cst(team, _ASLEEP) < load_seq_cst(team, _HELPERS) or _is_in_series(team)
 
 
 @inner
-def _in_series(team: Address) -> bool:
+def _is_in_series(team: Address) -> bool:
     """Return whether the last job ended just now.
 
     The limit is much shorter than the time until helpers fall asleep. Otherwise each job of a series might wake them
@@ -195,7 +195,7 @@ def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
     fetch_add_seq_cst(team, _EPOCH, 1)
     asleep = load_seq_cst(team, _ASLEEP)
     missing = helpers + asleep - load_seq_cst(team, _HELPERS)
-    if asleep > 0 and missing > 0 and (long or _in_series(team)):
+    if asleep > 0 and missing > 0 and (long or _is_in_series(team)):
         _wake(team, missing)
 
 
@@ -335,7 +335,7 @@ def take_chunk(team: Address, chunks: int) -> bool:
 
 
 @inner
-def taken_by_helpers(team: Address) -> int:
+def count_helper_chunk(team: Address) -> int:
     """Count a chunk that a helper takes. Returns how many chunks helpers had taken before."""
     return fetch_add_seq_cst(team, _TAKEN_BY_HELPERS, 1)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.check_arrays import check_array, widened
+from app.kernels.check_arrays import as_int64, check_array
 from app.kernels.reference.indices import BLOCK_COMPONENTS, first_bad
 from app.operators.gather_block_quantized import PORTION_ITEMS, BlockQuantizedPlan
 from app.tensors.dtypes import DTYPES
@@ -39,7 +39,7 @@ def dequantize(
 ) -> None:
     """Write float32(value - zero point) * scale to `out`."""
     blocks = np.arange(out.shape[-1]) // block_size
-    np.subtract(unpacked(packed, bits), zeros[..., blocks], out=out)
+    np.subtract(unpack_values(packed, bits), zeros[..., blocks], out=out)
     with np.errstate(over="ignore", invalid="ignore"):
         out *= factors[..., blocks]
 
@@ -50,7 +50,7 @@ def narrow(values: NDArray[np.float32], out: NDArray[Any]) -> None:
         out[...] = values
 
 
-def unpacked(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+def unpack_values(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Unpack the values along the last axis. Of two 4-bit values in a byte, the low half comes first."""
     if bits == 8:
         return packed
@@ -85,11 +85,11 @@ def run(
     middle = np.full((step, plan.groups, plan.blocks), 1 << (plan.bits - 1), np.float32)
     values = np.empty((step, plan.groups, plan.width), np.float32)
     for start in range(0, plan.tuples, step):
-        rows = widened(indices[start : start + step])
+        rows = as_int64(indices[start : start + step])
         rows = np.where(rows < 0, rows + plan.rows, rows)
         offsets = middle[: len(rows)]
         if zeros is not None:
-            offsets = unpacked(zeros[rows], plan.bits)[..., : plan.blocks].astype(np.float32)
+            offsets = unpack_values(zeros[rows], plan.bits)[..., : plan.blocks].astype(np.float32)
         part = target[start : start + step]
         made = part if part.dtype == np.float32 else values[: len(rows)]
         dequantize(table[rows], offsets, factors[rows].astype(np.float32), plan.bits, plan.block_size, made)

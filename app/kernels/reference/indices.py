@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.kernels.check_arrays import widened
+from app.kernels.check_arrays import as_int64
 from app.operators.gather_elements import GatherElementsPlan
 from app.operators.gather_plan import Plan
 from app.operators.scatter_plan import ScatterElementsPlan
@@ -18,7 +18,7 @@ BLOCK_COMPONENTS: Final = 1 << 16
 
 def is_bad(plan: Plan, tuples: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which components of `tuples` [count, depth] are out of bounds."""
-    components, sizes = widened(tuples), np.array(plan.dims, np.int64)
+    components, sizes = as_int64(tuples), np.array(plan.dims, np.int64)
     found: NDArray[np.bool_] = (components < (-sizes if plan.wrap else 0)) | (components >= sizes)
     return found
 
@@ -39,7 +39,7 @@ def element_offsets(
     plan: GatherElementsPlan | ScatterElementsPlan, indices: NDArray[Any], start: int
 ) -> NDArray[np.int64]:
     """Return the item of data that each entry names, for the block that starts at entry `start`."""
-    entries = widened(indices[start : start + BLOCK_COMPONENTS])
+    entries = as_int64(indices[start : start + BLOCK_COMPONENTS])
     places = np.arange(start, start + len(entries), dtype=np.int64)
     offsets: NDArray[np.int64] = np.where(entries < 0, entries + plan.axis_size, entries) * plan.axis_stride
     for size, stride in zip(reversed(plan.sizes), reversed(plan.strides), strict=True):
@@ -50,7 +50,7 @@ def element_offsets(
 
 def rows_of(dims: tuple[int, ...], tuples: NDArray[Any]) -> NDArray[np.int64]:
     """Return the row that each tuple names, if the axes `dims` are flattened to one. All components must be valid."""
-    components = widened(tuples)
+    components = as_int64(tuples)
     rows = np.zeros(len(components), np.int64)
     for axis, size in enumerate(dims):
         column = components[:, axis]

@@ -39,7 +39,7 @@ def scatter_nd(
             # NumPy keeps the last of several values for a row.
             targets[rows_of(plan.dims, tuples[start : start + step])] = values[start : start + step]
         return -1
-    reduced = _Reduced(plan.reduction, plan.dtype, out)
+    reduced = _ReducedItems(plan.reduction, plan.dtype, out)
     for start in range(0, plan.tuples, step):
         rows = rows_of(plan.dims, tuples[start : start + step])
         for first_item, last_item in _stretches(width):
@@ -59,7 +59,7 @@ def scatter_elements(
     if first >= 0:
         return first
     np.copyto(out, data)
-    reduced = None if plan.reduction == "none" else _Reduced(plan.reduction, plan.dtype, out)
+    reduced = None if plan.reduction == "none" else _ReducedItems(plan.reduction, plan.dtype, out)
     for start in range(0, len(indices), BLOCK_COMPONENTS):
         items, values = element_offsets(plan, indices, start), updates[start : start + BLOCK_COMPONENTS]
         if reduced is None:
@@ -76,7 +76,7 @@ def _stretches(width: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + BLOCK_COMPONENTS, width)
 
 
-class _Reduced:
+class _ReducedItems:
     """The items of an output into which updates are reduced. The output is valid after `finish`."""
 
     def __init__(self, reduction: str, dtype: str, out: NDArray[Any]) -> None:

@@ -168,12 +168,12 @@ def find(searches: Objects, numbers: ArrayHeader) -> None:
     """See `app.keys.probe.find`."""
     for at in range(min(count_of(searches), length(numbers))):
         place = address(numbers) + 24 * at
-        missing = _run(item_of(searches, at), load_u64(place), load_u64(place + 8), load_u64(place + 16))
+        missing = _run_search(item_of(searches, at), load_u64(place), load_u64(place + 8), load_u64(place + 16))
         store_u64(place + 16, missing)
 
 
 @inner
-def _run(search: Objects, step: int, wanted_step: int, instead: int) -> int:
+def _run_search(search: Objects, step: int, wanted_step: int, instead: int) -> int:
     """Run a search. Returns the number of missing keys."""
     index, keys, wanted_keys = item_of(search, 0), item_of(search, 2), item_of(search, 4)
     buckets, count = address(index) + LINE, length(index) // LINE - 1
@@ -201,14 +201,14 @@ def _run(search: Objects, step: int, wanted_step: int, instead: int) -> int:
             prefetch(_bucket(buckets, mulhi_u64(hashed, count)))
         for number in range(block):
             hashed = load_u64(hashes + 8 * number)
-            row = _first_alike(buckets, count, mulhi_u64(hashed, count), hashed, rows)
+            row = _first_match(buckets, count, mulhi_u64(hashed, count), hashed, rows)
             store_u64(place + 8 * number, row)
             if row >= 0:
                 prefetch(first_of_rows + row_bytes * row)
         for number in range(block):
             if load_u64(place + 8 * number) == _FARTHER:
                 hashed = load_u64(hashes + 8 * number)
-                row = _first_alike(buckets, count, _next(mulhi_u64(hashed, count), count), hashed, rows)
+                row = _first_match(buckets, count, _next(mulhi_u64(hashed, count), count), hashed, rows)
                 store_u64(place + 8 * number, row)
                 if row >= 0:
                     prefetch(first_of_rows + row_bytes * row)
@@ -236,7 +236,7 @@ def _run(search: Objects, step: int, wanted_step: int, instead: int) -> int:
 
 
 @inlined
-def _first_alike(buckets: Address, count: int, at: int, hashed: int, rows: int) -> int:
+def _first_match(buckets: Address, count: int, at: int, hashed: int, rows: int) -> int:
     """Return the row of a bucket's first entry with the fingerprint of `hashed`, or _MISSING, _FARTHER or _UNCLEAR."""
     bucket = _bucket(buckets, at)
     alike = find_words(bucket, hashed << ROW_BITS, _FINGERPRINT) & _ENTRIES

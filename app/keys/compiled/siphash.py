@@ -14,27 +14,27 @@ _EIGHT_BYTES: Final = 8 << 56
 
 
 @inlined
-def _left(word: int, bits: int) -> int:
+def _rotate_left(word: int, bits: int) -> int:
     return word << bits | lshr(word, 64 - bits)
 
 
 @inlined
 def _round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
     v0 += v1
-    v1 = _left(v1, 13) ^ v0
-    v0 = _left(v0, 32)
+    v1 = _rotate_left(v1, 13) ^ v0
+    v0 = _rotate_left(v0, 32)
     v2 += v3
-    v3 = _left(v3, 16) ^ v2
+    v3 = _rotate_left(v3, 16) ^ v2
     v0 += v3
-    v3 = _left(v3, 21) ^ v0
+    v3 = _rotate_left(v3, 21) ^ v0
     v2 += v1
-    v1 = _left(v1, 17) ^ v2
-    v2 = _left(v2, 32)
+    v1 = _rotate_left(v1, 17) ^ v2
+    v2 = _rotate_left(v2, 32)
     return v0, v1, v2, v3
 
 
 @inlined
-def _finished(v0: int, v1: int, v2: int, v3: int, last: int) -> int:
+def _finalize(v0: int, v1: int, v2: int, v3: int, last: int) -> int:
     v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ last)
     v0, v1, v2, v3 = _round(v0 ^ last, v1, v2 ^ 255, v3)
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -46,7 +46,7 @@ def _finished(v0: int, v1: int, v2: int, v3: int, last: int) -> int:
 def hash_integer(number: int, low: int, high: int) -> int:
     """Return the hash of eight bytes with the two-word seed `low`, `high`."""
     v0, v1, v2, v3 = _round(_START_0 ^ low, _START_1 ^ high, _START_2 ^ low, _START_3 ^ high ^ number)
-    return _finished(v0 ^ number, v1, v2, v3, _EIGHT_BYTES)
+    return _finalize(v0 ^ number, v1, v2, v3, _EIGHT_BYTES)
 
 
 @inner
@@ -68,4 +68,4 @@ def hash_string(address: Address, size: int, low: int, high: int) -> int:
             last |= load_u8(address) << shift
             address += 1
             shift += 8
-    return _finished(v0, v1, v2, v3, last)
+    return _finalize(v0, v1, v2, v3, last)

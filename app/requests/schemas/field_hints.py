@@ -79,7 +79,7 @@ def allowed_hint(name: str, value: object, allowed: Sequence[str], pointer: str)
     if len(allowed) == 1:
         return f"Write '{allowed[0]}' at {pointer}."
     listed = ", ".join(map(str, allowed))
-    near = _near(name, value, allowed) if isinstance(value, str) else None
+    near = _nearest_value(name, value, allowed) if isinstance(value, str) else None
     if near is None:
         return f"Write one of {listed} at {pointer}."
     return f"{instead_of(str(lossless_json.shown(value)), near)} at {pointer}; it is one of {listed}."
@@ -106,7 +106,7 @@ def _json_text_hint(value: object, pointer: str) -> str:
     return f"Write JSON text in double quotes at {pointer}, such as 0."
 
 
-def _near(name: str, given: str, allowed: Sequence[str]) -> str | None:
+def _nearest_value(name: str, given: str, allowed: Sequence[str]) -> str | None:
     """Return the value of `allowed` that was probably meant for the member `name`, or None.
 
     An ONNX opset contains the newest version of each operator up to it: opset 17 contains ScatterND-16.

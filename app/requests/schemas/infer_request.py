@@ -41,7 +41,7 @@ from app.requests.schemas.member_types import (
     Shape,
     TensorName,
     TooSmall,
-    tidy,
+    simplify_schema,
 )
 from app.tensors.dtypes import BY_OIP
 from app.tensors.operator_signature import Parameter, Signature
@@ -53,18 +53,18 @@ _FURTHER: Final = "Further settings by name; unknown ones are ignored."
 _OBJECT: Final = Detail("parameters must be an object")
 
 
-def _open(schema: dict[str, Any]) -> None:
-    tidy(schema)
+def _allow_more(schema: dict[str, Any]) -> None:
+    simplify_schema(schema)
     schema["additionalProperties"] = True
 
 
 class OpenRequestModel(BaseModel):
     """An object of an infer request; unknown members are ignored."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra=_open)
+    model_config = ConfigDict(extra="ignore", json_schema_extra=_allow_more)
 
 
-def _none(value: Any) -> Any:
+def _null_out(value: Any) -> Any:
     raise ValueError("not offered")
 
 
@@ -81,7 +81,7 @@ UnicodeString = Annotated[JsonString, Field(min_length=0), WithJsonSchema({"type
 Datatype = Annotated[JsonString, WithJsonSchema({"type": "string", "enum": list(BY_OIP)})]
 """The name of an element type. As with `DTypeName`, whether the type exists is checked after all members."""
 SharedMemory = SkipJsonSchema[
-    Annotated[Any, PlainValidator(_none), NotOffered("shared memory is not supported; send the items")]
+    Annotated[Any, PlainValidator(_null_out), NotOffered("shared memory is not supported; send the items")]
 ]
 Classification = SkipJsonSchema[
     Annotated[Any, AfterValidator(_none_but_false), NotOffered("classification of an output is not supported")]

@@ -108,7 +108,7 @@ class InvalidFields:
         )
 
 
-def validated(model: type[Model], document: Any, prefix: str = "") -> Model:
+def validate_document(model: type[Model], document: Any, prefix: str = "") -> Model:
     """Validate a JSON document. Raises invalid_field, with pointers that start with `prefix`."""
     try:
         return model.model_validate(document)

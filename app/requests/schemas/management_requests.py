@@ -9,7 +9,7 @@ from pydantic import Field, SkipValidation
 
 from app.errors import invalid_field
 from app.json_text import lossless_json
-from app.requests.schemas.invalid_fields import validated
+from app.requests.schemas.invalid_fields import validate_document
 from app.requests.schemas.member_types import ABSENT, Detail, JsonInteger, JsonString, RequestModel
 
 MOST_ALIASES: Final = 100
@@ -62,19 +62,19 @@ class AskedMove(NamedTuple):
 
 def alias_target(document: Any) -> str:
     """Return the target in the body of `PUT /aliases/{alias}`, unparsed. Raises invalid_field."""
-    return validated(AliasRequest, document).tensor
+    return validate_document(AliasRequest, document).tensor
 
 
 def alias_moves(document: Any) -> Iterator[AskedMove]:
     """Yield the moves in the body of `PUT /aliases`. Raises invalid_field."""
-    for alias, asked in validated(AliasesRequest, document).aliases.items():
+    for alias, asked in validate_document(AliasesRequest, document).aliases.items():
         member = lossless_json.printable(alias).replace("~", "~0").replace("/", "~1")
         pointer = f"/{_MEMBER}/{member}"
         given: Any = asked
         if isinstance(given, str):
             yield AskedMove(alias, pointer, pointer, AliasMoveRequest(tensor=given))
         elif type(given) is dict:
-            found = validated(AliasMoveRequest, given, pointer)
+            found = validate_document(AliasMoveRequest, given, pointer)
             yield AskedMove(alias, pointer, f"{pointer}/tensor", found)
         else:
             detail = "an alias is given the version that it is to name, as in 'items@7', or an object with that"
@@ -96,7 +96,7 @@ class ReplicasRequest(RequestModel):
 
 def asked_replicas(document: Any) -> int:
     """Return the number of replicas in a JSON body. Raises invalid_field."""
-    return validated(ReplicasRequest, document).replicas
+    return validate_document(ReplicasRequest, document).replicas
 
 
 _URL: Final = Detail("url must be a text, such as 'https://host/folder/table.npy'")
@@ -126,7 +126,7 @@ class ImportRequest(RequestModel):
 
 def import_request(document: Any) -> ImportRequest:
     """Validate the body of an import. Raises invalid_field."""
-    found = validated(ImportRequest, document)
+    found = validate_document(ImportRequest, document)
     for member, text in (("tensor", found.tensor), ("keys", found.keys)):
         if any("\ud800" <= sign <= "\udfff" for sign in text or ""):
             raise invalid_field(f"/{member}", f"{member} has a lone surrogate, which no name in a file can have")

@@ -89,18 +89,18 @@ class OrNull:
 _DIMENSION_DIGITS: Final = 40
 
 
-def _whole(value: Any, *, digits: int = MAX_DIGITS) -> Any:
+def _as_integer(value: Any, *, digits: int = MAX_DIGITS) -> Any:
     """Convert a number with an integral value, such as 1.0 or 1e2, to an integer; return any other value unchanged."""
     whole = integer(value, digits) if type(value) in FRACTIONAL else None
     return value if whole is None else whole
 
 
-def _whole_sizes(sizes: Any) -> Any:
-    """Apply `_whole` to each dimension of a shape, up to 10**40."""
-    return [_whole(size, digits=_DIMENSION_DIGITS) for size in sizes] if type(sizes) is list else sizes
+def _as_sizes(sizes: Any) -> Any:
+    """Apply `_as_integer` to each dimension of a shape, up to 10**40."""
+    return [_as_integer(size, digits=_DIMENSION_DIGITS) for size in sizes] if type(sizes) is list else sizes
 
 
-def _number(value: Any) -> Any:
+def _as_float(value: Any) -> Any:
     """Return the binary64 nearest to a JSON number; return any other value unchanged."""
     return float(value.text) if type(value) is Number else value
 
@@ -148,13 +148,13 @@ def _boolean_of_text(text: str) -> bool:
     return text == "true"
 
 
-JsonInteger = Annotated[int, Strict(), BeforeValidator(_whole), INTEGER, FromText(_integer_of_text)]
+JsonInteger = Annotated[int, Strict(), BeforeValidator(_as_integer), INTEGER, FromText(_integer_of_text)]
 """An integer of any size. true and false are not integers."""
 JsonFinite = Annotated[
     float,
     Strict(),
     Field(allow_inf_nan=False),
-    BeforeValidator(_number),
+    BeforeValidator(_as_float),
     WithJsonSchema({"type": "number", "format": "double"}),
     FINITE,
     FromText(_decimal_of_text),
@@ -163,7 +163,7 @@ JsonBool = Annotated[bool, Strict(), BOOLEAN, FromText(_boolean_of_text, TRUE_OR
 SIZES: Final = FromText(_sizes_of_text, SIZES_TEXT, {"type": "string"}, " Sizes with commas: `200000,64`.")
 JSON_VALUE: Final = FromText(JsonText, None, {"type": "string"}, " JSON text.")
 Size = Annotated[int, Strict(), Field(ge=0, json_schema_extra=INT64), DIMENSION]
-Shape = Annotated[tuple[Size, ...], FailFast(), BeforeValidator(_whole_sizes), LIST_OF_SIZES]
+Shape = Annotated[tuple[Size, ...], FailFast(), BeforeValidator(_as_sizes), LIST_OF_SIZES]
 JsonString = Annotated[str, Strict()]
 TensorName = Annotated[
     JsonString,
@@ -200,7 +200,7 @@ def one_of(values: Iterable[str]) -> Any:
     return literal[tuple(values)]
 
 
-def tidy(schema: dict[str, Any]) -> None:
+def simplify_schema(schema: dict[str, Any]) -> None:
     """Show an optional member as not required, never as null, and state its default in the description.
 
     Generators treat a member with a default as always present: TypeScript would require it in every request.
@@ -220,4 +220,4 @@ class RequestModel(BaseModel):
     Errors are reported in the order of the members, after an unknown member.
     """
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra=tidy)
+    model_config = ConfigDict(extra="forbid", json_schema_extra=simplify_schema)

@@ -65,7 +65,7 @@ class CatalogueCache:
     def find(self, reference: str) -> Row | None:
         """Return the version that a reference names, or None. Raises OSError if the catalogue cannot be read."""
         if self._state[StateWord.GENERATION] != self.generation:
-            self.catch_up()
+            self.refresh()
         return self._found.get(reference) or self.find_all((reference,))[0]
 
     def find_all(self, references: Sequence[str]) -> list[Row | None]:
@@ -74,7 +74,7 @@ class CatalogueCache:
         Raises OSError if the catalogue cannot be read.
         """
         if self._state[StateWord.GENERATION] != self.generation:
-            self.catch_up()
+            self.refresh()
         known = self._found
         found = [known.get(reference) for reference in references]
         if None not in found:
@@ -102,14 +102,14 @@ class CatalogueCache:
 
     def versions(self, name: str) -> list[Row]:
         """Return the versions of a tensor that are kept, oldest first; empty if there is no such tensor."""
-        self.catch_up()
+        self.refresh()
         versions = self._versions.get(name)
         return sorted(versions.values(), key=attrgetter("number")) if versions else []
 
     def alias(self, alias: str) -> Alias | None:
         """Return the alias of this name, or None. Raises OSError if the catalogue cannot be read."""
         if self._state[StateWord.GENERATION] != self.generation:
-            self.catch_up()
+            self.refresh()
         return self._aliases.get(alias)
 
     def record_of(self, name: str) -> NameRecord[Row]:
@@ -120,17 +120,17 @@ class CatalogueCache:
 
     def rows(self) -> list[Row]:
         """Return all versions of all tensors, in no particular order."""
-        self.catch_up()
+        self.refresh()
         return [row for versions in list(self._versions.values()) for row in list(versions.values())]
 
     def names(self) -> list[str]:
         """Return the names of all tensors, sorted."""
-        self.catch_up()
+        self.refresh()
         return sorted(self._rows)
 
     def alias_names(self) -> list[str]:
         """Return the names of all aliases, sorted."""
-        self.catch_up()
+        self.refresh()
         return sorted(self._aliases)
 
     def page(self, limit: int, after: str | None) -> tuple[list[Row], str | None]:
@@ -149,7 +149,7 @@ class CatalogueCache:
         names, following = page_of(self.alias_names(), limit, after)
         return [alias for name in names if (alias := self._aliases.get(name)) is not None], following
 
-    def catch_up(self) -> None:
+    def refresh(self) -> None:
         """Bring the rows up to date. Cheap if they are. Raises OSError."""
         with self._lock:
             generation = self._state[StateWord.GENERATION]
@@ -239,7 +239,7 @@ class CatalogueCache:
         """
         state = self._state
         with self._group.locks.catalogue(), self._catalogue.transaction() as transaction:
-            self.catch_up()
+            self.refresh()
             try:
                 yield transaction
                 if transaction.changes_tensors:

@@ -91,7 +91,7 @@ class Catalogue:
 
     def check(self) -> None:
         """Check that the database can be used, and checkpoint SQLite's log. Raises StoreRefused. Called at start-up."""
-        with self._refusals(), self._connection() as connection:
+        with self._start_errors(), self._connection() as connection:
             # An empty transaction reveals damage from a power loss or another program.
             connection.execute("BEGIN IMMEDIATE")
             application = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -108,7 +108,7 @@ class Catalogue:
                 connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     @contextmanager
-    def _refusals(self) -> Iterator[None]:
+    def _start_errors(self) -> Iterator[None]:
         """Map SQLite's errors at start-up to StoreRefused, or to OSError if the disk failed."""
         if not self.path.exists():
             raise StoreRefused(
@@ -200,7 +200,7 @@ class Catalogue:
                     transaction.roll_back()
 
     @contextmanager
-    def _moment(self) -> Iterator[sqlite3.Connection]:
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection that sees the catalogue as of one moment."""
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN")
@@ -216,12 +216,12 @@ class Catalogue:
 
     def rows(self) -> tuple[int, list[Row], list[Alias]]:
         """Return the number of the last change, all versions of all tensors, and all aliases."""
-        with self._moment() as connection:
+        with self._snapshot() as connection:
             return last_change(connection), *_rows_and_aliases(connection)
 
     def contents(self) -> CatalogueContents:
         """Return the whole catalogue except Idempotency-Keys and import records."""
-        with self._moment() as connection:
+        with self._snapshot() as connection:
             return CatalogueContents(
                 *_rows_and_aliases(connection),
                 [LastVersion(*found) for found in connection.execute("SELECT * FROM last_versions")],
@@ -276,7 +276,7 @@ class Catalogue:
         )
         if not found or found[0][0] != sequence:
             return None
-        return [Change(one[0], one[1], one[2], _now(one[1], one[3:8], one[8:])) for one in found[1:]]
+        return [Change(one[0], one[1], one[2], _current(one[1], one[3:8], one[8:])) for one in found[1:]]
 
     def close(self) -> None:
         """Close all connections, if any."""
@@ -290,7 +290,7 @@ def _rows_and_aliases(connection: sqlite3.Connection) -> tuple[list[Row], list[A
     return rows, [Alias(*found) for found in connection.execute("SELECT * FROM aliases")]
 
 
-def _now(name: str, alias: Sequence[Any], row: Sequence[Any]) -> Row | Alias | None:
+def _current(name: str, alias: Sequence[Any], row: Sequence[Any]) -> Row | Alias | None:
     if alias[0] is not None:
         return Alias(name, *alias)
     return None if row[0] is None else row_of(row)

@@ -29,7 +29,7 @@ def next_version(connection: sqlite3.Connection, name: str) -> int:
     return next_number(None if found is None else int(found[0]), _floor(connection))
 
 
-def note_entered(connection: sqlite3.Connection, name: str, version: int) -> None:
+def record_entered(connection: sqlite3.Connection, name: str, version: int) -> None:
     """Record that a version of a name has been entered."""
     connection.execute(
         "INSERT INTO last_versions VALUES (?, ?, NULL) "
@@ -38,7 +38,7 @@ def note_entered(connection: sqlite3.Connection, name: str, version: int) -> Non
     )
 
 
-def note_removed(connection: sqlite3.Connection, name: str, change: int) -> None:
+def record_removed(connection: sqlite3.Connection, name: str, change: int) -> None:
     """Record that change number `change` has removed a version of a name.
 
     Forgets the oldest names without a tensor if there are too many.
@@ -91,13 +91,13 @@ class Transaction:
                 *keys,
             ),
         )  # fmt: skip
-        note_entered(self._connection, row.name, row.number)
+        record_entered(self._connection, row.name, row.number)
         self._changed.append((row.name, row.number))
 
     def remove(self, row: Row) -> None:
         """Remove a version of a tensor. Its number is never reused."""
         self._connection.execute("DELETE FROM tensors WHERE name = ? AND version = ?", (row.name, row.number))
-        note_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
+        record_removed(self._connection, row.name, self.last_change() + len(self._changed) + 1)
         self._changed.append((row.name, row.number))
 
     def put_alias(self, alias: Alias) -> None:

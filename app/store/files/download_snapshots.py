@@ -127,7 +127,7 @@ class Snapshot:
         if flags.any():
             whole = bytearray(piece)
             pages_at = self._places.begin + page * PAGE
-            for start, stop in _runs(first + np.flatnonzero(flags)):
+            for start, stop in _consecutive_runs(first + np.flatnonzero(flags)):
                 low, high = max(start * PAGE, begin), min(stop * PAGE, end)
                 whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
             piece = bytes(whole)
@@ -202,7 +202,7 @@ def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, page
     first, last = int(pages[0]), int(pages[-1]) + 1
     flags = np.frombuffer(_read(fd, page + first, last - first), np.uint8)
     pages_at = places.begin + page * PAGE
-    for start, stop in _runs(pages[flags[pages - first] == 0]):
+    for start, stop in _consecutive_runs(pages[flags[pages - first] == 0]):
         begin, end = start * PAGE, min(stop * PAGE, size)
         with memoryview(mapping) as view:
             disk_writes.write_at(fd, view[PAGE + begin : PAGE + end], pages_at + begin)
@@ -244,7 +244,7 @@ def remove_abandoned(folder: Path) -> None:
             os.close(fd)
 
 
-def _runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _consecutive_runs(pages: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield the start and the end (exclusive) of each run of consecutive numbers."""
     if len(pages):
         breaks = np.flatnonzero(np.diff(pages) != 1)

@@ -78,7 +78,7 @@ KNOWN: Final = frozenset({"format", *_FILES, *FOLDERS, "lost+found"})
 """All entries that belong in a store's folder, and `lost+found`, which a file system creates in its root."""
 
 
-def misplaced(folder: Path) -> Iterator[tuple[str, str]]:
+def find_misplaced(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the entries of the wrong kind in the store in `folder`: relative path and problem. Raises OSError."""
     for name in FOLDERS:
         mode = mode_of(folder / name)
@@ -94,6 +94,6 @@ def misplaced(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def check_layout(folder: Path) -> None:
-    """Raise StoreRefused if `misplaced` finds anything. May raise OSError."""
-    for name, problem in misplaced(folder):
+    """Raise StoreRefused if `find_misplaced` finds anything. May raise OSError."""
+    for name, problem in find_misplaced(folder):
         raise StoreRefused(f"{folder / name} {problem}: 'gathernd store check' says what to do")

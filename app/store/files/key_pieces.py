@@ -27,7 +27,7 @@ def keys_spec(read: ReadKeys, dtype: KeyType, first: int, last: int) -> KeysSpec
     """
     size = 0
     if dtype == "string":
-        for part in _runs(read, first, last):
+        for part in _read_runs(read, first, last):
             if part.first_bad_offset() >= 0:
                 raise BadFile("its key file has keys that do not lie within it")
             size += int(_sizes(part).sum())
@@ -37,12 +37,12 @@ def keys_spec(read: ReadKeys, dtype: KeyType, first: int, last: int) -> KeysSpec
 def key_pieces(read: ReadKeys, dtype: KeyType, first: int, last: int) -> Iterator[bytes]:
     """Yield the keys in the form of an upload: integers, or offsets from 0 followed by UTF-8."""
     if dtype != "string":
-        for part in _runs(read, first, last):
+        for part in _read_runs(read, first, last):
             yield part.keys.tobytes()
         return
     end = 0
     yield bytes(8)
-    for part in _runs(read, first, last):
+    for part in _read_runs(read, first, last):
         yield (np.cumsum(_sizes(part)) + end).tobytes()
         end += int(_sizes(part).sum())
     for part in string_parts(read, first, last):
@@ -64,7 +64,7 @@ def framed_pieces(read: ReadKeys, first: int, last: int) -> Iterator[NDArray[np.
 
 def string_parts(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
     """Yield columns of several whole keys whose bytes are contiguous."""
-    for part in _runs(read, first, last):
+    for part in _read_runs(read, first, last):
         ends = np.cumsum(_sizes(part))
         stop = 0
         while stop < len(part):
@@ -73,7 +73,7 @@ def string_parts(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
             yield part.rows(start, stop).packed()
 
 
-def _runs(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
+def _read_runs(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
     for start in range(first, last, _KEYS_AT_ONCE):
         yield read(start, min(start + _KEYS_AT_ONCE, last))
 

@@ -112,7 +112,7 @@ class KeyedUpload(Upload):
             _check_strings(column, self._spec.string_bytes, self._limits.string_bytes)
         found = make_index(self._index_fd, column, self._keys.layout.capacity)
         if found.total:
-            raise _not_unique(found, column)
+            raise _duplicates_error(found, column)
         self.column = column
 
     def finish(self) -> None:
@@ -296,7 +296,7 @@ def _first_not_utf8(column: KeyColumn) -> int:
     return -1
 
 
-def _not_unique(found: Duplicates, column: KeyColumn) -> GatherError:
+def _duplicates_error(found: Duplicates, column: KeyColumn) -> GatherError:
     rows = np.array(found.first, np.int64)
     values: list[int | bytes] = [*column.take(rows).tolist()]
     places = [

@@ -26,7 +26,7 @@ from app.store.files.tensor_file import BLOCK, PAGE, BlockChecksums, Description
 from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 from app.tensors.keys_spec import KeysSpec
-from app.tensors.little_endian_items import BOOL_HINT, first_no_bool
+from app.tensors.little_endian_items import BOOL_HINT, first_invalid_bool
 from app.tensors.shape_limits import NUMPY_BYTES, Limits
 from app.tensors.tensor import coordinates
 
@@ -139,7 +139,7 @@ class Upload:
         if self.expected is not None and self._size + len(self._incomplete) + len(piece) > self.expected:
             raise self._wrong_count(f"more than {self.expected} bytes are given")
         if self._swap_bytes > 1:
-            piece = self._swapped(piece)
+            piece = self._to_little_endian(piece)
         if self._fortran:
             disk_writes.write(self._scratch_fd, piece)
             self._size += len(piece)
@@ -150,7 +150,7 @@ class Upload:
         """Return the next bytes that other machines have read, after adding them to the upload; empty if none."""
         raise NotImplementedError
 
-    def _swapped(self, piece: Buffer) -> bytes:
+    def _to_little_endian(self, piece: Buffer) -> bytes:
         raw = self._incomplete + bytes(piece)
         whole = len(raw) - len(raw) % self._swap_bytes
         self._incomplete = raw[whole:]
@@ -185,7 +185,7 @@ class Upload:
 
     def _check_bools(self, piece: Buffer) -> None:
         octets = np.frombuffer(piece, np.uint8)
-        bad = first_no_bool(octets)
+        bad = first_invalid_bool(octets)
         if bad >= 0:
             place = Place(BODY, coordinates(self._written + bad, self.shape), int(octets[bad]))
             raise GatherError("value_not_representable", "a bool is one byte, 0 or 1", places=[place], hint=BOOL_HINT)
@@ -302,16 +302,16 @@ class Upload:
 def check_shape(dtype: DType, shape: Sequence[int], limits: Limits, pointer: str = BODY) -> None:
     """Raise limit_exceeded if the rank, a dimension, the number of items or the size in bytes exceeds the limits."""
     if len(shape) > limits.rank:
-        raise _over("rank", limits.rank, pointer)
+        raise _limit_error("rank", limits.rank, pointer)
     if max(shape, default=0) > limits.dimension:
-        raise _over("dimension", limits.dimension, pointer)
+        raise _limit_error("dimension", limits.dimension, pointer)
     if prod(shape) > limits.elements:
-        raise _over("elements", limits.elements, pointer)
+        raise _limit_error("elements", limits.elements, pointer)
     if prod(size or 1 for size in shape) * (dtype.item_size or 8) > NUMPY_BYTES:
-        raise _over("bytes", NUMPY_BYTES, pointer)
+        raise _limit_error("bytes", NUMPY_BYTES, pointer)
 
 
-def _over(limit: str, maximum: int, pointer: str) -> GatherError:
+def _limit_error(limit: str, maximum: int, pointer: str) -> GatherError:
     return GatherError(
         "limit_exceeded",
         f"the tensor is over the limit of {maximum} ({limit})",

@@ -82,7 +82,7 @@ def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> 
         raise BackupRefused(f"{folder} and the store {store_folder} lie one within the other: give another folder")
     with closing(UnclaimedStore(store_folder)) as store:
         backup_manifest.prepare(folder)
-        with backup_manifest.locked(folder):
+        with backup_manifest.lock_backup(folder):
             return _Backup(store, folder).run(skip_damaged=skip_damaged)
 
 
@@ -111,7 +111,7 @@ class _Backup:
             if left_out and not skip_damaged:
                 raise DamagedVersions(left_out)
             waiting = [row for row in moment.rows if row.file in self._unsettled]
-            kept = {row.reference: self._unsettled[row.file] for row in waiting if self._has_older(row)}
+            kept = {row.reference: self._unsettled[row.file] for row in waiting if self._has_older_copy(row)}
             left_out |= {row.reference: self._unsettled[row.file] for row in waiting if row.reference not in kept}
             rows = [replace(row, file=self._saved[row.file]) for row in moment.rows if row.file in self._saved]
             saved = {row.reference for row in rows}
@@ -142,7 +142,7 @@ class _Backup:
     def _copy_all(self) -> tuple[CatalogueContents, int]:
         """Copy until every version that the catalogue has at one moment is done; return that catalogue and the time."""
         for _ in range(_ROUNDS):
-            with self._moment() as (moment, made, opened):
+            with self._open_moment() as (moment, made, opened):
                 self._copy_each([row for row in moment.rows if not self._is_done(row)], opened)
                 if all(map(self._is_done, moment.rows)):
                     return moment, made
@@ -163,7 +163,7 @@ class _Backup:
         return row.file in self._saved or row.file in self._damaged or row.file in self._unsettled
 
     @contextmanager
-    def _moment(self) -> Iterator[tuple[CatalogueContents, int, dict[str, int]]]:
+    def _open_moment(self) -> Iterator[tuple[CatalogueContents, int, dict[str, int]]]:
         """Yield the catalogue as of now, the time, and open files of versions that have not been copied yet."""
         with ExitStack() as stack:
             opened: dict[str, int] = {}
@@ -210,18 +210,18 @@ class _Backup:
         if not path.exists():
             if opened >= 0:
                 sources = removed_sources(row, opened, keys)
-                return None if sources is None or self._has(row, sources[0].sequence) else sources
+                return None if sources is None or self._has_copy(row, sources[0].sequence) else sources
             if self._store.catalogue.row(row.name, row.number) == row:
                 raise BadFile("its file is missing")
             return None
         with self._store.logs.open(row) as writable:
             if not is_settled(writable.words):
                 raise unsettled()
-            if self._has(row, writable.applied):
+            if self._has_copy(row, writable.applied):
                 return None
             return present_sources(writable, self._store.tensor_folder, self._store.snapshot_folder, stack)
 
-    def _has(self, row: Row, sequence: int) -> bool:
+    def _has_copy(self, row: Row, sequence: int) -> bool:
         """Return whether the backup has this content at this sequence, and if so register its file for `row`."""
         file = file_of(row, sequence)
         path = self._contents / file
@@ -232,11 +232,11 @@ class _Backup:
         self._saved[row.file] = file
         return True
 
-    def _has_older(self, row: Row) -> bool:
+    def _has_older_copy(self, row: Row) -> bool:
         """Return whether the previous backup has this content at any sequence, and if so register that file."""
         saved = (file.removesuffix(KEYS) for file in self._before if file.startswith(f"{row.content}-"))
         found = [int(file.rpartition("-")[2]) for file in saved]
-        return bool(found) and self._has(row, max(found))
+        return bool(found) and self._has_copy(row, max(found))
 
     def _write(self, row: Row, sources: Sequence[CopySource]) -> None:
         """Copy the files of a version's content. Raises BadFile and OSError."""

@@ -91,7 +91,7 @@ def check_marker(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_backup(folder: Path) -> Iterator[None]:
     """Keep other commands from using the folder. Raises BackupRefused if another command is using it, and OSError."""
     fd = open_regular(folder / MARKER)
     try:

@@ -149,7 +149,7 @@ def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, sta
     row, words = writable.row, writable.words
     sequence, modified = writable.applied, words[HeaderWord.MODIFIED]
     of_keys = _key_words(words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]) if row.keys is not None else {}
-    fds = [_opened(folder / name, stack) for name in row.files[:2]]
+    fds = [_open_file(folder / name, stack) for name in row.files[:2]]
     description = writable.description
     try:
         changed = dirty_blocks(all_records(writable.log.path))
@@ -206,7 +206,7 @@ def _keys_source(
     return CopySource(description, 0, modified, _checksums(fd, description), read or _reader(fd), changed)
 
 
-def _opened(path: Path, stack: ExitStack) -> int:
+def _open_file(path: Path, stack: ExitStack) -> int:
     try:
         fd = open_regular(path)
     except OSError as problem:

@@ -63,7 +63,7 @@ class UnreadableFile(BadFile):
     """The system could not read the file; the file itself may be sound."""
 
 
-class _Ended(Exception):
+class _CheckCancelled(Exception):
     """The caller has ended the check."""
 
 
@@ -90,8 +90,8 @@ def check_content(
             os.close(fd)
         if row.keys is not None:
             suspects[1] = _wrong_key_blocks(folder, row, pause)
-        is_index_sound = row.keys is None or _finds_all(folder, row, page_word(page, HeaderWord.ROWS), pause)
-    except _Ended:
+        is_index_sound = row.keys is None or _index_is_complete(folder, row, page_word(page, HeaderWord.ROWS), pause)
+    except _CheckCancelled:
         return
     except (BadFile, OSError):
         pass  # checked again below
@@ -119,7 +119,7 @@ def _wrong_blocks(fd: int, description: Description, pause: Pause) -> list[int]:
         blocks = range(first, min(first + _BLOCKS_PER_PAUSE, description.block_count))
         wrong += [block for block in blocks if not is_sound(fd, description, block)]
         if pause(perf_counter() - began):
-            raise _Ended
+            raise _CheckCancelled
     return wrong
 
 
@@ -132,14 +132,14 @@ def _wrong_key_blocks(folder: Path, row: Row, pause: Pause) -> list[int]:
         os.close(fd)
 
 
-def _finds_all(folder: Path, row: Row, rows: int, pause: Pause) -> bool:
+def _index_is_complete(folder: Path, row: Row, rows: int, pause: Pause) -> bool:
     """Return whether the index finds each of the first `rows` rows. Raises _Ended, BadFile and OSError."""
     began = perf_counter()
     for lost in lost_rows(folder / "tensors", row, rows):
         if lost >= 0:
             return False
         if pause(perf_counter() - began):
-            raise _Ended
+            raise _CheckCancelled
         began = perf_counter()
     return True
 

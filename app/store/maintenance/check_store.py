@@ -23,7 +23,7 @@ from app.store.catalogue.catalogue_database import FILE, LOCK_TIMEOUT_S, databas
 from app.store.catalogue.catalogue_rows import CatalogueContents
 from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables
 from app.store.catalogue.store_format import check_format
-from app.store.files.file_system_check import CONTENT_FOLDERS, KNOWN, check_folder, misplaced
+from app.store.files.file_system_check import CONTENT_FOLDERS, KNOWN, check_folder, find_misplaced
 from app.store.files.regular_file import is_regular, kind_of, mode_of
 from app.store.files.remove_leftovers import UploadFolder, file_names
 from app.store.files.tensor_file import BadFile
@@ -211,7 +211,7 @@ def check(folder: Path) -> Iterator[Finding]:
         yield Finding("damage", "format", why, "use the gathernd that the store is of, or restore a backup of the file")
         return
     yield from _check_permissions(folder)
-    out_of_place = list(misplaced(folder))
+    out_of_place = list(find_misplaced(folder))
     for name, wrong in out_of_place:
         yield Finding("damage", name, wrong, _advice(name))
     if out_of_place:
@@ -332,7 +332,7 @@ def _paths(folder: Path) -> list[Path]:
 def _check_backup(folder: Path) -> Iterator[Finding]:
     anew = "make another backup, in another folder"
     backup_manifest.check_marker(folder)
-    with backup_manifest.locked(folder):
+    with backup_manifest.lock_backup(folder):
         try:
             manifest = backup_manifest.read(folder)
         except StoreRefused as problem:

@@ -54,7 +54,7 @@ class RestoreResult:
 def restore(folder: Path, store_folder: Path) -> RestoreResult:
     """Create a store in `store_folder` from the backup in `folder`. Raises StoreRefused and OSError."""
     backup_manifest.check_marker(folder)
-    with backup_manifest.locked(folder):
+    with backup_manifest.lock_backup(folder):
         manifest = backup_manifest.read(folder)
         if manifest is None:
             raise BackupRefused(f"{folder} is a backup that was not finished: give the command that makes it again")
@@ -100,7 +100,7 @@ class _Restore:
             for left in file_names(self._folder / name):  # left by an interrupted restore
                 disk_writes.unlink(self._folder / name / left)
         saved = self._manifest.catalogue
-        rows = [self._restored(row) for row in saved.rows]
+        rows = [self._restore_version(row) for row in saved.rows]
         disk_writes.fsync_folder(self._tensors)
         aliases = [replace(alias, etag=f'"{uuid4().hex}"') for alias in saved.aliases]
         Catalogue(self._folder / FILE).create(replace(saved, rows=rows, aliases=aliases))
@@ -115,7 +115,7 @@ class _Restore:
             raise
         return RestoreResult(len(rows), len(aliases), sum(row.total_size for row in rows), self._manifest.made)
 
-    def _restored(self, row: Row) -> Row:
+    def _restore_version(self, row: Row) -> Row:
         """Copy content to new files and return its row. Raises BackupRefused if it is damaged, and OSError."""
         new = uuid4().hex
         restored = replace(row, content=new, file=new)
@@ -145,7 +145,7 @@ def open_saved(contents: Path, row: Row) -> Iterator[SealedFile]:
 
     The caller closes them. Raises BadFile and OSError.
     """
-    rows = _sealed(contents / row.file)
+    rows = _open_sealed(contents / row.file)
     about = rows.description
     sequence = row.file.rpartition("-")[2]
     found = about.id, about.name, about.dtype, about.shape, about.size, about.sha256, str(rows.sequence)
@@ -154,7 +154,7 @@ def open_saved(contents: Path, row: Row) -> Iterator[SealedFile]:
         raise BadFile("its file is not the one that the manifest names")
     yield rows
     if row.keys is not None:
-        keys = _sealed(contents / (row.file + KEYS))
+        keys = _open_sealed(contents / (row.file + KEYS))
         about = keys.description
         if (about.id, about.name, about.sha256) != (row.content, row.name, row.keys.sha256):
             keys.close()
@@ -162,7 +162,7 @@ def open_saved(contents: Path, row: Row) -> Iterator[SealedFile]:
         yield keys
 
 
-def _sealed(path: Path) -> SealedFile:
+def _open_sealed(path: Path) -> SealedFile:
     try:
         return SealedFile(path)
     except FileNotFoundError:

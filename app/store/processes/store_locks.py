@@ -50,15 +50,15 @@ class StoreLocks:
 
     def tensors_of(self, number: int) -> AbstractContextManager[bool]:
         """Take lock `number`, which covers all tensors whose names hash to it. Blocks."""
-        return self._locked(f"{number:02d}")
+        return self._hold_lock(f"{number:02d}")
 
     def catalogue(self) -> AbstractContextManager[bool]:
         """Keep other threads and processes from writing to the catalogue. Blocks. Take tensor locks before this one."""
-        return self._locked("catalogue")
+        return self._hold_lock("catalogue")
 
     def uploads(self) -> AbstractContextManager[bool]:
         """Keep other threads and processes from starting or removing uploads. Blocks, but only briefly."""
-        return self._locked("incoming")
+        return self._hold_lock("incoming")
 
     @contextmanager
     def primary(self, content: str) -> Iterator[None]:
@@ -77,14 +77,14 @@ class StoreLocks:
 
     def try_catalogue(self) -> AbstractContextManager[bool]:
         """Try to take the catalogue's lock; yields whether it was free. Never blocks."""
-        return self._locked("catalogue", fcntl.LOCK_NB)
+        return self._hold_lock("catalogue", fcntl.LOCK_NB)
 
     def try_verification(self) -> AbstractContextManager[bool]:
         """Try to take the lock for comparing contents with checksums; yields whether it was free. Never blocks."""
-        return self._locked("verify", fcntl.LOCK_NB)
+        return self._hold_lock("verify", fcntl.LOCK_NB)
 
     @contextmanager
-    def _locked(self, name: str, flags: int = 0) -> Iterator[bool]:
+    def _hold_lock(self, name: str, flags: int = 0) -> Iterator[bool]:
         """Hold a lock; with LOCK_NB in `flags`, yields whether it was free."""
         fd = disk_writes.open_or_create(self._folder / name)
         try:

@@ -114,14 +114,14 @@ def _find_unapplied(wanted: KeyColumn, rows: NDArray[np.int64], present: int, un
     if not any(len(record.key_rows) for record in unapplied) or not (rows < 0).any():
         return
     parts = [record.keys for record in unapplied if len(record.key_rows)]
-    appended = _joined(parts)
+    appended = _join_columns(parts)
     index, _ = build(appended, new_seed())
     missing = np.flatnonzero(rows < 0)
     found = index.find(appended, wanted.take(missing))
     rows[missing] = np.where(found < 0, -1, present + found)
 
 
-def _joined(parts: Sequence[KeyColumn]) -> KeyColumn:
+def _join_columns(parts: Sequence[KeyColumn]) -> KeyColumn:
     if parts[0].dtype != "string":
         return KeyColumn.integers(np.concatenate([part.keys for part in parts]))
     packed = [part.packed() for part in parts]

@@ -127,7 +127,7 @@ def _parts(changed: Iterable[tuple[NDArray[np.uint64], int]], size: int) -> NDAr
 
 def encode(records: Sequence[Record]) -> bytes:
     """Return the bytes of one frame that holds `records`."""
-    text = orjson.dumps([_told(record.entry) for record in records])
+    text = orjson.dumps([_entry_members(record.entry) for record in records])
     arrays: list[NDArray[Any]] = []
     for record in records:
         arrays += (record.rows, record.values, *_key_arrays(record))
@@ -139,7 +139,7 @@ def encode(records: Sequence[Record]) -> bytes:
     return b"".join((FRAME_MAGIC, crc.to_bytes(4, "little"), *rest))  # copy once: the arrays may be large
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _entry_members(entry: Entry) -> dict[str, Any]:
     members = asdict(entry)
     if entry.size is None:
         for name in _OF_KEYS:
@@ -242,12 +242,12 @@ def decode(frame: bytes) -> Iterator[Record]:
         key_rows = np.frombuffer(frame, np.uint64, entry.key_count, place)
         place += key_rows.nbytes
         yield Record(
-            entry, rows, values, key_rows, _keys_in(entry, np.frombuffer(frame, np.uint8, entry.key_bytes, place))
+            entry, rows, values, key_rows, _parse_keys(entry, np.frombuffer(frame, np.uint8, entry.key_bytes, place))
         )
         place += entry.key_bytes
 
 
-def _keys_in(entry: Entry, octets: NDArray[np.uint8]) -> KeyColumn:
+def _parse_keys(entry: Entry, octets: NDArray[np.uint8]) -> KeyColumn:
     """Return the keys of a record. Raises BrokenLog."""
     heads = octets[: 8 * entry.key_count].copy()
     if len(heads) != 8 * entry.key_count:

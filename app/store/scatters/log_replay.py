@@ -2,7 +2,7 @@
 
 Call everything here with the tensor's lock held.
 
-For replicated content, `make_sure` finds out which log records are applied, and repairs what a crash has left. The
+For replicated content, `catch_up` finds out which log records are applied, and repairs what a crash has left. The
 tail of the log is left alone: only the primary decides whether its records are committed.
 
 After a power loss the header's words may be older than the content. The content may hold rows of any record in the log,
@@ -62,7 +62,7 @@ class ReplayedLogs:
         """
         with self.open_without_replay(row) as writable:
             if writable.words[HeaderWord.EPOCH]:
-                make_sure(writable, self.session())
+                catch_up(writable, self.session())
             else:
                 _apply_rest(writable)
             if writable.words[HeaderWord.VERSION] & DAMAGED:
@@ -74,7 +74,7 @@ class ReplayedLogs:
         """Open a tensor's file for writing as it is on disk, without a replay. Raises tensor_damaged and OSError."""
         # Take a log in use out of the cache, so that it cannot be evicted: two objects for one log would overwrite each
         # other's records.
-        log = self._take(row.content)
+        log = self._take_log(row.content)
         try:
             with closing(_open_writable(self.tensor_folder, row, log)) as writable:
                 yield writable
@@ -84,14 +84,14 @@ class ReplayedLogs:
                 while len(self._known_logs) > _MAX_KNOWN_LOGS:
                     self._known_logs.popitem(last=False)
 
-    def _take(self, content: str) -> ScatterLog:
+    def _take_log(self, content: str) -> ScatterLog:
         with self._lock:
             log = self._known_logs.pop(content, None)
         return ScatterLog(self.log_folder / content) if log is None else log
 
     def keys_of(self, row: Row) -> list[AnsweredKey]:
         """Return the Idempotency-Keys in the log of content that is about to be removed. Raises OSError."""
-        log = self._take(row.content)
+        log = self._take_log(row.content)
         with suppress(BrokenLog, NotRegular):
             log.read()
         if log.tail:
@@ -156,7 +156,7 @@ def _apply_rest(writable: WritableTensor) -> None:
 logger = logging.getLogger("gathernd")
 
 
-def make_sure(writable: WritableTensor, session: int) -> None:
+def catch_up(writable: WritableTensor, session: int) -> None:
     """Complete the work of processes that died, read the log to its end, and settle its applied records.
 
     Call it with the tensor's lock held. Marks the content as damaged if required records are missing from its log.

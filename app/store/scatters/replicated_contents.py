@@ -126,7 +126,7 @@ class ReplicatedContents:
     def open(self, tensor: str) -> Iterator[ReplicatedCopy]:
         """Open the content of a tensor with its lock held. Afterwards checkpoint a long log in the background."""
         with storage_errors():
-            with self._locked(tensor) as row, self._opened(row) as (content, later):
+            with self._locked(tensor) as row, self._open(row) as (content, later):
                 yield content
             for checkpoint in later:
                 self._run_in_background(checkpoint)
@@ -148,7 +148,7 @@ class ReplicatedContents:
             with self._locked(tensor) as present:
                 row = present
                 while True:
-                    with self._opened(row) as (content, later):
+                    with self._open(row) as (content, later):
                         try:
                             found = work(content)
                             break
@@ -166,7 +166,7 @@ class ReplicatedContents:
             return found
 
     @contextmanager
-    def _opened(self, row: Row) -> Iterator[tuple[ReplicatedCopy, list[Callable[[], None]]]]:
+    def _open(self, row: Row) -> Iterator[tuple[ReplicatedCopy, list[Callable[[], None]]]]:
         """Open the content of a row with its tensor's lock held.
 
         Yields the content and a list, which receives a checkpoint to run after the lock is released.
@@ -262,11 +262,11 @@ class ReplicatedContents:
         left = list(batch)
         with self.exclusive(tensor):
             while left:
-                with _perhaps_made(tensor):  # an earlier attempt may have left these scatters in the tail
+                with _outcome_unknown(tensor):  # an earlier attempt may have left these scatters in the tail
                     epoch = replication.lead(tensor)
                 made, outcomes = self._log_batch(tensor, epoch, left)
                 if made is not None:
-                    with _perhaps_made(tensor):
+                    with _outcome_unknown(tensor):
                         replication.replicate(tensor, made)
                         with self.open(tensor) as content:
                             _commit(content, made)
@@ -312,7 +312,7 @@ def _commit(content: ReplicatedCopy, batch: Batch) -> None:
 
 
 @contextmanager
-def _perhaps_made(tensor: str) -> Iterator[None]:
+def _outcome_unknown(tensor: str) -> Iterator[None]:
     """Turn insufficient_storage into shard_unavailable, which leaves open whether the scatter was made.
 
     insufficient_storage would promise that it was not made.

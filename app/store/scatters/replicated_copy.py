@@ -166,7 +166,7 @@ class ReplicatedCopy:
         records = tail_records(writable.log, sequence)
         if records:
             writable.save_snapshots(records)
-        for record in records:  # apply one by one: see `log_replay.make_sure`
+        for record in records:  # apply one by one: see `log_replay.catch_up`
             if self.row.keys is None or is_settled(writable.words):
                 writable.apply([record], snapshots_saved=True)
             else:  # keys and index may be of any state, a later one too: see `log_replay`

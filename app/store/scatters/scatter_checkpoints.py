@@ -27,7 +27,7 @@ from app.store.files.tensor_file import BadFile, HeaderWord
 from app.store.idempotency import IdempotencyKeys
 from app.store.processes.directory_lock import ProcessGroup
 from app.store.scatters.log_frames import BrokenLog, Record
-from app.store.scatters.log_replay import ReplayedLogs, make_sure
+from app.store.scatters.log_replay import ReplayedLogs, catch_up
 from app.store.scatters.log_tail import leave_tail
 from app.store.scatters.scatter_log import ScatterLog, all_records, full_path, full_records, remove_full
 from app.store.scatters.writable_tensor import WritableTensor
@@ -83,10 +83,10 @@ class Checkpoints:
     def _is_due(self, tensor: str, log: ScatterLog) -> bool:
         """Return whether the applied records of a log are due for a checkpoint, or its keys for the catalogue."""
         return len(log.keys) > CHECKPOINT_KEYS or (
-            log.settled_end > self.checkpoint_bytes and not self._stays(tensor, log)
+            log.settled_end > self.checkpoint_bytes and not self._is_kept(tensor, log)
         )
 
-    def _stays(self, tensor: str, log: ScatterLog) -> bool:
+    def _is_kept(self, tensor: str, log: ScatterLog) -> bool:
         """Return whether a log is kept for other machines."""
         if not log.landmarks or log.settled_end > KEPT_BYTES:
             return False
@@ -121,7 +121,7 @@ class Checkpoints:
                     return False
                 if mode_of(full_path(log.path)) is None and self._is_due(row.name, log):
                     self._keys.store_in_parts([answer for key, answer in log.keys.items() if key not in keys])
-                    if self._stays(row.name, log):
+                    if self._is_kept(row.name, log):
                         log.keys.clear()  # now in the catalogue
                         return False
                     if log.tail:
@@ -205,7 +205,7 @@ class Checkpoints:
         with self._logs.open_without_replay(row) as writable:
             log = writable.log
             if writable.words[HeaderWord.EPOCH]:
-                make_sure(writable, self._logs.session())
+                catch_up(writable, self._logs.session())
                 clocks = [key.clock for key in log.keys.values()] + [one.entry.clock for one in log.tail]
                 self._keys.clock.advance_to(max(clocks, default=0))
                 return

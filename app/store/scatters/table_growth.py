@@ -104,7 +104,7 @@ class TableGrowth:
             upload.seal(described, sequence, writable.words[HeaderWord.MODIFIED], words)
             self._keys.store_in_parts([*writable.log.keys.values()])
             new = row_of(described, upload.id, row.created, now, row.number, row.note, upload.keys)
-            self._flip(upload, row, new)
+            self._commit(upload, row, new)
             self._versions.finish(upload, [row], row.content)
             with suppress(OSError):  # the new files contain the rest of the log: see RENEWED
                 self._empty_log(writable)
@@ -112,7 +112,7 @@ class TableGrowth:
         assert found is not None
         return found
 
-    def _flip(self, upload: KeyedUpload, old: Row, new: Row) -> None:
+    def _commit(self, upload: KeyedUpload, old: Row, new: Row) -> None:
         try:
             with self._index.change() as transaction:
                 self._versions.install(transaction, upload, new, [old], ())

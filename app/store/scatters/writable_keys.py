@@ -115,10 +115,10 @@ class WritableKeys:
         self._store_index(lambda: self.index.insert(column, start, stop))
 
     def _store(self, change: Callable[[], object]) -> None:
-        disk_writes.store_words(self.mapping, lambda _: _discard(change()))
+        disk_writes.store_words(self.mapping, lambda _: _ignore(change()))
 
     def _store_index(self, change: Callable[[], object]) -> None:
-        disk_writes.store_words(self._index_mapping, lambda _: _discard(change()))
+        disk_writes.store_words(self._index_mapping, lambda _: _ignore(change()))
 
     def heap_start(self, records: Iterable[Record], tail: Iterable[Entry], rows: int, heap_end: int) -> int:
         """Return the heap offset at which to start writing when `records` are applied again to a table of `rows` rows.
@@ -165,5 +165,5 @@ class WritableKeys:
             disk_writes.fsync(fd)
 
 
-def _discard(_: object) -> None:
+def _ignore(_: object) -> None:
     pass

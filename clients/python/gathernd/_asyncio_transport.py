@@ -44,7 +44,7 @@ class AsyncioTransport:
             raise RuntimeError("this client is closed")
         header = request_header(request, self._settings.address.base_path, self._fields, headers)
         while True:
-            connection = self._kept()
+            connection = self._idle_connection()
             used = connection is not None
             if connection is None:
                 connection = await self._connect(request, until)
@@ -74,7 +74,7 @@ class AsyncioTransport:
         if lost:  # the event loop closes the sockets in one of its next iterations
             await asyncio.wait(lost, timeout=_CLOSE_SECONDS)
 
-    def _kept(self) -> _Connection | None:
+    def _idle_connection(self) -> _Connection | None:
         """Return this event loop's most recently used idle connection that is still open, or None."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:

@@ -85,14 +85,14 @@ class ConnectionSettings:
         if isinstance(self.verify, bool):
             context = httpx.create_ssl_context(self.verify)
         else:
-            context = _trusting(os.fspath(self.verify))
+            context = _trust_context(os.fspath(self.verify))
         context.set_alpn_protocols(["http/1.1"])
         if self.cert is not None:
             context.load_cert_chain(*(self.cert if isinstance(self.cert, tuple) else (self.cert,)))
         return context
 
 
-def _trusting(authorities: str) -> ssl.SSLContext:
+def _trust_context(authorities: str) -> ssl.SSLContext:
     """Return a context that trusts the authorities in a file or folder. OSError and ValueError contain the path."""
     folder = Path(authorities).is_dir()
     try:
@@ -133,7 +133,7 @@ def connection_settings(
     settings = ConnectionSettings(
         address,
         timeouts,
-        all_headers | callers_headers(headers),
+        all_headers | normalized_headers(headers),
         retries if isinstance(retries, Retries) else Retries(retries),
         transport is None and not _has_proxy(address),
         verify if verify is not None else os.environ.get(CA_VARIABLE) or True,
@@ -175,7 +175,7 @@ def parse_url(url: str) -> Address:
     )  # fmt: skip
 
 
-def callers_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+def normalized_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """Return a caller's header fields, with names in lower case. Raises ValueError for a field that the client sets."""
     found = {name.lower(): value for name, value in (headers or {}).items()}
     if not_theirs := _OF_THE_CLIENT & found.keys():

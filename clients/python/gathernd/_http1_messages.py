@@ -107,7 +107,7 @@ class AnswerParser:
         self.begun = True
         if self._body is not None:
             self._missing -= count
-            return self._told()
+            return self._report_progress()
         self._filled += count
         if self._chunked is not None:
             return self._read_chunks()
@@ -187,9 +187,9 @@ class AnswerParser:
         self._body[:ready] = self._view[:ready]
         self._take(ready)
         self._missing = size - ready
-        return self._told()
+        return self._report_progress()
 
-    def _told(self) -> bool:
+    def _report_progress(self) -> bool:
         """Report the progress of a body with a length. Returns True when it is complete."""
         assert self._body is not None
         if self._progress is not None:

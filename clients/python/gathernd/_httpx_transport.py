@@ -48,7 +48,7 @@ class HttpxTransport:
 
     def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
         """Send `request` with additional `headers` and return its answer before `until` (in `monotonic()` time)."""
-        begun, http = monotonic(), self._own()
+        begun, http = monotonic(), self._own_client()
         try:
             response = http.send(_build(http, request, until, headers), stream=True)
             try:
@@ -64,9 +64,9 @@ class HttpxTransport:
 
     def close(self) -> None:
         """Close the connections."""
-        self._own().close()
+        self._own_client().close()
 
-    def _own(self) -> httpx.Client:
+    def _own_client(self) -> httpx.Client:
         """Return the httpx client of this process."""
         if self._process != os.getpid() and not (self._is_given or self._http.is_closed):
             # Keep the parent's client untouched: a thread that the fork did not copy may have left it locked.
@@ -91,7 +91,7 @@ class AsyncHttpxTransport:
 
     async def send(self, request: Request[Any], until: float | None, headers: dict[str, str]) -> Answer:
         """Send `request` with additional `headers` and return its answer before `until` (in `monotonic()` time)."""
-        begun, http = monotonic(), self._own()
+        begun, http = monotonic(), self._own_client()
         try:
             response = await http.send(_build(http, request, until, headers), stream=True)
             try:
@@ -107,9 +107,9 @@ class AsyncHttpxTransport:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._own().aclose()
+        await self._own_client().aclose()
 
-    def _own(self) -> httpx.AsyncClient:
+    def _own_client(self) -> httpx.AsyncClient:
         """Return the httpx client of the running event loop."""
         if not (self._is_given or self._http.is_closed) and self._loop is not asyncio.get_running_loop():
             if self._loop is not None:  # otherwise the client has no connections yet

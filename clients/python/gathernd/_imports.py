@@ -108,7 +108,7 @@ def outcome(found: ImportInfo) -> TensorInfo | None:
     return found.info
 
 
-def told(name: str, found: ImportInfo, progress: Progress | bool | None) -> Progress:
+def progress_reporter(name: str, found: ImportInfo, progress: Progress | bool | None) -> Progress:
     """Return the function to call with the number of bytes done."""
     if progress is True:
         return ProgressBar(name, found.bytes_total)

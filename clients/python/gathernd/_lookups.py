@@ -258,10 +258,10 @@ def _name(feature: Feature) -> str:
 
 def _sizes(lengths: Any) -> NDArray[Any]:
     """Return the lengths of bags as an array of rank 1. Raises TypeError if they are not integers."""
-    return _of_integers(as_indices(lengths, widen=True), "the lengths of bags").reshape(-1)
+    return _as_integers(as_indices(lengths, widen=True), "the lengths of bags").reshape(-1)
 
 
-def _of_integers(array: NDArray[Any], what: str) -> NDArray[Any]:
+def _as_integers(array: NDArray[Any], what: str) -> NDArray[Any]:
     """Return the array as int32 or int64; uint64 becomes int64. Raises TypeError for other types and larger values."""
     if array.dtype == np.uint64 and not (array > np.iinfo(np.int64).max).any():
         return array.astype(np.int64)
@@ -276,7 +276,7 @@ def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
         raise ValueError("a feature has offsets or lengths, not both")
     indices = as_indices(feature.indices, widen=False) if feature.keys is None else key_array(feature.keys)
     if feature.keys is None and indices.dtype not in (np.int32, np.int64):
-        indices = _of_integers(as_indices(indices, widen=True), "the indices of a feature")
+        indices = _as_integers(as_indices(indices, widen=True), "the indices of a feature")
     if feature.lengths is not None:
         sizes = _sizes(feature.lengths)
         if int(sizes.sum()) != indices.size:
@@ -285,7 +285,7 @@ def _indices(feature: Feature) -> tuple[NDArray[Any], NDArray[Any] | None]:
         return indices, (np.cumsum(sizes) - sizes).astype(own)
     if feature.offsets is None:
         return indices, None
-    offsets = _of_integers(as_indices(feature.offsets, widen=True), "the offsets of bags")
+    offsets = _as_integers(as_indices(feature.offsets, widen=True), "the offsets of bags")
     if feature.keys is not None:
         return indices, offsets.astype(np.int64)
     if indices.dtype != offsets.dtype:

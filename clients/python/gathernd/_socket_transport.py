@@ -53,7 +53,7 @@ class SocketTransport:
             raise RuntimeError("this client is closed")
         header = request_header(request, self._settings.address.base_path, self._fields, headers)
         while True:
-            connection = self._kept()
+            connection = self._idle_connection()
             used = connection is not None
             if connection is None:
                 connection = self._connect(request, until)
@@ -81,7 +81,7 @@ class SocketTransport:
             while True:
                 self._idle.pop().close()
 
-    def _kept(self) -> _Connection | None:
+    def _idle_connection(self) -> _Connection | None:
         """Return the most recently used idle connection that is still open, or None."""
         if self._process != os.getpid():  # a forked child must not use its parent's connections
             self._process = os.getpid()
@@ -110,11 +110,11 @@ class SocketTransport:
         address, limit, begun = self._settings.address, self._settings.timeouts.connect, monotonic()
         seconds: float | None = 0.0
         try:
-            seconds = limit if until is None else _at_most(limit, until)
+            seconds = limit if until is None else _time_left(limit, until)
             made = connect(address, seconds)
             try:
                 if self._tls is not None:
-                    made.settimeout(None if seconds is None else _at_most(None, begun + seconds))
+                    made.settimeout(None if seconds is None else _time_left(None, begun + seconds))
                     made = self._tls.wrap_socket(made, server_hostname=address.host, suppress_ragged_eofs=False)
             except BaseException:
                 made.close()
@@ -158,7 +158,7 @@ class _Connection:
                 broken = error  # the service may have answered before it closed the connection
             limit = self._settings.timeouts.read
             while True:
-                self._limit(limit, until)
+                self._set_timeout(limit, until)
                 count = self._socket.recv_into(parser.buffer())
                 if not count:
                     raise _failures.disconnected(url, request, monotonic() - begun, broken or "closed by the service")
@@ -178,7 +178,7 @@ class _Connection:
     def _send(self, request: Request[Any], header: bytes, until: float | None) -> bool:
         """Send a request. Returns False if an answer arrived early and the rest was not sent."""
         limit = self._settings.timeouts.write
-        self._limit(limit, until)
+        self._set_timeout(limit, until)
         if request.progress is None and sum(map(len, request.body)) <= JOIN_BYTES:
             self._socket.sendall(b"".join((header, *body_chunks(request.body))))
             return True
@@ -187,7 +187,7 @@ class _Connection:
         # With TLS, readable bytes are not necessarily an answer.
         may_send = None if isinstance(self._socket, ssl.SSLSocket) else sending_check(self._socket.fileno())
         for chunk in body_chunks(request.body):
-            self._limit(limit, until)
+            self._set_timeout(limit, until)
             if may_send is None:
                 self._socket.sendall(chunk)
             elif not self._send_while(may_send, chunk):
@@ -205,10 +205,10 @@ class _Connection:
             piece = piece[self._socket.send(piece, _NOT_WAITING) :]
         return True
 
-    def _limit(self, seconds: float | None, until: float | None) -> None:
+    def _set_timeout(self, seconds: float | None, until: float | None) -> None:
         """Set the timeout of the next step to `seconds`, or less to end before `until`. May raise TimeoutError."""
         if until is not None:
-            seconds = _at_most(seconds, until)
+            seconds = _time_left(seconds, until)
         if seconds != self._timeout:
             self._socket.settimeout(seconds)
             self._timeout = seconds
@@ -225,7 +225,7 @@ def connect(address: Address, seconds: float | None) -> socket.socket:
     end = None if seconds is None else monotonic() + seconds
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     for number, (family, _, _, _, where) in enumerate(found):
-        share = None if end is None else _at_most(None, end) / (len(found) - number)
+        share = None if end is None else _time_left(None, end) / (len(found) - number)
         try:
             made = _connected(family, where, share)
         except OSError:
@@ -285,7 +285,7 @@ def sending_check(file: int) -> Callable[[float | None], bool]:
     return may_send
 
 
-def _at_most(seconds: float | None, until: float) -> float:
+def _time_left(seconds: float | None, until: float) -> float:
     """Return `seconds`, or the time left until `until` if that is less. Raises TimeoutError if none is left."""
     left = until - monotonic()
     if left <= 0:

@@ -48,12 +48,12 @@ def upload_tensors(
     if (is_file and is_table_file(Path(source))) or _is_open_file(source):
         if tensor is not None:
             raise ValueError(f"{source} has columns, which columns= names, and no tensors")
-        return _tensors_of_columns(Path(source) if is_file else source, keys, columns)
+        return _read_columns(Path(source) if is_file else source, keys, columns)
     if columns is not None:
         raise ValueError("columns= names columns of a Parquet or Arrow file, and no such file is uploaded")
     if is_file and keys is None and tensor is None:
         for names in KEY_TENSORS:
-            if _tensors_of_file(Path(source)) == {*names, DATA}:
+            if _tensor_names(Path(source)) == {*names, DATA}:
                 return {name: _encode_file(Path(source), name) for name in (*names, DATA)}
     rows = encode_upload(source, tensor)
     if keys is None:
@@ -80,7 +80,7 @@ def _is_open_file(source: Any) -> bool:
     return True
 
 
-def _tensors_of_columns(
+def _read_columns(
     source: Any, keys: Any, columns: Sequence[str] | str | None
 ) -> dict[str, EncodedTensor | StreamedTensor]:
     try:
@@ -94,7 +94,7 @@ def _tensors_of_columns(
     return {**(found if keys is None or own is not None else key_tensors(keys)), DATA: rows}
 
 
-def _tensors_of_file(path: Path) -> set[str]:
+def _tensor_names(path: Path) -> set[str]:
     """Return the tensor names in a safetensors file, or an empty set for any other file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -22,8 +22,8 @@ from .call_options import (
     exit_with_usage_error,
     gather_options,
     missing_options,
-    tell_missing,
-    tell_replaced,
+    print_missing,
+    print_replaced,
 )
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
@@ -196,5 +196,5 @@ def call(
             typer.echo(f"gathernd: {data} is neither a file nor a resident tensor (tensor_not_found)", err=True)
             raise typer.Exit(1) from None
         print_or_save({"": found.array}, output)
-        tell_replaced(found.replaced)
-        tell_missing(found.missing)
+        print_replaced(found.replaced)
+        print_missing(found.missing)

@@ -140,14 +140,14 @@ def _finite(text: str) -> float:
     return number
 
 
-def tell_replaced(count: int | None) -> None:
+def print_replaced(count: int | None) -> None:
     """Print on stderr how many components of the indices were replaced, if any."""
     if count:
         were = "component of the indices was" if count == 1 else "components of the indices were"
         typer.echo(f"gathernd: {count} {were} out of bounds and replaced", err=True)
 
 
-def tell_missing(count: int | None) -> None:
+def print_missing(count: int | None) -> None:
     """Print on stderr how many keys were missing from the tables, if any."""
     if count:
         were = "key is" if count == 1 else "keys are"

@@ -81,7 +81,7 @@ def added_commands() -> dict[str, str]:
     return {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
 
 
-def _near(name: str, commands: Iterable[str]) -> bool:
+def _has_near_command(name: str, commands: Iterable[str]) -> bool:
     """Return whether typer would suggest one of `commands` for `name`."""
     from difflib import get_close_matches  # noqa: PLC0415
 
@@ -105,7 +105,7 @@ class CommandsOnDemand(TyperGroup):
         elif cmd_name not in self.commands:
             added = added_commands()
             self._add(CLIENT_COMMANDS | added)  # typer suggests the nearest of these for an unknown name
-            if not added and not _near(cmd_name, self.commands):
+            if not added and not _has_near_command(cmd_name, self.commands):
                 ctx.fail(
                     f"No such command {cmd_name!r}. The service's commands come with the distribution "
                     "gathernd-server: in a checkout use .venv/bin/gathernd."

@@ -18,8 +18,8 @@ from .call_options import (
     exit_with_usage_error,
     gather_options,
     missing_options,
-    tell_missing,
-    tell_replaced,
+    print_missing,
+    print_replaced,
 )
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
 
@@ -139,5 +139,5 @@ def lookup(
         )
         rows = found.output
         print_or_save({"": rows} if concat else {str(number): one for number, one in enumerate(rows)}, output)
-        tell_replaced(found.replaced)
-        tell_missing(found.missing)
+        print_replaced(found.replaced)
+        print_missing(found.missing)

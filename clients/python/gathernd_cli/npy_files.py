@@ -42,7 +42,7 @@ def load(path: Path) -> NDArray[Any]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary file beside `path`; at the end, rename it to `path`, or remove it on an exception or signal."""
     with temporary_file(dir=path.parent, prefix=f".{path.name}.", suffix=".part") as made:
         made.close()
@@ -75,5 +75,5 @@ def print_or_save(arrays: Mapping[str, NDArray[Any]], path: Path | None) -> None
     with ExitStack() as files:
         for name, array in arrays.items():
             beside = path.with_name(f"{path.stem}.{name}{path.suffix}") if name else path
-            with files.enter_context(replacing(beside)).open("wb") as file:
+            with files.enter_context(replace_atomically(beside)).open("wb") as file:
                 np.save(file, storable(array), allow_pickle=False)

@@ -42,7 +42,7 @@ def status(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
     """
     url = url.rstrip("/")
     try:
-        tls = None if ca is None or not url.startswith("https:") else _trusting(ca)
+        tls = None if ca is None or not url.startswith("https:") else _tls_context(ca)
         why_not = _why_not_ready(url, tls)
         metadata, metrics = json.loads(_get(url, "/v2", key, tls)), _get(url, "/metrics", key, tls).decode()
     except (NoAnswer, ValueError) as error:
@@ -50,12 +50,12 @@ def status(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
         raise typer.Exit(1) from None
     ready = Field("ready", "yes" if why_not is None else f"no: {why_not}")
     version = Field("version", str(metadata.get("version", "")))
-    print_fields((Field("url", url), ready, version, *_from_metrics(metrics)))
+    print_fields((Field("url", url), ready, version, *_metrics_fields(metrics)))
     if why_not is not None:
         raise typer.Exit(1)
 
 
-def _from_metrics(text: str) -> Iterator[Field]:
+def _metrics_fields(text: str) -> Iterator[Field]:
     """Yield fields computed from the service's metrics, summed over its processes."""
     totals: dict[str, float] = {}
     failed, started = 0.0, []
@@ -95,7 +95,7 @@ def _why_not_ready(url: str, tls: ssl.SSLContext | None) -> str | None:
     return None
 
 
-def _trusting(ca: Path) -> ssl.SSLContext:
+def _tls_context(ca: Path) -> ssl.SSLContext:
     """Return a TLS context that trusts the authorities in a file or folder. Raises NoAnswer."""
     try:
         return ssl.create_default_context(cafile=None if ca.is_dir() else ca, capath=ca if ca.is_dir() else None)

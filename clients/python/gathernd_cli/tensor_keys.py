@@ -18,7 +18,7 @@ from .call_options import (
     Reduction,
     exit_with_usage_error,
     missing_options,
-    tell_missing,
+    print_missing,
     value_option,
 )
 from .connect_or_exit import DEFAULT_URL, Ca, Key, Url, connect_or_exit
@@ -80,12 +80,12 @@ def rows(
     with connect_or_exit(url, key, ca) as service:
         key_type = None if keys_file is not None else _key_type(service, name)
         if keys_file is None and key_type is None and missing is Missing.ERROR:
-            found = service.gather(name, typed(wanted or [], "int64", "positions"), with_info=True)
+            found = service.gather(name, parse_keys(wanted or [], "int64", "positions"), with_info=True)
         else:
-            given = load(keys_file) if keys_file is not None else typed(wanted or [], key_type or "string")
+            given = load(keys_file) if keys_file is not None else parse_keys(wanted or [], key_type or "string")
             found = service.gather(name, keys=given, with_info=True, **options)
     print_or_save({"": found.array}, output)
-    tell_missing(found.missing)
+    print_missing(found.missing)
 
 
 def upsert(
@@ -136,19 +136,19 @@ def remove(
     if bool(wanted) == (keys_file is not None):
         exit_with_usage_error("give keys, or else --keys with an npy file of keys")
     with connect_or_exit(url, key, ca) as service:
-        given = _given(service, name, wanted, keys_file)
+        given = _requested_keys(service, name, wanted, keys_file)
         done = service.remove(name, given, if_match=if_match, idempotency_key=idempotency_key)
     typer.echo(done.etag)
     typer.echo(f"rows: {done.rows}, removed: {done.removed}, missing: {done.missing}", err=True)
 
 
-def _given(service: Client, name: str, texts: list[str] | None, file: Path | None) -> NDArray[Any]:
+def _requested_keys(service: Client, name: str, texts: list[str] | None, file: Path | None) -> NDArray[Any]:
     """Return the keys from a file, or those of the command line converted to the type of the table's keys."""
     from .npy_files import load  # noqa: PLC0415  (imports NumPy, which a help does not need)
 
     if file is not None:
         return load(file)
-    return typed(texts or [], _key_type(service, name) or "string")
+    return parse_keys(texts or [], _key_type(service, name) or "string")
 
 
 def _key_type(service: Client, name: str) -> str | None:
@@ -157,7 +157,7 @@ def _key_type(service: Client, name: str) -> str | None:
     return None if info is None else info.dtype
 
 
-def typed(texts: list[str], dtype: str, what: str = "keys") -> NDArray[Any]:
+def parse_keys(texts: list[str], dtype: str, what: str = "keys") -> NDArray[Any]:
     """Convert texts to keys or positions of type `dtype`. Raises ValueError if one does not fit the type."""
     import numpy as np  # noqa: PLC0415
 

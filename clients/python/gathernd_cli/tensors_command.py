@@ -22,7 +22,7 @@ from .tensor_keys import keys as print_keys
 from .tensor_keys import remove as remove_rows
 from .tensor_keys import rows as print_rows_by_key
 from .tensor_keys import upsert as upsert_rows
-from .url_file import downloaded, is_url, shown_url, split_fragment
+from .url_file import download_temporarily, is_url, shown_url, split_fragment
 
 if TYPE_CHECKING:
     from gathernd import Client, TableRange, TensorInfo
@@ -218,7 +218,7 @@ def _download_and_upload(
                 bars.append(stack.enter_context(_progress_bar(shown_url(url), total)))
             bars[0](done)
 
-        path = stack.enter_context(downloaded(url, show))
+        path = stack.enter_context(download_temporarily(url, show))
         try:
             return _upload(service, name, path, keys, tensor, options)
         except ValueError as error:  # report the URL: the caller does not know the temporary file
@@ -243,13 +243,13 @@ def ls(url: Url = DEFAULT_URL, key: Key = None, ca: Ca = None) -> None:
         tensors = service.tensors()
         first = next(tensors, None)
         if first is None or first.replicas is None:
-            print_rows(COLUMNS, (_row(info) for info in _with(first, tensors)))
+            print_rows(COLUMNS, (_row(info) for info in _prepend(first, tensors)))
         else:
-            rows = ((*_row(info), str(info.replicas)) for info in _with(first, tensors))
+            rows = ((*_row(info), str(info.replicas)) for info in _prepend(first, tensors))
             print_rows((*COLUMNS, Column("replicas", right=True)), rows)
 
 
-def _with(first: TensorInfo | None, others: Iterator[TensorInfo]) -> Iterator[TensorInfo]:
+def _prepend(first: TensorInfo | None, others: Iterator[TensorInfo]) -> Iterator[TensorInfo]:
     return others if first is None else chain((first,), others)
 
 
@@ -350,13 +350,13 @@ def get(
     """
     from gathernd.errors import PreconditionFailed  # noqa: PLC0415
 
-    from .npy_files import replacing  # noqa: PLC0415
+    from .npy_files import replace_atomically  # noqa: PLC0415
 
     with connect_or_exit(url, key, ca) as service:
         for attempt in range(DOWNLOAD_ATTEMPTS):
             info = service.metadata(name)
             try:
-                with replacing(file) as temporary, _progress_bar(name, info.bytes) as progress:
+                with replace_atomically(file) as temporary, _progress_bar(name, info.bytes) as progress:
                     _download(service, name, info, temporary, progress)
             except PreconditionFailed:
                 # The tensor was replaced during the download: the rows read so far are from its old content.

@@ -28,7 +28,7 @@ def split_fragment(url: str) -> tuple[str, str | None]:
 
 
 @contextmanager
-def downloaded(url: str, progress: Callable[[int, int | None], None]) -> Iterator[Path]:
+def download_temporarily(url: str, progress: Callable[[int, int | None], None]) -> Iterator[Path]:
     """Download `url` (http or https) and yield the path of a temporary file; for `file:`, yield the path in the URL.
 
     `progress` is called with the number of bytes received and the total, which is None if the server does not send it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.cluster.catalogue.client import Transition
-from app.cluster.catalogue.records import Catalogue, Change, to_json, updated
+from app.cluster.catalogue.records import Catalogue, Change, apply_writes, to_json
 from app.cluster.reconciler.catalogue_calls import CatalogueCalls
 
 
@@ -15,7 +15,7 @@ def applied(catalogue: Catalogue, change: Change | None) -> Catalogue:
         return catalogue
     revision = catalogue.revision + 1
     written = {key: None if one is None else (to_json(one), revision) for key, one in change.puts.items()}
-    return updated(catalogue, revision, written)
+    return apply_writes(catalogue, revision, written)
 
 
 def stands(catalogue: Catalogue, change: Change, now: Catalogue) -> bool:

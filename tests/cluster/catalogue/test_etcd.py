@@ -253,7 +253,7 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_one_that_is_missing(datab
     client = CatalogueClient(database)
     put(database, a="t@1")
     before = client.refresh()
-    put_raw = {"request_put": {"key": database._bytes("tables/t"), "value": "e30="}}
+    put_raw = {"request_put": {"key": database._encode_key("tables/t"), "value": "e30="}}
     database.gateway.ask("/v3/kv/txn", {"success": [put_raw]})
     with pytest.raises(OSError, match="tables/t"):
         client.refresh()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.catalogue.node_choice import choose_move, choose_nodes, crowding, place_ranges
+from app.cluster.catalogue.node_choice import choose_move, choose_nodes, count_zone_overlaps, place_ranges
 from app.cluster.catalogue.transitions import segment_bounds
 
 
@@ -53,13 +53,13 @@ ZONES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["", "east", "w
 def test_moves_end_and_leave_machines_even(ranges: list[tuple[int, str, str]], zones: dict[str, str]) -> None:
     """Each range on one or two of four machines; moved until nothing moves."""
     places = [(size, sorted({one, other})) for size, one, other in ranges]
-    crowded = sum(crowding(nodes, zones) for _, nodes in places)
+    crowded = sum(count_zone_overlaps(nodes, zones) for _, nodes in places)
     for _ in range(200):
         on_node = {node: [one for one in places if node in one[1]] for node in "abcd"}
         used = {node: sum(size for size, _ in own) for node, own in on_node.items()}
         move = choose_move(used, dict.fromkeys("abcd", 10**6), on_node, zones)
         if move is None:
-            assert sum(crowding(nodes, zones) for _, nodes in places) <= crowded
+            assert sum(count_zone_overlaps(nodes, zones) for _, nodes in places) <= crowded
             return
         source, number, target = move
         size, nodes = on_node[source][number]

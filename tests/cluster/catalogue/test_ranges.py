@@ -186,10 +186,10 @@ def test_the_only_replica_in_sync_is_not_replaced_though_it_has_lost_its_rows() 
 
 def test_before_a_primary_has_begun_each_shard_of_the_segment_with_its_rows_may_be_it() -> None:
     catalogue = put(cluster("abc", "bc"), FIRST, RangeRecord(ranges.PROPOSED, "b", ("b",)))
-    assert ranges.join_proposed(catalogue, FIRST, "b") is None
-    assert ranges.join_proposed(catalogue, FIRST, "d") is None, "the segment is not listed on it"
-    assert ranges.join_proposed(catalogue, SECOND, "c") is None, "it is closed"
-    change = ranges.join_proposed(catalogue, FIRST, "c")
+    assert ranges.join_unled_range(catalogue, FIRST, "b") is None
+    assert ranges.join_unled_range(catalogue, FIRST, "d") is None, "the segment is not listed on it"
+    assert ranges.join_unled_range(catalogue, SECOND, "c") is None, "it is closed"
+    change = ranges.join_unled_range(catalogue, FIRST, "c")
     assert change is not None
     assert not stands(catalogue, change, with_nodes(catalogue, "ab")), "it is taken off the list meanwhile"
     joined = applied(catalogue, change)
@@ -199,7 +199,7 @@ def test_before_a_primary_has_begun_each_shard_of_the_segment_with_its_rows_may_
     failed = applied(dead(joined, "b"), ranges.fail_over(dead(joined, "b")))
     assert failed.ranges[FIRST] == RangeRecord(1, "c", ("b", "c"))
     begun = put(catalogue, FIRST, RangeRecord(2, "b", ("b",)))
-    assert ranges.join_proposed(begun, FIRST, "c") is None, "it has to ask the primary"
+    assert ranges.join_unled_range(begun, FIRST, "c") is None, "it has to ask the primary"
 
 
 def test_a_proposed_range_whose_shards_have_all_lost_their_rows_comes_to_rest() -> None:
@@ -211,7 +211,7 @@ def test_a_proposed_range_whose_shards_have_all_lost_their_rows_comes_to_rest() 
                 changes += change is not None
                 catalogue = applied(catalogue, change)
     assert changes == 2
-    back = applied(catalogue, ranges.join_proposed(catalogue, FIRST, "a"))
+    back = applied(catalogue, ranges.join_unled_range(catalogue, FIRST, "a"))
     back = applied(back, ranges.lose_rows(back, FIRST, back.ranges[FIRST].primary))
     assert back.ranges[FIRST] == RangeRecord(1, "a", ("a",))
 
@@ -282,7 +282,7 @@ def judged(catalogue: Catalogue, draw: Callable[[st.SearchStrategy[Any]], Any]) 
         lambda at: ranges.leave_in_sync(at, tensor, epoch, frozenset(node)),
         lambda at: ranges.join_in_sync(at, tensor, epoch, node),
         lambda at: ranges.lose_rows(at, tensor, node),
-        lambda at: ranges.join_proposed(at, tensor, node),
+        lambda at: ranges.join_unled_range(at, tensor, node),
         ranges.fail_over,
         lambda at: ranges.fail_over(at, {node}),
         lambda at: transitions.drain(at, node),

@@ -74,7 +74,7 @@ def refused(code: str, make: Callable[[], object]) -> None:
 
 def test_an_upload_is_placed_where_there_is_room_on_shards_that_run_and_are_not_drained() -> None:
     catalogue = with_nodes(a="", b="", c="", d="", e="")
-    catalogue = applied(catalogue, transitions.lose(catalogue, "a"))
+    catalogue = applied(catalogue, transitions.mark_lost(catalogue, "a"))
     catalogue = applied(catalogue, transitions.drain(catalogue, "b"))
     catalogue = begun(catalogue, "x")
     segments = catalogue.uploads["x"].segments

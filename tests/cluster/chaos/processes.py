@@ -116,7 +116,7 @@ class Cluster:
     def _begins(self, name: str) -> Callable[[], subprocess.Popen[bytes]]:
         def begin() -> subprocess.Popen[bytes]:
             if name in SHARDS:
-                ShardFolder(self.folder / name).keep(Options(key=KEY))
+                ShardFolder(self.folder / name).store_options(Options(key=KEY))
             with log_of(self.folder, name).open("ab") as log:
                 return self.network.begin(name, self._command(name), log, self._variables)
 

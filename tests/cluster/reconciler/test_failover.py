@@ -23,7 +23,7 @@ from app.cluster.catalogue.records import (
     Table,
     Version,
 )
-from app.cluster.catalogue.transitions import lose
+from app.cluster.catalogue.transitions import mark_lost
 from app.cluster.reconciler import failover
 from app.cluster.reconciler.failover import Failover
 from app.cluster.reconciler.shard_calls import ShardCalls
@@ -118,7 +118,7 @@ def test_a_primary_whose_lease_has_ended_is_replaced_also_after_an_error_that_no
             await transact(transition)
 
         monkeypatch.setattr(catalogues, "transact", failing)
-        catalogues.commit(lose(catalogues.catalogue, "a"))
+        catalogues.commit(mark_lost(catalogues.catalogue, "a"))
         await comes(lambda: catalogues.records == {("b", tuple(NODES))}, "b is primary")
         assert "odd" in caplog.text
 
@@ -152,7 +152,7 @@ def test_a_shard_that_is_gone_as_well_does_not_become_primary(listeners: dict[st
 def test_out_of_office_nothing_is_done(listeners: dict[str, socket.socket]) -> None:
     async def work(catalogues: Catalogues, _: Failover) -> None:
         listeners["a"].close()
-        catalogues.commit(lose(catalogues.catalogue, "a"))
+        catalogues.commit(mark_lost(catalogues.catalogue, "a"))
         await asyncio.sleep(0.3)
         assert catalogues.records == {("a", tuple(NODES))}
 
@@ -161,7 +161,7 @@ def test_out_of_office_nothing_is_done(listeners: dict[str, socket.socket]) -> N
 
 def test_what_is_judged_in_office_is_not_made_out_of_it() -> None:
     catalogue = Catalogues(dict.fromkeys(NODES, "a:1")).catalogue
-    transition = failover.in_office(lambda at: lose(at, "a"), lambda at: at.reconciler == Mark("me"))
+    transition = failover.only_as_leader(lambda at: mark_lost(at, "a"), lambda at: at.reconciler == Mark("me"))
     made = transition(catalogue)
     assert made is not None
     assert "reconciler" in made.unchanged

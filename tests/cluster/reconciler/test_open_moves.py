@@ -24,7 +24,7 @@ from app.cluster.catalogue.records import (
 )
 from app.cluster.reconciler.cluster_status import status_of
 from app.cluster.reconciler.cluster_view import ClusterView, HeldSegment, Holding
-from app.cluster.reconciler.moves import flip
+from app.cluster.reconciler.moves import apply_moves
 from app.cluster.reconciler.open_moves import JOIN_S
 from app.cluster.reconciler.plan import Plan, Planner
 from app.tensors.dtypes import DTYPES
@@ -92,7 +92,7 @@ class Cluster:
     def round(self) -> Plan:
         """One round: flips are made, and so are the losses of rows."""
         plan = self.plan()
-        self.put(flip(self.catalogue, plan.flips))
+        self.put(apply_moves(self.catalogue, plan.flips))
         for tensor, node in plan.lost_rows.items():
             self.put(lose_rows(self.catalogue, tensor, node))
         return plan
@@ -232,21 +232,21 @@ def test_a_move_of_a_closed_range_is_given_up_when_it_opens() -> None:
     fence, revision = catalogue.revisions["reconciler"], catalogue.revision
     holdings = {node: Holding(fence, revision, {TENSOR: HeldSegment(40, "d")}) for node in "ac"}
     found = Planner().plan(ClusterView(catalogue, holdings), 0.0).flips
-    change = flip(catalogue, found)
+    change = apply_moves(catalogue, found)
     assert change is not None
     opened = applied(catalogue, open_ranges(catalogue, "items", 1))
     assert not stands(catalogue, change, opened)
-    assert flip(opened, found) is None
+    assert apply_moves(opened, found) is None
 
 
 def test_a_removal_is_for_the_epoch_that_it_was_made_for() -> None:
     cluster = Cluster(catalogue_of("abc", RangeRecord(4, "a", ("a", "b", "c")), drained="a"), held=set("abc"))
     (move,) = cluster.plan().flips
-    change = flip(cluster.catalogue, (move,))
+    change = apply_moves(cluster.catalogue, (move,))
     assert change is not None
     later = applied(cluster.catalogue, Change({f"ranges/{TENSOR}": RangeRecord(5, "a", ("a", "b"))}))
     assert not stands(cluster.catalogue, change, later)
-    assert flip(later, (move,)) is None
+    assert apply_moves(later, (move,)) is None
 
 
 def test_an_open_range_is_not_cut_in_two() -> None:
@@ -336,7 +336,7 @@ def test_what_shards_hold_is_evened_out_and_stays(seed: int) -> None:
             for node in NODES
         }
         plan = planner.plan(ClusterView(catalogue, holdings), float(turn))
-        catalogue = applied(catalogue, flip(catalogue, plan.flips))
+        catalogue = applied(catalogue, apply_moves(catalogue, plan.flips))
         for drop in plan.drops:
             held[drop.node].discard(drop.tensor)
         quiet = 0 if plan.flips else quiet + 1

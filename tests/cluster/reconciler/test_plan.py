@@ -11,7 +11,7 @@ from app.cluster.catalogue.records import Catalogue, Mark, Node, Options, Segmen
 from app.cluster.key_placement import KeyPlacement
 from app.cluster.reconciler.cluster_status import status_of
 from app.cluster.reconciler.cluster_view import ClusterView, HeldSegment, Holding
-from app.cluster.reconciler.moves import flip
+from app.cluster.reconciler.moves import apply_moves
 from app.cluster.reconciler.plan import AGAIN_AFTER_S, DROP_AFTER_S, Drop, Plan, Planner
 from app.cluster.shard.pull_order import PullOrder, PullSource
 from app.tensors.dtypes import DTYPES
@@ -61,7 +61,7 @@ def planned(catalogue: Catalogue, planner: Planner | None = None, now: float = 0
 
 def flipped(catalogue: Catalogue, plan: Plan) -> tuple[Segment, ...]:
     """The segments of the table after the flips of a plan."""
-    change = flip(catalogue, plan.flips)
+    change = apply_moves(catalogue, plan.flips)
     assert change is not None
     assert "reconciler" in change.unchanged
     return applied(catalogue, change).tables["items"].versions[0].segments
@@ -230,8 +230,8 @@ def test_a_flip_is_for_the_segment_and_the_office_that_it_was_made_for() -> None
     planner = Planner()
     planned(catalogue, planner, b=[TENSOR], c=[], d=[])
     moves = planned(catalogue, planner, b=[TENSOR], c=[TENSOR], d=[]).flips
-    assert flip(catalogue_of(replace(ALL, nodes=("b", "d"))), moves) is None
-    change = flip(catalogue, moves)
+    assert apply_moves(catalogue_of(replace(ALL, nodes=("b", "d"))), moves) is None
+    change = apply_moves(catalogue, moves)
     assert change is not None
     later = replace(catalogue, revisions={**catalogue.revisions, "reconciler": FENCE + 1})
     assert stands(catalogue, change, catalogue)
@@ -244,7 +244,7 @@ def test_parts_that_lose_a_row_are_not_flipped() -> None:
     planned(catalogue, planner, a=[TENSOR], b=[TENSOR])
     (move,) = planned(catalogue, planner, a=both, b=both).flips
     with pytest.raises(ValueError, match="do not have the rows"):
-        flip(catalogue, (replace(move, parts=(move.parts[0], replace(move.parts[1], start=6))),))
+        apply_moves(catalogue, (replace(move, parts=(move.parts[0], replace(move.parts[1], start=6))),))
 
 
 def test_the_status_says_who_has_what() -> None:

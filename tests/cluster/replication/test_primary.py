@@ -41,10 +41,10 @@ def test_a_primary_that_begins_or_has_a_tail_resolves_first() -> None:
 
 
 def test_committed_is_what_every_replica_in_sync_has() -> None:
-    some = begun().answered("b", Appended(3, 5, 6))
+    some = begun().with_answer("b", Appended(3, 5, 6))
     assert some.step(100.1) is Step.WAIT
-    assert some.answered("c", Appended(3, 5, 5)).step(100.1) is Step.WAIT
-    assert some.answered("c", Appended(3, 5, 6)).step(100.1) is Step.COMMITTED
+    assert some.with_answer("c", Appended(3, 5, 5)).step(100.1) is Step.WAIT
+    assert some.with_answer("c", Appended(3, 5, 6)).step(100.1) is Step.COMMITTED
 
 
 def test_a_primary_alone_in_sync_commits_at_once() -> None:
@@ -53,44 +53,44 @@ def test_a_primary_alone_in_sync_commits_at_once() -> None:
 
 
 def test_a_replica_that_is_late_or_lost_counts_until_the_catalogue_has_let_it_go() -> None:
-    some = begun().answered("b", Appended(3, 5, 6))
-    assert (some.step(100.0 + SHIP_S), some.leaving(100.0 + SHIP_S)) == (Step.LEAVE, frozenset("c"))
-    lost = some.lost("c")
-    for one in (lost, lost.changed(RANGE)):
-        assert (one.step(100.1), one.leaving(100.1)) == (Step.LEAVE, frozenset("c"))
-    assert lost.changed(RangeRecord(4, "a", ("a", "b"))).step(100.1) is Step.COMMITTED
+    some = begun().with_answer("b", Appended(3, 5, 6))
+    assert (some.step(100.0 + SHIP_S), some.replicas_to_remove(100.0 + SHIP_S)) == (Step.LEAVE, frozenset("c"))
+    lost = some.with_failure("c")
+    for one in (lost, lost.with_members(RANGE)):
+        assert (one.step(100.1), one.replicas_to_remove(100.1)) == (Step.LEAVE, frozenset("c"))
+    assert lost.with_members(RangeRecord(4, "a", ("a", "b"))).step(100.1) is Step.COMMITTED
 
 
 def test_a_gap_is_filled_and_other_refusals_lose_the_replica() -> None:
-    assert begun().answered("b", Refused(Why.GAP, 3, 4)).failed == frozenset()
-    assert begun().answered("b", Refused(Why.NO_ROWS, 0, 0)).failed == {"b"}
+    assert begun().with_answer("b", Refused(Why.GAP, 3, 4)).failed == frozenset()
+    assert begun().with_answer("b", Refused(Why.NO_ROWS, 0, 0)).failed == {"b"}
 
 
 def test_a_round_ends_without_a_commit_once_another_shard_is_primary() -> None:
-    whole = begun().answered("b", Appended(3, 5, 6)).answered("c", Appended(3, 5, 6))
-    assert begun().answered("b", Refused(Why.STALE, 4, 5)).step(100.0) is Step.STOP
-    assert whole.changed(RangeRecord(4, "b", ("b", "c"))).step(100.0) is Step.STOP
-    assert whole.changed(None).step(100.0) is Step.STOP
+    whole = begun().with_answer("b", Appended(3, 5, 6)).with_answer("c", Appended(3, 5, 6))
+    assert begun().with_answer("b", Refused(Why.STALE, 4, 5)).step(100.0) is Step.STOP
+    assert whole.with_members(RangeRecord(4, "b", ("b", "c"))).step(100.0) is Step.STOP
+    assert whole.with_members(None).step(100.0) is Step.STOP
 
 
 def test_a_round_ends_if_a_replica_has_joined_that_it_does_not_ship_to() -> None:
-    whole = begun().answered("b", Appended(3, 5, 6)).answered("c", Appended(3, 5, 6))
-    assert whole.changed(RangeRecord(4, "a", ("a", "b", "c", "d"))).step(100.0) is Step.STOP
+    whole = begun().with_answer("b", Appended(3, 5, 6)).with_answer("c", Appended(3, 5, 6))
+    assert whole.with_members(RangeRecord(4, "a", ("a", "b", "c", "d"))).step(100.0) is Step.STOP
 
 
 def test_a_record_of_an_older_catalogue_changes_nothing() -> None:
-    assert begun().changed(RangeRecord(2, "b", ("b", "d"))) == begun()
+    assert begun().with_members(RangeRecord(2, "b", ("b", "d"))) == begun()
 
 
 def test_a_primary_whose_rows_were_restored_from_an_older_copy_does_not_lead() -> None:
     """Replicas have applied a record 7: they would take the primary's next records for those that they have."""
-    behind = begun().answered("b", Appended(3, 7, 7)).answered("c", Appended(3, 7, 7))
+    behind = begun().with_answer("b", Appended(3, 7, 7)).with_answer("c", Appended(3, 7, 7))
     assert behind.step(100.0) is Step.BEHIND
 
 
 def test_answers_from_before_the_round_do_not_count() -> None:
     alone = begin_round(RangeRecord(3, "a", ("a", "b")), ReplicaState(3, 5, (3,)), now=0.0)
-    assert alone.answered("b", Appended(2, 5, 6)).step(0.0) is Step.WAIT
+    assert alone.with_answer("b", Appended(2, 5, 6)).step(0.0) is Step.WAIT
 
 
 def test_below_min_in_sync_nobody_is_answered() -> None:

@@ -17,7 +17,7 @@ from app.cluster.replication.replica import (
 def after(state: ReplicaState, *messages: Append) -> ReplicaState:
     """The state when messages have come."""
     for message in messages:
-        state = on_append(state, message).done(state)
+        state = on_append(state, message).state_after(state)
     return state
 
 
@@ -25,7 +25,7 @@ def test_records_are_appended_and_applied_up_to_what_is_committed() -> None:
     plan = on_append(ReplicaState(1, 5), Append(1, 5, 1, commit=6, last=7, epochs=(1, 1)))
     assert (plan.epoch, plan.truncate_after, plan.skip, plan.new, plan.commit_to) == (None, None, 0, (1, 1), 6)
     assert plan.answer == Appended(1, 6, 7)
-    assert plan.done(ReplicaState(1, 5)) == ReplicaState(1, 6, (1,), 1)
+    assert plan.state_after(ReplicaState(1, 5)) == ReplicaState(1, 6, (1,), 1)
 
 
 def test_a_higher_epoch_is_kept_also_without_records() -> None:
@@ -36,7 +36,7 @@ def test_a_stale_primary_is_refused_and_changes_nothing() -> None:
     state = ReplicaState(3, 5, (2,))
     plan = on_append(state, Append(2, 5, 2, commit=6, last=7, epochs=(2, 2)))
     assert plan.answer == Refused(Why.STALE, 3, 5)
-    assert plan.done(state) == state
+    assert plan.state_after(state) == state
 
 
 def test_a_replica_without_rows_says_so() -> None:
@@ -49,7 +49,7 @@ def test_a_gap_is_refused_and_fences_earlier_primaries_all_the_same() -> None:
     state = ReplicaState(1, 5, (1,))
     plan = on_append(state, Append(2, 7, 2, commit=7, last=8, epochs=(2,)))
     assert plan.answer == Refused(Why.GAP, 2, 5)
-    assert plan.done(state) == ReplicaState(2, 5, (1,))
+    assert plan.state_after(state) == ReplicaState(2, 5, (1,))
 
 
 def test_another_record_with_the_sequence_before_counts_as_a_gap() -> None:
@@ -74,7 +74,7 @@ def test_a_tail_that_differs_is_replaced_from_the_first_difference_on() -> None:
     state = ReplicaState(1, 5, (1, 1, 1))
     plan = on_append(state, Append(2, 5, 1, commit=5, last=7, epochs=(1, 2)))
     assert (plan.truncate_after, plan.skip, plan.new) == (6, 1, (2,))
-    assert plan.done(state) == ReplicaState(2, 5, (1, 2))
+    assert plan.state_after(state) == ReplicaState(2, 5, (1, 2))
 
 
 def test_what_is_applied_is_never_cut() -> None:

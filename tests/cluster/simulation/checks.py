@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.cluster.catalogue.listed_segments import Listed, listed_segments
-from app.cluster.catalogue.node_choice import crowding
+from app.cluster.catalogue.node_choice import count_zone_overlaps
 from app.cluster.catalogue.ranges import PROPOSED
 from app.cluster.catalogue.records import Catalogue, Change, RangeRecord, Segment, Table, Version
 from app.cluster.catalogue.transitions import zones_of
@@ -218,7 +218,7 @@ class Checks:
             raise Violation(f"{one.tensor} has {segment.size} bytes, and segments have {limit} at most")
         zones = zones_of(latest)
         usable = {zones[node] for node in latest.alive - latest.drained}
-        if "" not in usable and crowding(segment.nodes, zones) > max(0, one.replicas - len(usable)):
+        if "" not in usable and count_zone_overlaps(segment.nodes, zones) > max(0, one.replicas - len(usable)):
             raise Violation(f"{one.tensor} is on {segment.nodes} of the zones {zones}")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from app.cluster.catalogue.records import Catalogue, Change, to_json, updated
+from app.cluster.catalogue.records import Catalogue, Change, apply_writes, to_json
 from app.errors import GatherError
 from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.world import Process, World
@@ -92,7 +92,7 @@ class Database:
     def _write(self, change: Change) -> None:
         revision = self.newest.revision + 1
         written = {key: None if one is None else (to_json(one), revision) for key, one in change.puts.items()}
-        self._checks.committed(updated(self.newest, revision, written), change)
+        self._checks.committed(apply_writes(self.newest, revision, written), change)
         for client in self._watching:
             if client.process.alive:
                 self._send(client.process, client.newer, self.newest)

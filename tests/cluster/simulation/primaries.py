@@ -310,7 +310,7 @@ class Shipping:
         after = self._after.get(replica, copy.applied)
         node = own.catalogue.nodes.get(replica)
         if after < copy.start:
-            self._round = self._round.lost(replica)
+            self._round = self._round.with_failure(replica)
         elif node is not None:
             records = tuple(copy.after(after))
             append = append_of(copy.state, after, tuple(record.epoch for record in records))
@@ -321,7 +321,7 @@ class Shipping:
         reply = answer.reply
         if self._is_over or not isinstance(reply, Appended | Refused):
             return
-        self._round = self._round.answered(replica, reply)
+        self._round = self._round.with_answer(replica, reply)
         if isinstance(reply, Refused) and reply.why is Why.GAP and self._after.get(replica) != reply.applied:
             self._after[replica] = reply.applied
             self._send(replica)
@@ -339,7 +339,10 @@ class Shipping:
         elif step is Step.LEAVE and not self._is_leaving:
             self._is_leaving = True
             change = partial(
-                leave_in_sync, tensor=self._tensor, epoch=self._round.epoch, gone=self._round.leaving(own.now)
+                leave_in_sync,
+                tensor=self._tensor,
+                epoch=self._round.epoch,
+                gone=self._round.replicas_to_remove(own.now),
             )
             own.shard.client.transact(change, self._left)
 
@@ -348,7 +351,7 @@ class Shipping:
         if self._is_over:
             return
         before = self._round
-        self._round = before.changed(self._own.catalogue.ranges.get(self._tensor))
+        self._round = before.with_members(self._own.catalogue.ranges.get(self._tensor))
         if self._round == before and code:
             self._end(self._fail)
         else:

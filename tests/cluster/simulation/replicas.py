@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from app.cluster.catalogue.listed_segments import find_listed
-from app.cluster.catalogue.ranges import PROPOSED, join_proposed
+from app.cluster.catalogue.ranges import PROPOSED, join_unled_range
 from app.cluster.catalogue.records import Catalogue
 from app.cluster.replication.primary import Join, JoinAnswer
 from app.cluster.replication.reads import WAIT_S, Read, Readable, judge_read
@@ -201,7 +201,7 @@ class Replicas:
             listed = find_listed(self.catalogue, tensor)
             is_listed = listed is not None and self.node in listed.segment.nodes
             if is_listed and record.epoch == PROPOSED and copy is not None:
-                self.shard.client.transact(partial(join_proposed, tensor=tensor, node=self.node), lambda _: None)
+                self.shard.client.transact(partial(join_unled_range, tensor=tensor, node=self.node), lambda _: None)
             elif is_listed and record.primary != self.node and self.now >= self._joining.get(tensor, 0.0):
                 self._join(tensor, record.primary)
 

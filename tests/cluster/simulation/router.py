@@ -274,10 +274,10 @@ class Lookup:
             return
         number, replica, now = asked.number, asked.replica, self._world.now
         if answer is None:
-            self._do(reads, reads.failed(number, replica, now))
+            self._do(reads, reads.on_failure(number, replica, now))
         elif answer.rows is None:
-            self._do(reads, reads.no_range(number, replica, now))
-        elif reads.answered(number, replica):
+            self._do(reads, reads.on_missing_range(number, replica, now))
+        elif reads.on_rows(number, replica):
             self._answers.update(zip(self._by_range[number], answer.rows, strict=True))
             self._see(reads.version.ranges[number].tensor, answer.sequence)
             self._do(reads, [])
@@ -289,11 +289,11 @@ class Lookup:
 
     def _fetched(self, reads: RangeReads, _: Catalogue | None) -> None:
         if reads is self._reads:
-            self._do(reads, reads.fetched(self._router.served, self._world.now))
+            self._do(reads, reads.on_map_fetched(self._router.served, self._world.now))
 
     def _woken(self, reads: RangeReads) -> None:
         if reads is self._reads:
-            self._do(reads, reads.woken(self._world.now))
+            self._do(reads, reads.on_wake(self._world.now))
 
     def _do(self, reads: RangeReads, actions: list[ReadAction]) -> None:
         for action in actions:

@@ -59,7 +59,7 @@ class AsyncImports(AsyncRequests):
     ) -> TensorInfo:
         """Wait until an import ends. Returns the new version's metadata. Raises the import's error."""
         found = begun
-        tell, pause = _imports.told(found.name, found, progress), _imports.FIRST_PAUSE_S
+        tell, pause = _imports.progress_reporter(found.name, found, progress), _imports.FIRST_PAUSE_S
         while True:
             tell(found.bytes_done)
             made = _imports.outcome(found)

@@ -13,7 +13,7 @@ from .. import _endpoints
 from .._arrays_of_others import has_no_type
 from .._async_waiting import packed, pause_after, sleep
 from .._asyncio_transport import AsyncioTransport
-from .._connection_settings import Certificate, ConnectionSettings, Verify, callers_headers, connection_settings
+from .._connection_settings import Certificate, ConnectionSettings, Verify, connection_settings, normalized_headers
 from .._key_arrays import as_key_type
 from .._messages import Answer, Request
 from .._retries import READY_PAUSE_S, Attempts, Retries, call_end, may_become_ready
@@ -127,7 +127,7 @@ class AsyncRequests:
         retries: Retries | None = None,
     ) -> T:
         """Like `_run`, but with a deadline in `monotonic()` time, which several requests of one call can share."""
-        fields = callers_headers(headers) if headers else {}
+        fields = normalized_headers(headers) if headers else {}
         attempts = Attempts(request, retries or self._retries, until)
         while True:
             if until is not None:
