@@ -86,8 +86,8 @@ def test_an_import_that_is_being_committed_is_neither_ended_nor_stopped(
         return answer
 
     monkeypatch.setattr(LocalStore, "put", put)
-    monkeypatch.setattr(ImportSteps, "goes_on", look)
-    monkeypatch.setattr(ImportSteps, "tell", lambda self, done: look(self))
+    monkeypatch.setattr(ImportSteps, "should_continue", look)
+    monkeypatch.setattr(ImportSteps, "record_progress", lambda self, done: look(self))
     (tmp_path / "a.npy").write_bytes(npy(np.arange(5)))
     store = LocalStore(tmp_path / "store", Limits())
     store.open()
