@@ -175,7 +175,7 @@ class ImportSteps:
         """End the import because a request or the service's shutdown asks for it. Does nothing after the commit."""
         if closing:
             url = self._request.url.shown
-            self.fail(import_failed(url, "the service was stopped meanwhile", "Send the request again."))
+            self.fail(import_failed(url, "the service was stopped in the meantime", "Send the request again."))
         else:
             self._end(state="cancelled")
 

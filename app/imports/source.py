@@ -12,7 +12,7 @@ PIECE_BYTES: Final = 1 << 22
 """Bytes requested in one range."""
 HEAD_BYTES: Final = 1 << 16
 """Bytes read first; the header usually fits in them."""
-CHANGED: Final = "it was changed meanwhile"
+CHANGED: Final = "it was changed in the meantime"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def _hint(dtype: DType, value: object, pointer: str) -> tuple[str, str, str]:
     if dtype.kind in ("int", "uint"):
         return _hint_for_integer(dtype, value, at)
     if value is None:
-        return f"Write a number {at}, or 'NaN' where there is none", "", ""
+        return f"Write a number {at}, or 'NaN' if there is no number", "", ""
     if _float(value) < 0 and dtype.kind == "float" and not float_rounding.is_signed(dtype):
         return f"Write a number of 0 or more {at}", "float32", ", which has negative numbers"
     if dtype.name not in ("float64", "complex128") and _fits_float64(value):

@@ -1,4 +1,4 @@
-"""The plan of a gather, the kernels' input: a frozen dataclass of plain integers, for GatherND and Gather alike.
+"""The plan of a gather, the kernels' input: a frozen dataclass of plain integers, for both GatherND and Gather.
 
 GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as [batches, tuples,
 k]. Gather along axis a is the same with b = a and k = 1, except that all batches share their tuples

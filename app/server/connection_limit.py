@@ -77,7 +77,7 @@ class ConnectionLimit:
         self.count_refused()
         return GatherError(
             "overloaded",
-            f"the service has {self.maximum} connections open, of which none is idle",
+            f"the service has {self.maximum} connections open, and none of them is idle",
             retry_after=1,
             facts={"limit": "connections", "maximum": self.maximum},
         )

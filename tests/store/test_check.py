@@ -177,10 +177,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
         in_catalogue("UPDATE tensors SET dtype = '' WHERE name = 'words'"), "words@1", "the catalogue says",
     ),
     "alias without its version": (
-        in_catalogue("UPDATE aliases SET version = 9"), "live", "an alias of table@9, which there is not",
+        in_catalogue("UPDATE aliases SET version = 9"), "live", "an alias of table@9, which does not exist",
     ),
     "alias of a tensor that is gone": (
-        in_catalogue("UPDATE aliases SET name = 'gone'"), "live", "an alias of gone@1, which there is not",
+        in_catalogue("UPDATE aliases SET name = 'gone'"), "live", "an alias of gone@1, which does not exist",
     ),
     "alias and tensor": (
         in_catalogue("UPDATE aliases SET alias = 'words'"), "words", "the name of an alias and of a tensor",

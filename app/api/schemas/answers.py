@@ -16,7 +16,7 @@ Base64 = Annotated[str, Field(description=BASE64)]
 
 
 class OpenModel(BaseModel):
-    """Answers may gain members."""
+    """A part of an answer; later versions may add members."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=simplify_schema)
 
@@ -55,7 +55,7 @@ class ExplainedPlan(OpenModel):
 
 
 class ExplainedSize(OpenModel):
-    """The size of a gather, or a threshold in it."""
+    """The size of a gather, or a threshold between two routes."""
 
     items: Size | None = Field(description="Number of gathered items; null in a threshold that is never reached.")
     bytes: Size | None = Field(description="Number of copied bytes; null in a threshold that is never reached.")

@@ -94,7 +94,7 @@ class KeyBindings:
             raise unavailable("etcd does not answer") from None
 
     def submit(self, scope: str, key: str, content_id: str, digest: str) -> Future[Binding]:
-        """Do the same as `bind` without waiting. Returns a future of the binding."""
+        """Like `bind`, but returns a future of the binding."""
         asked = _BindRequest(self._key(scope, key), Binding(content_id, digest))
         with self._lock:
             if self._thread is None:

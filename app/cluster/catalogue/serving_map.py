@@ -21,12 +21,12 @@ class ServingMap:
         """Return the map of a catalogue. Its generation is the catalogue's revision."""
         known, made, opened = self._known, self._made.tables, catalogue.ranges
         addresses = {node: one.address for node, one in catalogue.nodes.items()}
-        is_alike = addresses == self._addresses and catalogue.options.replicas == known.options.replicas
+        is_unchanged = addresses == self._addresses and catalogue.options.replicas == known.options.replicas
         changed = _changed_contents(known.ranges, opened)
 
         def table_of(name: str, table: Table) -> ShardedTable:
             if (
-                is_alike
+                is_unchanged
                 and known.tables.get(name) is table
                 and changed.isdisjoint(one.content_id for one in table.versions)
             ):

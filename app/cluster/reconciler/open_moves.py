@@ -2,7 +2,7 @@
 
 To move a replica, a new shard is first added to the segment's list; it then copies the rows by itself and joins. Once
 enough others are in sync, the old shard is removed from the list and from the in-sync set. So a move takes two steps,
-an addition and a removal. Each round chooses them anew from the catalogue alone. Open ranges are never split.
+an addition and a removal. Each round chooses them again from the catalogue alone. Open ranges are never split.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class Reconciler:
     def _resign(self) -> None:
         """Give up everything that was begun as the leader."""
         if self._fence:
-            logger.info("out of office")
+            logger.info("this reconciler is no longer the leader")
         for running in self.pulling.values():
             running.task.cancel()
         self.pulling.clear()

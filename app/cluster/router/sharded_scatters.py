@@ -229,7 +229,7 @@ class ShardedScatters:
     async def _wait_until_open(
         self, one: _ValidScatter, version: ShardedVersion, deadline: float
     ) -> RangeFailed | None:
-        """Do the same as `_open`, until a deadline, once for all parts and scatters that wait for it."""
+        """Open the ranges of a version, or wait for a running attempt, until a deadline. See `_open` for the result."""
         content = version.content_id
         task = self._opening.get(content)
         if task is None:

@@ -100,7 +100,7 @@ class TableEtags:
         return asking.result()
 
     async def committed_etag(self, resident: ShardedResident, request: ServedRequest) -> str:
-        """Do the same as `current_etag`, in the event loop and until the deadline of a request."""
+        """Like `current_etag`, but runs in the event loop, until the deadline of a request."""
         version = resident.version_in_map
         numbers = [number for number, one in enumerate(version.ranges) if one.primary is not None]
         found = await asyncio.gather(*(self._sequence(resident, number, request) for number in numbers))

@@ -1,4 +1,4 @@
-"""An order to pull a segment: the body of `POST /shard/segments/{tensor}`. Other orders to shards are read alike."""
+"""An order to pull a segment: the body of `POST /shard/segments/{tensor}`. `read_order` parses all orders to shards."""
 
 from __future__ import annotations
 

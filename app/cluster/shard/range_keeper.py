@@ -158,6 +158,7 @@ class RangeKeeper:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _maintain_led(self, one: Listed, record: RangeRecord, epoch: int, applied: int) -> None:
+        """Take over a range whose primary is this shard, or tell its replicas what is committed."""
         if not (self.primaries.is_resolved(one.tensor, record.epoch) and epoch == record.epoch):
             self._begin_work(self._pool, "takeover", one.tensor, lambda: self.primaries.begin(one.tensor))
             return

@@ -153,7 +153,7 @@ class RangeRoutes:
         try:
             return await asyncio.shield(task)
         except ContentReplaced:
-            raise unavailable(f"the rows of {tensor} have just been copied anew") from None
+            raise unavailable(f"the rows of {tensor} have just been copied again") from None
         except SequenceDiffers:
             # a deposed primary would judge by old rows
             await _run(self._scatters, lambda: self._primaries.confirm(tensor))

@@ -126,7 +126,7 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
 def _refuse_contents(one: Input) -> NoReturn:
     raise invalid_field(
         f"{one.pointer}/contents",
-        "an input has contents beside raw_input_contents, which has the items of all inputs",
+        "an input has contents in addition to raw_input_contents, which has the items of all inputs",
         "Send the items of all inputs in raw_input_contents, or of all in contents.",
     )
 

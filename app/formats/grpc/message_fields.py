@@ -77,7 +77,7 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
             if at > size:
                 raise malformed(f"the field at byte {start} of the message extends beyond it")
             if fields - inputs - len(raws) > _MOST_OTHERS + features:
-                raise malformed(f"the message has more than {_MOST_OTHERS + features} fields beside its inputs")
+                raise malformed(f"the message has more than {_MOST_OTHERS + features} fields other than its inputs")
     except IndexError:
         raise malformed("the message ends within a field") from None
     kept.append(whole[end:])

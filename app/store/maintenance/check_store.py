@@ -149,7 +149,7 @@ def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, s
         if alias.version not in versions.get(alias.name, ()):
             yield (
                 alias.alias,
-                f"is an alias of {alias.reference}, which there is not",
+                f"is an alias of {alias.reference}, which does not exist",
                 f"move it to another version with PUT /aliases/{alias.alias}, or remove it",
             )
         if alias.alias in versions:
@@ -231,7 +231,7 @@ def _advice(name: str) -> str:
         return "stop the service, and restore a backup into a new folder"
     if name in ("tensors", "logs"):
         return "stop the service, and put the folder back, or restore a backup into a new folder"
-    return "stop the service, move it away, and start the service, which makes it anew"
+    return "stop the service, move it away, and start the service, which creates a new one"
 
 
 def _check_permissions(folder: Path) -> Iterator[Finding]:
@@ -330,13 +330,13 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _check_backup(folder: Path) -> Iterator[Finding]:
-    anew = "make another backup, in another folder"
+    advice = "make another backup, in another folder"
     backup_manifest.check_marker(folder)
     with backup_manifest.lock_backup(folder):
         try:
             manifest = backup_manifest.read(folder)
         except StoreRefused as problem:
-            yield Finding("damage", backup_manifest.MANIFEST, str(problem), anew)
+            yield Finding("damage", backup_manifest.MANIFEST, str(problem), advice)
             return
         if manifest is None:
             yield Finding("damage", str(folder), "is a backup that was not finished", "make it again")
@@ -348,7 +348,7 @@ def _check_backup(folder: Path) -> Iterator[Finding]:
                         source.check()
             except (BadFile, OSError) as problem:
                 why = str(problem.strerror) if isinstance(problem, OSError) else str(problem)
-                yield Finding("damage", row.reference, why, anew)
+                yield Finding("damage", row.reference, why, advice)
         new = folder / f"{backup_manifest.MANIFEST}.new"
         strays = set(file_names(folder / CONTENTS)) - backup_manifest.files_of(manifest)
         for path in [new, *sorted(folder / CONTENTS / name for name in strays)]:
