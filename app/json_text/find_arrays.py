@@ -128,7 +128,7 @@ def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
 
 
 def _depth_after(mark: re.Match[bytes], depth: int) -> int:
-    """Return the depth after a match of _MARK, given the `depth` before it. Raises _NotClosed."""
+    """Return the depth after a match of _MARK, given the `depth` before it. Raises _UnclosedText."""
     c = mark.string[mark.start()]
     if c == ord('"') and mark.end() == mark.start() + 1:
         raise _UnclosedText
@@ -139,7 +139,7 @@ def _depth_after(mark: re.Match[bytes], depth: int) -> int:
 
 
 def _skip_scalar(body: memoryview, place: int) -> tuple[int, int]:
-    """Return the place after the string, number or name at `place`, and its kind. Raises _NotClosed."""
+    """Return the place after the string, number or name at `place`, and its kind. Raises _UnclosedText."""
     if body[place] != ord('"'):
         return _SCALAR.match(body, place).end(), SCALAR  # type: ignore[union-attr]
     string = _STRING.match(body, place)

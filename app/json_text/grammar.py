@@ -116,7 +116,7 @@ class _GrammarFault(Exception):
 
 
 def _keys(text: bytes, bare: bool) -> list[tuple[int, str]]:
-    """Return the key of each member, with the number of its object. Raises _NotJsonAt."""
+    """Return the key of each member, with the number of its object. Raises _GrammarFault."""
     keys: list[tuple[int, str]] = []
     open_ones: list[tuple[bytes, int]] = []
     """The closing character of each open list and object, and its number."""
@@ -156,14 +156,14 @@ def _skip_space(text: bytes, place: int) -> int:
 
 
 def _skip_mark(mark: bytes, text: bytes, place: int) -> int:
-    """Return the place after a comma or a colon, and the white space after it. Raises _NotJsonAt."""
+    """Return the place after a comma or a colon, and the white space after it. Raises _GrammarFault."""
     if not text.startswith(mark, place):
         raise _GrammarFault(place)
     return _skip_space(text, place + 1)
 
 
 def _skip_scalar(text: bytes, place: int, bare: bool) -> int:
-    """Return the place after a string, a number or a name. Raises _NotJsonAt."""
+    """Return the place after a string, a number or a name. Raises _GrammarFault."""
     if text.startswith(b'"', place):
         return _skip_string(text, place)
     found = (_BARE_TOO if bare else _NAME_OR_NUMBER).match(text, place)
@@ -173,7 +173,7 @@ def _skip_scalar(text: bytes, place: int, bare: bool) -> int:
 
 
 def _skip_string(text: bytes, place: int) -> int:
-    """Return the place after a string. Raises _NotJsonAt."""
+    """Return the place after a string. Raises _GrammarFault."""
     if not text.startswith(b'"', place):
         raise _GrammarFault(place)
     place += 1

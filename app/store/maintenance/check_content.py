@@ -112,7 +112,7 @@ def check_content(
 
 
 def _wrong_blocks(fd: int, description: Description, pause: Pause) -> list[int]:
-    """Return the blocks that do not match their checksums. Raises _Ended."""
+    """Return the blocks that do not match their checksums. Raises _CheckCancelled."""
     wrong: list[int] = []
     for first in range(0, description.block_count, _BLOCKS_PER_PAUSE):
         began = perf_counter()
@@ -124,7 +124,7 @@ def _wrong_blocks(fd: int, description: Description, pause: Pause) -> list[int]:
 
 
 def _wrong_key_blocks(folder: Path, row: Row, pause: Pause) -> list[int]:
-    """Return the blocks of the key file that do not match their checksums. Raises _Ended, BadFile and OSError."""
+    """Return the key file's blocks that do not match their checksums. Raises _CheckCancelled, BadFile and OSError."""
     fd = open_regular(folder / "tensors" / row.key_file)
     try:
         return _wrong_blocks(fd, describe_keys(fd, row)[0], pause)
@@ -133,7 +133,7 @@ def _wrong_key_blocks(folder: Path, row: Row, pause: Pause) -> list[int]:
 
 
 def _index_is_complete(folder: Path, row: Row, rows: int, pause: Pause) -> bool:
-    """Return whether the index finds each of the first `rows` rows. Raises _Ended, BadFile and OSError."""
+    """Return whether the index finds each of the first `rows` rows. Raises _CheckCancelled, BadFile and OSError."""
     began = perf_counter()
     for lost in lost_rows(folder / "tensors", row, rows):
         if lost >= 0:
