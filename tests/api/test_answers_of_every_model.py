@@ -40,7 +40,7 @@ class ManyModels:
     def find(self, name: str, version: str | None = None) -> None:
         """It is there."""
 
-    def counted(self, names: list[str], newest: int | None = None) -> list[str]:
+    def statistics_labels(self, names: list[str], newest: int | None = None) -> list[str]:
         del newest
         return [f"{name}@1" for name in names]
 

@@ -60,7 +60,7 @@ def test_a_disk_that_is_full_is_told_as_that_and_not_as_a_failure_of_the_other_s
     )
     store: Any = SimpleNamespace(upload=lambda _: SimpleNamespace(write=write, abandon=lambda: counted.append("gone")))
     log: Any = SimpleNamespace(state=lambda _: None)
-    counts: Any = SimpleNamespace(copied=counted.append)
+    counts: Any = SimpleNamespace(count_copy=counted.append)
     with pytest.raises(GatherError) as raised:
         Joins("b", store, log, peers, counts, lambda: False).join(RANGE)
     assert raised.value.code == "insufficient_storage"

@@ -42,7 +42,7 @@ def test_ranges_that_are_closed_are_forgotten() -> None:
         records_after=lambda *_: (b"", ()),
         commit=lambda *_: state,
     )
-    counts: Any = SimpleNamespace(took_over=lambda: None)
+    counts: Any = SimpleNamespace(count_takeover=lambda: None)
     primaries = Primaries("s0", log, follower, cast("Any", None), counts)
     primaries.begin(listed.tensor)
     primaries.forget()

@@ -50,7 +50,7 @@ class Asks(PrimaryAsks):
     async def ask(self, one: RowRange, scatter: RangeScatter, request: ServedRequest) -> RangeScattered | RangeFailed:
         return self._answer(one.tensor, scatter.order.if_sequence)
 
-    async def newer_map(self) -> None:
+    async def refresh_map(self) -> None:
         """There is none."""
 
     def pauses(self, deadline: float) -> Pauses:
@@ -82,7 +82,7 @@ class Tables(PublishedTensors):
         async def committed(resident: object, request: object) -> str:
             return committed_etag
 
-        self.etags = cast("Any", SimpleNamespace(measure=measure, committed=committed))
+        self.etags = cast("Any", SimpleNamespace(measure=measure, committed_etag=committed))
 
     async def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
         return self._binding or Binding(content_id, digest)
