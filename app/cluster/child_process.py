@@ -21,12 +21,12 @@ LOOK_S: Final = 0.5
 AGAIN_S: Final = 1.0
 """Minimum seconds between two starts of a process."""
 STANDS_STILL_S: Final = 5.0
-"""A process that has answered before is killed after this many seconds without an answer, so that it restarts before
+"""A process that has responded before is killed after this many seconds without a response, so that it restarts before
 its lease expires.
 """
 ANSWER_S: Final = 1.0
 STOP_S: Final = 40.0
-"""Seconds that a process may take to end after SIGTERM."""
+"""Maximum seconds for a process to end after SIGTERM."""
 _ENDS_WITH_ITS_PARENT: Final = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -62,7 +62,7 @@ class ChildProcess:
     def run(self, stop: Event) -> None:
         """Keep the process running until `stop` is set, then end it. Blocks.
 
-        The process also ends with the thread that calls this method.
+        The process also ends when the thread that called this method ends.
         """
         while not stop.is_set():
             begun = time.monotonic()
@@ -85,7 +85,7 @@ class ChildProcess:
             )
 
     def _watch(self, process: subprocess.Popen[bytes], stop: Event) -> None:
-        """Return when the process has ended or `stop` is set. Kills the process if it hangs."""
+        """Return when the process has ended or `stop` is set. Kill the process if it hangs."""
         answered: float | None = None
         while process.poll() is None and not stop.wait(LOOK_S):
             if self._answers is None:
@@ -121,7 +121,9 @@ def is_live(address: str, tls: SSLContext | None = None) -> bool:
 
 
 def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without settings of the service and without the variables that Ray sets for its workers."""
+    """Return a copy of an environment, leaving out the service's settings and the variables that Ray sets for its
+    workers.
+    """
     return {
         name: value
         for name, value in variables.items()

@@ -1,4 +1,4 @@
-"""Place the rows of a table with keys: each key has a hash, and each range covers an interval of hashes."""
+"""Assign the rows of a table with keys to ranges: each key has a hash, and each range covers an interval of hashes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from app.keys.key_column import KeyColumn, KeyType
 from app.keys.key_index import hash_keys, new_seed
 
 HASHES: Final = 1 << 64
-"""The ranges of a table cover the hashes from 0 to HASHES - 1."""
+"""Number of hashes. The ranges of a table cover the hashes from 0 to HASHES - 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPlacement:
     """The keys of a version: their type, the seed of their hashes in hex, and the digest of all keys in the order sent.
 
-    The seed is drawn for each version. It is not secret from the operators of the cluster.
+    A new random seed is drawn for each version. It is not secret from the operators of the cluster.
     """
 
     dtype: KeyType
@@ -29,11 +29,11 @@ class KeyPlacement:
 
     @staticmethod
     def draw(dtype: KeyType, sha256: str) -> KeyPlacement:
-        """Return the placement of a new version."""
+        """Return the placement of a new version, with a new random seed."""
         return KeyPlacement(dtype, new_seed().hex(), sha256)
 
     def range_numbers(self, column: KeyColumn, starts: NDArray[np.uint64]) -> NDArray[np.intp]:
-        """Return the number of the range of each key; `starts` has the first hash of each range."""
+        """Return the index of each key's range. `starts` holds the first hash of each range."""
         return np.searchsorted(starts, hash_keys(column, bytes.fromhex(self.seed)), "right") - 1
 
 
@@ -43,7 +43,7 @@ def hash_bounds(ranges: int) -> list[tuple[int, int]]:
 
 
 def first_hashes(bounds: Sequence[int]) -> NDArray[np.uint64]:
-    """Return the first hashes of ranges as the read-only array that `KeyPlacement.range_numbers` takes."""
+    """Return the first hashes of ranges as a read-only array, in the form that `KeyPlacement.range_numbers` expects."""
     found = np.array(bounds, np.uint64)
     found.flags.writeable = False
     return found

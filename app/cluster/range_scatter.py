@@ -1,10 +1,11 @@
-"""A scatter, upsert or removal sent by a router to the primary of one range, and the primary's answer.
+"""A scatter, upsert or removal that a router sends to the primary of one range, and the primary's response.
 
 The body of `POST /shard/ranges/{tensor}/scatter` has three parts: a line of JSON, padded with spaces so that the rest
-is aligned to 8 bytes; the row numbers (little-endian int64); and the updates (row-major, little-endian).
+of the body is aligned to 8 bytes; the row numbers (little-endian int64); and the updates (row-major, little-endian).
 
-An upsert or removal has keys in place of row numbers: integers, or strings in BYTES framing, padded with zeros to a
-multiple of 8 bytes. A shard of a release that does not know `key_count` then finds the body too long and refuses it.
+An upsert or removal has keys instead of row numbers: integers, or strings in BYTES framing, padded with zeros to a
+multiple of 8 bytes. A shard of an older release, which ignores `key_count`, then finds the body too long and refuses
+it.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 
 MOST_HEAD: Final = 1 << 12
-"""Maximum bytes of the line of JSON."""
+"""Maximum size of the line of JSON, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterOrder:
-    """The content of the line of JSON: `count` updates of `width` items each, combined by `reduction`.
+    """The line of JSON, parsed: `count` updates of `width` items each, combined by `reduction`.
 
-    If the range is viewed as [slices, width], update number i is applied at the slice with row number i. `epoch` is the
-    epoch that the router knows. `key` is always set; the router draws one if its caller sent none. `digest`
-    distinguishes the whole request from others with the same key. With `if_sequence`, the scatter is applied only if
-    the range is at that sequence.
+    If the range is viewed as [slices, width], update i is applied to the slice at row number i. `epoch` is the newest
+    epoch known to the router. `key` is always set; the router draws one if its caller sent none. `digest` distinguishes
+    the whole request from others with the same key. If `if_sequence` is set, the scatter is applied only if the range
+    is at that sequence.
 
-    With `key_type`, this is an upsert of `key_count` rows by keys of that type, or, with `removes`, a removal of those
-    rows without updates. The keys take `key_bytes`, and `count` is 0.
+    If `key_type` is set, this is an upsert of `key_count` rows by keys of that type. If `removes` is also true, it is a
+    removal of those rows and has no updates. The keys occupy `key_bytes` bytes, and `count` is 0.
     """
 
     epoch: Count
@@ -61,7 +62,7 @@ class ScatterOrder:
 
     @property
     def change_count(self) -> int:
-        """Number of rows or keys in it."""
+        """Number of rows or keys in the order."""
         return self.count if self.key_type is None else self.key_count
 
 
@@ -112,11 +113,11 @@ class RangeScatter:
 
 @dataclass(frozen=True, slots=True)
 class RangeScattered:
-    """A primary's answer: the range is at `sequence` and `epoch`.
+    """A primary's response: the range is at `sequence` and `epoch`.
 
-    `repeated` means that an earlier request with the same key applied the scatter, and left the range at `sequence`.
-    `refused` means that the range is not at `if_sequence` and nothing was done. `counts` are the `RowCounts` of an
-    upsert or removal.
+    `repeated` means that an earlier request with the same key already applied the scatter and left the range at
+    `sequence`. `refused` means that the range is not at `if_sequence` and nothing was done. `counts` are the
+    `RowCounts` of an upsert or removal.
     """
 
     sequence: Count
@@ -141,7 +142,7 @@ _ANSWER: Final = TypeAdapter(RangeScattered)
 
 
 def keys_of(column: KeyColumn) -> tuple[Tensor, int]:
-    """Return keys in the form that a RangeScatter needs, and their size in bytes. Strings are copied."""
+    """Return keys in the form that a RangeScatter requires, and their size in bytes. Strings are copied."""
     count = len(column)
     if column.dtype != "string":
         return Tensor(DTYPES[column.dtype], (count,), column.keys), 8 * count

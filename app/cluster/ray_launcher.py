@@ -1,8 +1,8 @@
 """Run a cluster's processes on Ray, as detached actors that Ray restarts: one per shard, and one that supervises them.
 
-This is the only module that imports Ray (extra `cluster`), and it uses only Ray's public interface. Ray knows the
-machines and starts processes on them. The processes coordinate through the catalogue. All functions except `connect`
-need a connection to Ray.
+This is the only module that imports Ray (extra `cluster`), and it uses only Ray's public interface. Ray keeps track of
+the machines and starts processes on them. The processes coordinate through the catalogue. All functions except
+`connect` require a connection to Ray.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from app.store.files.whole_file import write_whole_file
 NAMESPACE: Final = "gathernd"
 LAUNCHER: Final = "gathernd-launcher"
 SHARD: Final = "gathernd-shard-"
-"""Prefix of the actors' names. It is followed by the shard's name, `@` and the id of its Ray node."""
+"""Prefix of the actors' names. The shard's name, `@` and the ID of its Ray node follow it."""
 LOG: Final = "serve.log"
 TEND_S: Final = 1.0
 """Seconds between checks of the machines."""
@@ -50,9 +50,9 @@ logger = logging.getLogger(__name__)
 class Launch:
     """The processes to run: `count` shards of the cluster at `cluster`, or one per machine if `count` is None.
 
-    Each shard's store is in a subfolder of `folder` with the shard's name, and holds `max_bytes`, or the disk's free
-    space if that is None. `flags` are additional flags for its `gathernd serve`. With `tls`, shards serve and are
-    called over TLS.
+    Each shard's store is in a subfolder of `folder` that has the shard's name. A store may grow to `max_bytes`, or to
+    the disk's free space if `max_bytes` is None. `flags` are additional flags for its `gathernd serve`. If `tls` is
+    set, all connections to shards use TLS.
     """
 
     cluster: str
@@ -66,14 +66,14 @@ class Launch:
 
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> Launch:
-        """The inverse of `asdict`."""
+        """Build a launch from the values of `asdict`."""
         tls = values["tls"]
         made = {**values, "flags": tuple(values["flags"]), "tls": None if tls is None else ShardTls(**tls)}
         return Launch(**made)
 
 
 class ShardActor:
-    """Keeps the `gathernd serve --shard` process of one shard running on its machine until the actor ends."""
+    """Keep the `gathernd serve --shard` process of one shard running on its machine until the actor ends."""
 
     def __init__(self, name: str, host: str, values: dict[str, Any]) -> None:
         use_ray_niceness()
@@ -90,17 +90,17 @@ class ShardActor:
         self._thread.start()
 
     def pid(self) -> int | None:
-        """Return the process id of the shard's service, or None before its start."""
+        """Return the process ID of the shard's service, or None if it has not been started."""
         return self._child.pid
 
     def problem(self) -> str:
-        """Return why the shard is not serving, or "" if unknown."""
+        """Return the reason why the shard is not serving, or "" if there is none or it is unknown."""
         log = f"its log is {self._folder / LOG} on {self._host}"
         told = ShardFolder(self._folder / "store").read_problem()
         return f"{told}; {log}" if told else "" if self._is_live() else f"it does not answer; {log}"
 
     def stop(self) -> None:
-        """End the service gracefully. The caller then kills the actor."""
+        """Stop the service gracefully. The caller then kills the actor."""
         self._stop.set()
         self._thread.join(STOP_S)
 
@@ -127,7 +127,7 @@ class ShardActor:
 
 
 class LauncherActor:
-    """Keeps a reconciler running, starts shards on new machines, and gives up the shards of lost machines."""
+    """Keep a reconciler running, start shards on new machines, and give up the shards of lost machines."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         use_ray_niceness()
@@ -135,7 +135,9 @@ class LauncherActor:
         authorities = None if launch.tls is None else Path(launch.tls.authorities)
         self._client = CatalogueClient(open_database(launch.cluster, authorities))
         self._places: dict[str, str] = {}
-        """The Ray node of each shard. A shard is removed when its machine is lost and the shard is given up."""
+        """The Ray node of each shard. A shard's entry is removed once its machine is lost and the shard has been given
+        up.
+        """
         self._stop = Event()
         reconcile = [sys.executable, "-m", "app.cli", "cluster", "reconcile", "--cluster", launch.cluster]
         if authorities is not None:
@@ -150,7 +152,7 @@ class LauncherActor:
             thread.start()
 
     def stop(self) -> None:
-        """End the reconciler gracefully. The caller then kills the actor."""
+        """Stop the reconciler gracefully. The caller then kills the actor."""
         self._stop.set()
         for thread in self._threads:
             thread.join(STOP_S)
@@ -168,7 +170,7 @@ class LauncherActor:
     def _check_machines(self) -> None:
         nodes = ray.nodes()
         machines = {node["NodeID"]: node for node in nodes if node["Alive"]}
-        # Ray may temporarily not list a machine at all, so only machines listed as dead are gone
+        # Ray may temporarily omit a machine from its list, so a machine counts as gone only if it is listed as dead.
         gone = {node["NodeID"] for node in nodes if not node["Alive"]}
         away = {name: place for name, place in self._places.items() if place not in machines}
         self._places = away | shard_places()
@@ -184,10 +186,10 @@ class LauncherActor:
 
 
 def use_ray_niceness() -> None:
-    """Set all threads of an actor, and so its child processes, to the niceness of Ray's own process, if permitted.
+    """Set an actor's threads, and thus its child processes, to the niceness of Ray's own process, if permitted.
 
-    Ray starts its workers at niceness 15 unless RAY_worker_niceness is set where Ray is started. On a busy machine such
-    a shard would hardly respond.
+    Ray starts its workers at niceness 15 unless RAY_worker_niceness is set when Ray is started. On a busy machine, a
+    shard at that niceness would hardly respond.
     """
     niceness = os.getpriority(os.PRIO_PROCESS, os.getppid())
     try:
@@ -199,7 +201,7 @@ def use_ray_niceness() -> None:
 
 
 def free_port(host: str, wanted: int) -> int:
-    """Return a free port of the machine: `wanted`, or another if a program already uses that. Raises OSError."""
+    """Return a free port of the machine: `wanted`, or another one if `wanted` is already in use. Raises OSError."""
     for port in (wanted, 0):
         with suppress(OSError), socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -209,11 +211,11 @@ def free_port(host: str, wanted: int) -> int:
     raise OSError(f"no port is free at {host}")
 
 
-# Called from outside the actors
+# Functions that are called from outside the actors
 
 
 def connect(address: str) -> None:
-    """Connect to the Ray cluster at `address`, as `ray.init` takes it. Raises OSError."""
+    """Connect to the Ray cluster at `address`, in the form that `ray.init` accepts. Raises OSError."""
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RayError, RuntimeError, ValueError, TimeoutError) as error:
@@ -221,7 +223,7 @@ def connect(address: str) -> None:
 
 
 def launch_all(launch: Launch) -> None:
-    """Start a launcher, replacing a running one. It outlives the caller."""
+    """Start a launcher, replacing any running one. It outlives the caller."""
     stop_launcher()
     made = ray.remote(LauncherActor).options(
         name=LAUNCHER, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=0
@@ -230,7 +232,7 @@ def launch_all(launch: Launch) -> None:
 
 
 def alive_machines() -> dict[str, Any]:
-    """Return the live nodes of the Ray cluster by node id."""
+    """Return the live nodes of the Ray cluster by node ID."""
     return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
@@ -240,7 +242,9 @@ def shard_places() -> dict[str, str]:
 
 
 def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count: int | None) -> list[tuple[str, str]]:
-    """Return names and nodes of the shards to start: one on each machine without one, or enough to have `count`."""
+    """Return (name, node) of each shard to start: one on each machine without a shard, or enough for a total of
+    `count`.
+    """
     taken = [place for place in places.values() if place in machines]
     if count is None:
         wanted = [place for place in sorted(machines) if place not in taken]
@@ -253,7 +257,7 @@ def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count
             wanted.append(place)
     made: dict[str, str] = {}
     for place in wanted:
-        # Named after the machine, so that a later start there finds the folder again.
+        # Named after the machine, so that a shard that is started there later finds its folder again.
         host = re.sub("[^A-Za-z0-9._-]", "-", machines[place]["NodeManagerHostname"])[:40]
         name = next(one for one in (f"{host}-{number}" for number in count_from()) if one not in {*places, *made})
         made[name] = place
@@ -261,7 +265,7 @@ def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count
 
 
 def start_shard(name: str, place: str, host: str, launch: Launch) -> None:
-    """Start the actor of a shard on a node of the Ray cluster, whose address is `host`."""
+    """Start the actor of a shard on the Ray node `place`, whose address is `host`."""
     ray.remote(ShardActor).options(
         name=f"{SHARD}{name}@{place}",
         namespace=NAMESPACE,
@@ -270,24 +274,24 @@ def start_shard(name: str, place: str, host: str, launch: Launch) -> None:
         max_concurrency=4,
         num_cpus=0,
         get_if_exists=True,
-        # Pinned to the machine with its folder. If the machine is lost, so is the actor, and other shards get its
-        # segments.
+        # Pinned to the machine with its folder. If the machine is lost, the actor is lost too, and other shards receive
+        # its segments.
         scheduling_strategy=NodeAffinitySchedulingStrategy(place, soft=False),
     ).remote(name, host, asdict(launch))
 
 
 def shard_pids() -> dict[str, int | None]:
-    """Return the process ids of the shards' services, except for actors that do not respond."""
+    """Return the process IDs of the shards' services, omitting actors that do not respond."""
     return _ask_shards("pid")
 
 
 def shard_problems() -> dict[str, str]:
-    """Return why shards are not serving, by shard name, for actors that know a reason."""
+    """Return the reasons why shards are not serving, by shard name, omitting actors that report none."""
     return {name: problem for name, problem in _ask_shards("problem").items() if problem}
 
 
 def _ask_shards(method: str) -> dict[str, Any]:
-    """Call a method of all shards' actors. Returns the results by shard name, without actors that do not respond."""
+    """Call a method of all shards' actors and return the results by shard name, omitting actors that do not respond."""
     found = {}
     for actor in _actors():
         with suppress(RayError, ValueError):
@@ -297,12 +301,12 @@ def _ask_shards(method: str) -> dict[str, Any]:
 
 
 def stop_launcher() -> None:
-    """End the launcher and its reconciler, if they are running."""
+    """Stop the launcher and its reconciler if they are running."""
     _stop_actor(LAUNCHER)
 
 
 def stop_shards() -> int:
-    """End all shards and return their number. Their stores remain on disk."""
+    """Stop all shards and return the number of shards stopped. Their stores remain on disk."""
     actors = _actors()
     for actor in actors:
         _stop_actor(actor)

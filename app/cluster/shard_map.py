@@ -1,7 +1,7 @@
 """The shard map: the tables, the row ranges of each, and the shards that hold each range.
 
 A map is immutable. Every change makes a new map with a higher generation, which replaces the old one in a single
-assignment. A request keeps the map with which it began, so it sees one version of each table.
+assignment. A request keeps the map that was current when it began, so it sees a single version of each table.
 
 The JSON form, as in a static map file:
 
@@ -9,12 +9,12 @@ The JSON form, as in a static map file:
      "tables": {"items": {"live": 7, "versions": [
         {"number": 7, "content_id": "c81f02", "dtype": "float32", "shape": [200000, 64],
          "ranges": [{"start": 0, "stop": 100000, "tensor": "items.0@1",
-                     "replicas": [{"address": "10.0.0.1:8080", "node": "a", "etag": "\\"9f31-0\\""}]}, ...]}]}},
+                     "replicas": [{"address": "10.0.0.1:8080", "node": "a", "etag": "\"9f31-0\""}]}, ...]}]}},
      "aliases": {"items-prod": "items@7"}}
 
-Optional members are `generation`, `aliases`, `live` (default: the highest number), `tensor` (default: the name from
-`shard_tensor`), `node` and `etag`. A map built from a catalogue also has times: `created` of tables and versions, and
-`alias_records`.
+The optional members are `generation`, `aliases`, `live` (default: the highest version number), `tensor` (default: the
+name from `shard_tensor`), `node` and `etag`. A map built from a catalogue also has times: `created` of tables and
+versions, and `alias_records`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CONTENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class BadShardMap(ValueError):
-    """A shard map is invalid. The text says where and why."""
+    """A shard map is invalid. The message says where and why."""
 
 
 def _dtype(name: object) -> DType:
@@ -67,8 +67,8 @@ DTypeByName: TypeAlias = Annotated[
 class Replica:
     """One copy of a range, served at `address` (host:port).
 
-    If `node` is set, a shard with another name at the address refuses requests. With `etag`, only responses with this
-    content are accepted; a shard that has another content counts as lost.
+    If `node` is set, a shard with a different name at that address refuses the requests. If `etag` is set, only
+    responses with that ETag are accepted; a shard that responds with a different ETag counts as lost.
     """
 
     address: str
@@ -89,9 +89,9 @@ class Primary:
 class RowRange:
     """Rows `start` to `stop` - 1, which each replica holds as its resident tensor `tensor`, with row `start` first.
 
-    For a table with keys, these are the `row_count` rows whose keys have hashes from `start` to `stop` - 1. An open
-    range, which accepts scatters, has a `primary`. Its `replicas` are then those in sync, and the shards `behind` are
-    assigned but out of sync. The rows of other ranges never change.
+    In a table with keys, these are the `row_count` rows whose keys have hashes from `start` to `stop` - 1. An open
+    range, which accepts scatters, has a `primary`. Its `replicas` are then the in-sync ones, and the shards in `behind`
+    are assigned to the range but out of sync. The rows of other ranges never change.
     """
 
     start: int
@@ -114,9 +114,9 @@ class ShardedVersion:
     """One version of a table. Its ranges cover the rows in order, without gaps or overlaps.
 
     `content_id` is new for each published version and never reused. `created` is in nanoseconds since 1970. `sha256` is
-    the digest of the items, or "" if unknown. `size` is their size in bytes; the map must give it for strings. `note`
-    is the publisher's note. A scalar, of shape (), is one row, which shards hold as a tensor of shape (1,). If the
-    table has `keys`, its ranges cover the hashes of keys instead of rows.
+    the digest of the items, or "" if unknown. `size` is the size of the items in bytes; for strings, the map must
+    specify it. `note` is the publisher's note. A scalar, of shape (), is one row, which shards hold as a tensor of
+    shape (1,). If the table has `keys`, its ranges cover the hashes of keys instead of rows.
     """
 
     number: int
@@ -144,7 +144,7 @@ class ShardedVersion:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all items. For strings without a size in the map, the bytes of their lengths."""
+        """Size of all items in bytes. For strings whose size is not in the map, it is the size of their lengths."""
         return nbytes(self.dtype, self.shape) if self.dtype.item_size else self.size or nbytes(self.dtype, self.shape)
 
     @property
@@ -153,7 +153,7 @@ class ShardedVersion:
         return self.etag_at(0)
 
     def etag_at(self, sequence: int) -> str:
-        """Return the version's ETag when the sequences of its ranges sum to `sequence`."""
+        """Return the version's ETag when the sequences of its ranges add up to `sequence`."""
         return f'"{self.content_id}-{sequence}"'
 
     @cached_property
@@ -163,13 +163,13 @@ class ShardedVersion:
 
     @cached_property
     def stops(self) -> NDArray[np.int64]:
-        """The stops of the ranges, as a read-only array."""
+        """The `stop` of each range, as a read-only array."""
         found = np.array([one.stop for one in self.ranges], np.int64)
         found.flags.writeable = False
         return found
 
     def range_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the range number of each of `rows`. All rows must be in [0, shape[0])."""
+        """Return the range index of each row in `rows`. All rows must be in [0, shape[0])."""
         return np.searchsorted(self.stops, rows, "right")
 
     @cached_property
@@ -179,7 +179,7 @@ class ShardedVersion:
 
     @cached_property
     def row_bounds(self) -> Sequence[tuple[int, int]]:
-        """The first row of each range and the row after its last one, in the order of a download."""
+        """The first row of each range and the row after its last one, in download order."""
         return bounds_of(one.rows for one in self.ranges)
 
 
@@ -214,9 +214,9 @@ class ShardedTable:
 
 @dataclass(frozen=True)
 class ShardMap:
-    """All tables by name, and aliases. Each alias names one version, written `NAME@7`.
+    """All tables by name, and aliases. Each alias points to one version, written `NAME@7`.
 
-    `alias_records` has the times and ETags of aliases by name, if known.
+    `alias_records` holds the times and ETags of aliases by name, if known.
     """
 
     generation: int = 0
@@ -229,7 +229,7 @@ class ShardMap:
         _check(self)
 
     def find(self, reference: str) -> tuple[str, ShardedVersion] | None:
-        """Return table name and version for a reference (a name, `NAME@7` or an alias), or None if there is no such
+        """Return the table name and version for a reference (a name, `NAME@7` or an alias), or None if there is no such
         version.
         """
         name, number = split_reference(self.aliases.get(reference, reference))
@@ -253,7 +253,7 @@ class ShardMap:
         return None if found is None else found[1]
 
     def locate_content(self, content_id: str) -> tuple[str, ShardedVersion] | None:
-        """Return table name and version for this content, or None."""
+        """Return the table name and version with this content, or None."""
         versions = ((name, version) for name, table in self.tables.items() for version in table.versions)
         return next((found for found in versions if found[1].content_id == content_id), None)
 
@@ -270,7 +270,7 @@ class ShardMap:
 
     @staticmethod
     def from_json(text: bytes | str) -> ShardMap:
-        """Parse a map from JSON. Raises BadShardMap, whose text gives the location of the error."""
+        """Parse a map from JSON. Raises BadShardMap, whose message gives the location of the error."""
         try:
             found = _JSON.validate_json(text, strict=True, extra="forbid")
         except ValidationError as problem:
@@ -293,19 +293,19 @@ def bounds_of(rows: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def shard_tensor(content_id: str, start: int, stop: int) -> str:
-    """Return the default name under which shards hold a range. It is unique to the content."""
+    """Return the default name under which shards hold a range. The name is unique to the content."""
     return f"{content_id}.{start}-{stop}"
 
 
 def content_of(tensor: str) -> str:
-    """Return the content id in a name made by `shard_tensor`."""
+    """Return the content ID in a name returned by `shard_tensor`."""
     return tensor.rpartition(".")[0]
 
 
 def digest_of(rows: str, keys: str | None) -> str:
-    """Return the digest of a segment from those of its rows and keys.
+    """Compute the digest of a segment from the digests of its rows and keys.
 
-    Shards with the same segment have the same digest.
+    The digest is the same on all shards that hold the segment.
     """
     return rows if keys is None else sha256(f"{rows} {keys}".encode()).hexdigest()
 
@@ -401,11 +401,11 @@ _WANTED: Final = {
     "dict_type": "an object",
     "dataclass_type": "an object",
 }
-"""Expected JSON types, by the types of pydantic's errors."""
+"""Expected JSON types, by pydantic's error types."""
 
 
 def _problem(found: ValidationError) -> BadShardMap:
-    """Convert pydantic's first error to an error with our wording."""
+    """Convert pydantic's first error to a BadShardMap with our wording."""
     error = found.errors(include_url=False)[0]
     *way, last = error["loc"] or ("",)
     problem = error.get("ctx", {}).get("error")

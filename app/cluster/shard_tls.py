@@ -1,4 +1,4 @@
-"""TLS between the parts of a cluster: which certificates are trusted, and the files that shards are started with."""
+"""TLS between the parts of a cluster: which certificates are trusted, and which files shards are started with."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ShardTls:
     """PEM files at the same paths on each machine: the machine's certificate and key, and the authorities of all
     machines.
 
-    A certificate names the address by which other machines know its machine. `key` is "" if the key is in the
-    certificate's file.
+    A machine's certificate contains the address that other machines use to reach it. `key` is "" if the key is in the
+    same file as the certificate.
     """
 
     certificate: str
@@ -24,9 +24,9 @@ class ShardTls:
 
 
 def client_context(authorities: Path, content: bytes | None = None) -> ssl.SSLContext:
-    """Return a client's context that trusts only certificates of these authorities for the requested host.
+    """Return a client context that trusts only certificates that these authorities have issued for the requested host.
 
-    `content` is the file's content, if it has already been read. Raises OSError, whose text names the file.
+    `content` is the file's data, if it has already been read. Raises OSError, whose message includes the file's path.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

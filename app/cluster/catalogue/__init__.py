@@ -1,1 +1,1 @@
-"""The catalogue of a cluster: its tables, the shards assigned to them, and the changes of both."""
+"""The catalogue of a cluster: its tables, the shards assigned to them, and changes to both."""

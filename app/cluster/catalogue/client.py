@@ -1,8 +1,8 @@
-"""Keep the newest catalogue that a process knows, and change it.
+"""Keep the newest catalogue known to a process, and change the catalogue.
 
-A change is a transition: a function from a catalogue to the records to write. It is committed only if the records it
-depends on are unchanged; otherwise it is retried with the newer catalogue. If the outcome of a commit is unknown, the
-transition runs on the next catalogue, which shows the outcome.
+A change is a transition: a function that computes from a catalogue the records to write. The change is committed only
+if the records it depends on have not changed; otherwise the transition is retried on the newer catalogue. If the
+outcome of a commit is unknown, the transition runs again on the next catalogue, which shows the outcome.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from app.cluster.catalogue.transitions import unavailable
 from app.errors import GatherError
 
 ANSWER_S: Final = 15.0
-"""Seconds after which a change gives up."""
+"""Seconds after which an attempted change is abandoned."""
 _PAUSE_S: Final = 0.2
 Transition: TypeAlias = Callable[[Catalogue], Change | None]
 logger = logging.getLogger("gathernd")
 
 
 class CatalogueClient:
-    """The catalogue as one process knows it. Methods block.
+    """The newest catalogue known to one process. Methods block.
 
     `take` is called with each newer catalogue, one call at a time, from any thread.
     """
@@ -39,13 +39,13 @@ class CatalogueClient:
         self._lock = Lock()
         self._answers = True
         self._lost = ""
-        """Set when etcd has gone back to an older revision; nothing known about it is then valid."""
+        """Set once etcd has gone back to an older revision. Everything known about the catalogue is then invalid."""
 
     def refresh(self) -> Catalogue:
         """Read a catalogue that is at least as new as this call.
 
         Raises OSError. Once etcd has gone back to an older revision, because it was restored or replaced, every call
-        raises it.
+        raises OSError.
         """
         known = self.catalogue
         revision, written = self.database.read(known)
@@ -56,11 +56,11 @@ class CatalogueClient:
         return self._use_newer(apply_writes(known, revision, written))
 
     def transact(self, transition: Transition) -> Catalogue:
-        """Commit the change that `transition` computes. Returns a catalogue that includes it.
+        """Commit the change computed by `transition`, and return a catalogue that includes it.
 
-        Nothing is written if `transition` returns None or an empty change. It may be called several times. Raises the
-        errors of `transition`, GatherError limit_exceeded if the change is too large for a transaction, and GatherError
-        shard_unavailable if etcd does not respond; the change may then have been made.
+        Nothing is written if `transition` returns None or an empty change. `transition` may be called several times.
+        Raises the errors of `transition`, GatherError limit_exceeded if the change is too large for one transaction,
+        and GatherError shard_unavailable if etcd does not respond; in that case, the change may have been made.
         """
         end = time.monotonic() + ANSWER_S
         while time.monotonic() < end:
@@ -83,7 +83,7 @@ class CatalogueClient:
         raise unavailable("etcd does not answer: the outcome of the change is unknown")
 
     def transact_all(self, transition: Transition) -> Catalogue:
-        """Commit the changes of `transition` one after the other, until it returns None.
+        """Commit the changes computed by `transition` one after another, until it returns None.
 
         Raises the errors of `transact`.
         """
@@ -100,14 +100,14 @@ class CatalogueClient:
         return catalogue
 
     def _with_committed(self, change: Change, judged: Catalogue, revision: int) -> Catalogue:
-        """Return a catalogue with a change that was committed at `revision`. Raises OSError."""
-        if revision > judged.revision + 1:  # there were other changes in between
+        """Return a catalogue that includes a change committed at `revision`. Raises OSError."""
+        if revision > judged.revision + 1:  # other changes were committed in between
             return self.refresh()
         written = {key: None if one is None else (to_json(one), revision) for key, one in change.puts.items()}
         return self._use_newer(apply_writes(judged, revision, written))
 
     def watch(self, stop: Event) -> None:
-        """Follow the catalogue until `stop` is set. Blocks; run it in a thread of its own."""
+        """Follow the catalogue until `stop` is set. Blocks; run it in its own thread."""
         while not stop.is_set():
             try:
                 self.refresh()
@@ -130,7 +130,7 @@ class CatalogueClient:
             self._use_newer(apply_writes(known, revision, written))
 
     def _use_newer(self, found: Catalogue) -> Catalogue:
-        """Take a catalogue unless a newer one is known. Returns the newer of both."""
+        """Store a catalogue unless a newer one is known. Return the newer of the two."""
         with self._lock:
             if found.revision > self.catalogue.revision:
                 self.catalogue = found

@@ -1,7 +1,7 @@
-"""The database of a cluster's catalogue: etcd, through its JSON gateway.
+"""The database of a cluster's catalogue: etcd, accessed through its JSON gateway.
 
 `Database` blocks and is thread-safe. It reads records, commits changes as single transactions, watches for changes, and
-keeps one lease for its process. It handles bytes and revisions; `records` interprets them.
+keeps one lease for its process. It handles only bytes and revisions; `records` interprets them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from app.cluster.shard_map import BadShardMap
 from app.cluster.shard_tls import client_context
 
 LEASE_S: Final = 15
-"""etcd removes the keys under a process's lease after this many seconds without a renewal."""
+"""Seconds without a renewal after which etcd removes the keys under a process's lease."""
 _RENEWALS: Final = 3
 """Number of renewals per lifetime of a lease."""
 DEFAULT_PREFIX: Final = "gathernd"
 
 Written: TypeAlias = Mapping[str, tuple[bytes, int] | None]
-"""Records by key, as bytes and the revision that wrote them, or None if the key was removed."""
+"""Records by key: the bytes and the revision that wrote them, or None if the key was removed."""
 
 
 class BadAddress(BadShardMap):
-    """A text is not a valid address of a database."""
+    """A string is not a valid address of a database."""
 
 
 class Compacted(Exception):
-    """etcd has compacted the revision at which the watch should begin, so everything must be read again."""
+    """etcd has compacted the revision at which the watch should start, so everything must be read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAddress:
-    """The addresses of etcd's members (`endpoints`, as URLs), and the prefix of all keys."""
+    """The URLs of etcd's members (`endpoints`), and the prefix of all keys."""
 
     endpoints: tuple[str, ...]
     prefix: str = DEFAULT_PREFIX
@@ -64,14 +64,14 @@ class DatabaseAddress:
 
 
 def is_database(cluster: str) -> bool:
-    """Return whether this value of GATHERND_CLUSTER names a database rather than a map file."""
+    """Return whether this value of GATHERND_CLUSTER is the address of a database rather than the path of a map file."""
     return cluster.startswith(("etcd://", "etcds://"))
 
 
 class Lease:
-    """A lease of this process.
+    """A lease held by this process.
 
-    `is_held` uses this machine's clock and counts from before the last renewal was sent.
+    `is_held` uses this machine's clock and measures from before the last renewal was sent.
     """
 
     def __init__(self, number: str, until: float) -> None:
@@ -81,11 +81,11 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether etcd is certain to still hold the lease."""
+        """Whether it is certain that etcd still holds the lease."""
         return not self._lost and monotonic() < self._until
 
     def record_renewal(self, until: float) -> None:
-        """Record a renewal: etcd keeps the lease at least until `until`."""
+        """Record a renewal: etcd keeps the lease until `until` or longer."""
         self._until = until
 
     def lose(self) -> None:
@@ -94,20 +94,22 @@ class Lease:
 
 
 class Database:
-    """The records under one prefix of an etcd. Methods raise EtcdFailed, an OSError, if etcd does not respond."""
+    """The records under one key prefix in etcd. Methods raise EtcdFailed, an OSError, if etcd does not respond."""
 
     def __init__(
         self, address: DatabaseAddress, tls: ssl.SSLContext | None = None, lease_seconds: int = LEASE_S
     ) -> None:
-        """`tls` has the authorities for etcds://; by default the machine's are used."""
+        """Set up the connections. `tls` holds the authorities for etcds://; the default is the machine's
+        authorities.
+        """
         self.prefix = f"{address.prefix}/"
-        """The prefix of all records' keys."""
+        """The prefix of every record's key."""
         self._lease_seconds = lease_seconds
         self._lease: Lease | None = None
         self._lease_lock = Lock()
         self._keeper: Thread | None = None
         self._closing = Event()
-        # Imported here, because without httpx a service without a cluster starts 50 ms faster.
+        # Imported here because a service that does not belong to a cluster starts 50 ms faster without httpx.
         from app.cluster.catalogue.etcd_gateway import Gateway  # noqa: PLC0415
 
         self.gateway = Gateway(address.endpoints, tls)
@@ -115,7 +117,7 @@ class Database:
     # Reading
 
     def read(self, known: Catalogue) -> tuple[int, Written]:
-        """Read the changes since the catalogue `known`, and the current revision. The read is linearizable.
+        """Read the current revision and the changes since the catalogue `known`. The read is linearizable.
 
         It is cheap if nothing has changed; otherwise etcd examines every record.
         """
@@ -124,7 +126,7 @@ class Database:
             return self._read(known, _revision(now))
 
     def _read(self, known: Catalogue, now: int) -> tuple[int, Written]:
-        """Return the result of `read` when etcd is at the revision `now`."""
+        """Return the result of `read` when etcd is at revision `now`."""
         if now == known.revision:
             return known.revision, {}
         since = {"min_mod_revision": str(known.revision + 1)} if known.revision else {}
@@ -145,8 +147,8 @@ class Database:
     def watch(self, after: int, stop: Event) -> Iterator[tuple[int, Written]]:
         """Yield the changes after revision `after`, each with its revision, until `stop` is set.
 
-        Raises Compacted, and EtcdFailed if a member of etcd fails; the next watch then uses the next member. It may
-        take some seconds to end after `stop` is set.
+        Raises Compacted, and EtcdFailed if a member of etcd fails; the next watch then uses the next member. The watch
+        may take several seconds to end after `stop` is set.
         """
         asked = {**self._all_keys}
         while not stop.is_set():
@@ -213,11 +215,11 @@ class Database:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of this process, or None before `hold_lease` and after `close`."""
+        """The lease of this process, or None before the first `hold_lease` and after `close`."""
         return self._lease
 
     def hold_lease(self) -> Lease:
-        """Return the lease, which a thread renews. Acquires a new one if there is none or it was lost."""
+        """Return the lease, which a thread renews. If there is none or it was lost, acquire a new one."""
         with self._lease_lock:
             if self._lease is not None and self._lease.is_held:
                 return self._lease
@@ -241,7 +243,7 @@ class Database:
                 with parsing():
                     seconds = int(found["result"].get("TTL", 0))
             except EtcdFailed:
-                continue  # if this continues, the lease expires by its own clock
+                continue  # if renewals keep failing, the lease expires by its own clock
             if seconds > 0:
                 lease.record_renewal(begun + seconds)
             else:
@@ -253,7 +255,7 @@ class Database:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.lose()
-            with suppress(EtcdFailed):  # the lease then expires by itself
+            with suppress(EtcdFailed):  # the lease then expires on its own
                 self.gateway.ask("/v3/lease/revoke", {"ID": lease.number})
         self.gateway.close()
 
@@ -264,7 +266,9 @@ class Database:
         return self._range_of_prefix("")
 
     def _range_of_prefix(self, beginning: str) -> dict[str, str]:
-        """Return the range of keys with this prefix in etcd's form; the end is the next text of the same length."""
+        """Return the range of keys with this prefix in etcd's form. It ends before the next string of the same
+        length.
+        """
         first = (self.prefix + beginning).encode()
         until = first[:-1] + bytes([first[-1] + 1])
         return {"key": b64encode(first).decode(), "range_end": b64encode(until).decode()}

@@ -1,4 +1,4 @@
-"""The error for a request to etcd without a usable response; callers retry."""
+"""The error raised when a request to etcd gets no usable response. Callers retry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class EtcdFailed(OSError):
 
 @contextmanager
 def parsing() -> Iterator[None]:
-    """Parse a response in this context. Raises EtcdFailed if the response is not in etcd's form."""
+    """Parse a response in this context. Raises EtcdFailed if the response does not have etcd's format."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""etcd's JSON gateway over HTTP: requests to whichever member responds, and streams of messages."""
+"""etcd's JSON gateway over HTTP: requests to any member that responds, and streams of messages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from app.cluster.catalogue.records import TooLarge
 
 _PATIENCE: Final = httpx.Timeout(5.0, connect=2.0)
 _STREAM_PATIENCE: Final = httpx.Timeout(10.0, connect=2.0)
-"""A stream ends after this many seconds of silence, because its member of etcd may be lost."""
+"""A stream ends after this many seconds of silence, because the etcd member that sends it may be lost."""
 _MOST_SHOWN: Final = 200
-"""Maximum characters of a response quoted in messages."""
+"""Maximum number of characters of a response quoted in messages."""
 _TOO_LARGE: Final = ("request is too large", "too many operations")
 """etcd's messages for a transaction that exceeds --max-request-bytes or --max-txn-ops."""
 
 
 class Gateway:
-    """The members of one etcd, at `endpoints`. Methods block, may raise EtcdFailed, and are thread-safe."""
+    """The members of one etcd cluster, at `endpoints`. Methods block, may raise EtcdFailed, and are thread-safe."""
 
     def __init__(self, endpoints: Sequence[str], tls: ssl.SSLContext | None) -> None:
-        """`tls` has the authorities for https; by default the machine's are used."""
+        """Set up the client. `tls` holds the authorities for https; the default is the machine's authorities."""
         is_plain = endpoints[0].startswith("http:")
         self._http = httpx.Client(
             timeout=_PATIENCE,
@@ -39,7 +39,8 @@ class Gateway:
     def ask(self, path: str, body: Mapping[str, Any], *, may_repeat: bool = True) -> Any:
         """Send a request to the endpoints in turn until one responds.
 
-        After an unknown outcome, the next endpoint is tried only if `may_repeat`. Raises EtcdFailed and TooLarge.
+        If the outcome of an attempt is unknown, the next endpoint is tried only if `may_repeat` is true. Raises
+        EtcdFailed and TooLarge.
         """
         why = ""
         for turn in range(len(self._endpoints)):
@@ -104,6 +105,8 @@ def _document(text: str | bytes) -> dict[str, Any]:
 
 
 def _is_etcd_response(found: Mapping[str, Any]) -> bool:
-    """Return whether an object is a response of etcd. Each has a header, which in a stream is inside `result`."""
+    """Return whether an object is a response from etcd. Each has a header; in a stream, the header is inside
+    `result`.
+    """
     result = found.get("result", found)
     return isinstance(result, dict) and isinstance(result.get("header"), dict)

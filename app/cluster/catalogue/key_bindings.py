@@ -1,11 +1,11 @@
 """Bind each Idempotency-Key of a cluster to a content, as one etcd key outside the catalogue.
 
-A router binds the key of a scatter before it contacts a range. Any later bind of the same key, by any router, returns
-the first binding, so a retry goes to the same content, whatever the name refers to by then.
+A router binds the key of a scatter before it contacts a range. Any later attempt to bind the same key, from any router,
+returns the first binding. So a retry goes to the same content even if the name has since come to refer to another one.
 
-Concurrent bindings share a transaction. They live for 24 hours: all bindings that a process makes within an hour are
-under one lease, which etcd lets expire. A transaction with an unknown outcome is repeated, because it finds its own
-bindings.
+Concurrent bindings share a transaction. Bindings live for 24 hours: all bindings that a process makes within an hour
+are under one lease, which etcd lets expire. A transaction with an unknown outcome can be repeated safely, because the
+repeated one finds the bindings of the first.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ LIFETIME_S: Final = 24 * 3600
 MAXIMUM: Final = 1_000_000
 """Maximum number of live bindings in a cluster."""
 AT_ONCE: Final = 60
-"""Bindings per transaction. etcd's default limit is 128 operations, counting all branches together."""
+"""Maximum number of bindings per transaction. etcd's default limit is 128 operations, across all branches."""
 _USE_S: Final = 3600
 """Seconds during which new bindings use the same lease."""
 _SPARE_S: Final = 300
 _SHARE: Final = 64
-"""A process counts all bindings again after it has made this fraction (1/64) of those still possible."""
+"""A process counts all bindings again after it has made this fraction (1/64) of the bindings that are still
+possible.
+"""
 _PAUSE_S: Final = 0.2
 
 
@@ -58,10 +60,10 @@ class _BindRequest:
 
 
 class KeyBindings:
-    """The bindings of one cluster, made in a thread of their own. Thread-safe."""
+    """The bindings of one cluster, made in a dedicated thread. Thread-safe."""
 
     def __init__(self, database: Database, maximum: int = MAXIMUM, lifetime: int = LIFETIME_S) -> None:
-        """`lifetime` is in seconds."""
+        """Set up the bindings; the thread starts on first use. `lifetime` is in seconds."""
         self._gateway = database.gateway
         self._folder = f"keys-of/{database.prefix}"
         self._maximum = maximum
@@ -71,16 +73,18 @@ class KeyBindings:
         self._lock = Lock()
         self._lease = ""
         self._lease_until = 0.0
-        """When bindings need a new lease, in seconds of `monotonic`."""
+        """When new bindings will need a new lease, in seconds of `monotonic`."""
         self._left = 0
-        """Number of further bindings possible, as last known."""
+        """Number of bindings that can still be made, as last known."""
         self._until_count = 0
-        """Number of bindings to make before the next count."""
+        """Number of bindings to make before counting again."""
 
     def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind the key of a request for the name `scope` to a content, unless it is bound. Returns its binding. Blocks.
+        """Bind the key of a request for the name `scope` to a content, unless it is already bound. Return its binding.
+        Blocks.
 
-        Raises insufficient_storage, and shard_unavailable if etcd does not respond; the key may then have been bound.
+        Raises insufficient_storage, or shard_unavailable if etcd does not respond; in that case, the key may have been
+        bound.
         """
         return self.submit(scope, key, content_id, digest).result()
 
@@ -104,7 +108,7 @@ class KeyBindings:
         return asked.answer
 
     def close(self) -> None:
-        """End the thread after it has answered all requests. No requests may follow."""
+        """End the thread after it has handled all requests. No requests may follow."""
         with self._lock:
             thread = self._thread
         if thread is not None:
@@ -128,7 +132,7 @@ class KeyBindings:
             self._answer(group)
 
     def _answer(self, group: Mapping[str, list[_BindRequest]]) -> None:
-        """Answer a group of requests. If several have the same key, the first one is bound."""
+        """Complete a group of requests. If several have the same key, the first one is bound."""
         found: Mapping[str, Binding] = {}
         problem: BaseException = self._full_error()
         try:
@@ -145,7 +149,7 @@ class KeyBindings:
                     one.answer.set_exception(problem)
 
     def _find_or_create(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
-        """Return the bindings of these keys, creating missing ones. Keys for which there is no room are left out."""
+        """Return the bindings of these keys, creating missing ones. Keys that exceed the capacity are left out."""
         end = monotonic() + ANSWER_S
         while wanted:
             try:
@@ -175,7 +179,7 @@ class KeyBindings:
     # Capacity
 
     def _limit_to_room(self, wanted: Mapping[str, Binding]) -> Mapping[str, Binding]:
-        """Return the keys that are already bound, and as many others as there is room for."""
+        """Return the keys that are already bound, and as many of the others as the capacity allows."""
         if self._until_count < len(wanted):
             self._left = self._maximum - self._count()
             self._until_count = self._left // _SHARE
@@ -208,7 +212,7 @@ class KeyBindings:
     # Keys and leases
 
     def _key(self, scope: str, key: str) -> str:
-        """Return the etcd key. All have the same, short length, because etcd keeps all keys in memory."""
+        """Return the etcd key. All keys have the same short length, because etcd keeps every key in memory."""
         digest = sha256(scope.encode() + b"\0" + key.encode()).digest()
         return self._folder + urlsafe_b64encode(digest).decode().rstrip("=")
 
@@ -223,7 +227,7 @@ class KeyBindings:
 
 
 def _binding_transaction(key: str, binding: Binding, lease: str) -> dict[str, Any]:
-    """Return a transaction that creates a binding or reads the existing one."""
+    """Return a transaction that creates a binding, or reads the existing one."""
     at = {"key": _base64(key)}
     value = b64encode(orjson.dumps([binding.content_id, binding.digest])).decode()
     return {

@@ -1,4 +1,4 @@
-"""The segments of a catalogue, each with its table, its version and, if it is open, its range record."""
+"""The segments of a catalogue, each with its table, its version and, if the segment is open, its range record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.cluster.shard_map import content_of
 class Listed:
     """A segment of the catalogue.
 
-    `replicas` is the desired number of shards; `opened` is None unless its range is open.
+    `replicas` is the desired number of shards. `opened` is the range record, or None if the segment is not open.
     """
 
     table: str

@@ -1,7 +1,7 @@
 """Choose the shards of a segment.
 
-Shards with the most free space come first. Two replicas are never on one shard, and never in one zone if that can be
-avoided. A zone is a failure domain; a shard whose zone is "" has a zone of its own.
+Shards with the most free space are preferred. No shard gets two replicas, and no zone does if that can be avoided. A
+zone is a failure domain; a shard whose zone is "" counts as its own zone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ NO_ZONES: Mapping[str, str] = {}
 def choose_nodes(
     free: Mapping[str, int], size: int, count: int, zones: Mapping[str, str] = NO_ZONES, beside: Collection[str] = ()
 ) -> list[str]:
-    """Choose up to `count` shards with room for `size` bytes, in addition to the shards in `beside`.
+    """Choose up to `count` shards with room for `size` bytes, in addition to those in `beside`, which have the segment.
 
-    The shards in `beside` already have the segment. `free` has the free bytes of each shard, and `zones` its zone.
-    Zones with the fewest replicas come first, then shards with the most room.
+    `free` holds the free bytes of each shard, and `zones` holds its zone. Zones with the fewest replicas are preferred,
+    then shards with the most room.
     """
     fitting = [node for node, room in free.items() if room >= size and node not in beside]
     chosen: list[str] = []
@@ -51,11 +51,12 @@ def choose_move(
     on_node: Mapping[str, Sequence[tuple[int, Collection[str]]]],
     zones: Mapping[str, str] = NO_ZONES,
 ) -> tuple[str, int, str] | None:
-    """Choose a move that balances the shards: (from shard, number of its segment, to shard), or None.
+    """Choose a move that balances the shards: (from shard, index of its segment, to shard), or None.
 
-    `used` has the bytes on each shard that may give and receive segments. `on_node` has the segments of each shard,
-    each as its size and its shards. A segment moves only if its old shard afterwards still holds at least as much as
-    the new one, so that it never moves back. It never moves if more of its replicas would then share a zone.
+    `used` holds the bytes on each shard that may give and receive segments. `on_node` lists the segments of each shard,
+    each as its size and its shards. A segment moves only if its old shard still holds at least as much as the new one
+    afterwards, so that the segment never moves back. It never moves if the move would put more of its replicas into the
+    same zone.
     """
     for source in sorted(used, key=lambda node: (-used[node], node)):
         for target in sorted(used, key=lambda node: (used[node], node)):
@@ -74,7 +75,9 @@ def choose_move(
 def choose_spread(
     nodes: Sequence[str], free: Mapping[str, int], size: int, zones: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Choose one of two replicas in a zone, and a shard in a zone without one: (from shard, to shard), or None."""
+    """Choose a replica that shares its zone, and a shard in a zone without a replica: (from shard, to shard), or
+    None.
+    """
     crowded = count_zone_overlaps(nodes, zones)
     for node in reversed(nodes) if crowded else ():
         for new in choose_nodes(free, size, 1, zones, nodes):
@@ -99,7 +102,7 @@ def count_zone_overlaps(nodes: Iterable[str], zones: Mapping[str, str]) -> int:
 
 
 def nodes_except(nodes: Iterable[str], node: str) -> list[str]:
-    """Return all shards except one."""
+    """Return all shards except `node`."""
     return [other for other in nodes if other != node]
 
 

@@ -1,17 +1,18 @@
-"""The changes of open ranges, as pure functions like those in `transitions`.
+"""Changes to open ranges, as pure functions like those in `transitions`.
 
-The first scatter to a version opens its ranges. From then on, a range has a primary and in-sync replicas. Its record
-changes by compare-and-set, each time with a higher epoch once a primary has begun (until then it stays at PROPOSED):
+The first scatter to a version opens its ranges. From then on, each range has a primary and in-sync replicas. The
+range's record changes by compare-and-set. Until a primary has begun, the epoch stays at PROPOSED; after that, every
+change raises it:
 
-- Every replica in `in_sync` has every acknowledged record, durably. So any of them may become the primary, and no other
-  shard may, whatever else is lost.
-- A replica leaves when the primary cannot reach it or when it has lost its rows, and joins when the primary has sent it
-  everything. A shard counts as in sync only if the segment is listed on it.
-- A lost primary stays in sync until its successor fails to reach it. If the successor turns out to have lost its rows,
-  which nobody may know yet, the range goes back to the earlier primary.
-- A content id is used once, so a range that was closed with its version never opens again.
+- Every replica in `in_sync` durably holds every acknowledged record. So any of these replicas may become the primary,
+  and no other shard may, whatever else is lost.
+- A replica leaves when the primary cannot reach it or when the replica has lost its rows. It joins when the primary has
+  sent it everything. A shard counts as in sync only if the segment is listed on it.
+- A lost primary stays in sync until its successor fails to reach it. The successor may have lost its rows without
+  anyone knowing yet; if so, the range goes back to the earlier primary.
+- A content ID is used only once, so a range that was closed with its version never opens again.
 
-A change has at most AT_ONCE records. Call the transitions for many ranges repeatedly until they return None, as
+A change contains at most AT_ONCE records. Call the transitions for many ranges repeatedly until they return None, as
 `CatalogueClient.transact_all` does.
 """
 
@@ -29,14 +30,14 @@ from app.cluster.catalogue.records import Catalogue, Change, RangeRecord, Segmen
 from app.errors import GatherError
 
 AT_ONCE: Final = 100
-"""Maximum number of records in a change; etcd's default limit is 128."""
+"""Maximum number of records in a change. etcd's default limit is 128 operations per transaction."""
 PROPOSED: Final = 1
-"""The epoch of a range whose primary has not begun yet."""
+"""The epoch of a range whose primary has not yet begun."""
 NOBODY: Final[frozenset[str]] = frozenset()
 
 
 def min_in_sync(replicas: int) -> int:
-    """Return how many replicas, including the primary, must have a scatter before it is acknowledged."""
+    """Return how many replicas, including the primary, must hold a scatter before it is acknowledged."""
     return 2 if replicas >= 3 else 1
 
 
@@ -65,8 +66,8 @@ def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
 def leave_in_sync(catalogue: Catalogue, tensor: str, epoch: int, gone: frozenset[str]) -> Change | None:
     """Remove replicas that the primary cannot reach from the in-sync set. Called for the primary at `epoch`.
 
-    Returns None if they have already left, through whatever change; the record shows the current primary. Raises
-    precondition_failed if the range is at another epoch or closed, or if the primary itself is in `gone`.
+    Returns None if they have already left through any other change; the record shows the current primary. Raises
+    precondition_failed if the range is closed or at a different epoch, or if the primary itself is in `gone`.
     """
     record = catalogue.ranges.get(tensor)
     if record is not None and gone.isdisjoint(record.in_sync):
@@ -81,8 +82,8 @@ def leave_in_sync(catalogue: Catalogue, tensor: str, epoch: int, gone: frozenset
 def join_in_sync(catalogue: Catalogue, tensor: str, epoch: int, node: str) -> Change | None:
     """Add a replica that has all of the primary's records to the in-sync set. Called for the primary at `epoch`.
 
-    Returns None if it is already in sync. Raises precondition_failed if the range is at another epoch or closed, or if
-    the segment is not listed on `node`. The change depends on the table's record.
+    Returns None if it is already in sync. Raises precondition_failed if the range is closed or at a different epoch, or
+    if the segment is not listed on `node`. The change depends on the table's record.
     """
     record = catalogue.ranges.get(tensor)
     if record is not None and node in record.in_sync:
@@ -111,7 +112,7 @@ def join_unled_range(catalogue: Catalogue, tensor: str, node: str) -> Change | N
 
 
 def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Change | None:
-    """Raise the epoch of a range to at least `epoch`, the own epoch of its primary `node`.
+    """Raise the epoch of a range to at least `epoch`, the epoch that its primary `node` has recorded for itself.
 
     A primary raises its own epoch before it lets a replica join. If the replica then fails to join, the record must
     follow. Returns None if the record's epoch is already as high, or if another shard is the primary.
@@ -136,10 +137,10 @@ def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
 
 
 def fail_over(catalogue: Catalogue, gone: Collection[str] = NOBODY) -> Change | None:
-    """Give ranges whose primary is lost a new one: a running in-sync replica.
+    """Assign a new primary, a running in-sync replica, to each range whose primary is lost.
 
-    Lost shards stay in sync; the new primary removes them if it cannot reach them. A range without a running in-sync
-    replica waits for one. `gone` has shards that count as lost before their lease ends.
+    Lost shards stay in the in-sync set; the new primary removes those it cannot reach. A range without a running
+    in-sync replica waits for one. `gone` lists shards that count as lost before their lease ends.
     """
     moved = (
         (one.tensor, _with_in_sync(catalogue, record, running, listed))
@@ -159,7 +160,9 @@ def close_ranges(catalogue: Catalogue) -> Change | None:
 
 
 def without_replica(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord:
-    """Return the record without one of several in-sync replicas. If that was the primary, another one replaces it."""
+    """Return the record without `node`, one of several in-sync replicas. If `node` was the primary, another replaces
+    it.
+    """
     left = tuple(one for one in record.in_sync if one != node)
     return _with_in_sync(catalogue, record, left, left)
 
@@ -180,9 +183,10 @@ def _first_record(catalogue: Catalogue, tensor: str, segment: Segment) -> RangeR
 def _with_in_sync(
     catalogue: Catalogue, record: RangeRecord, able: Sequence[str], in_sync: tuple[str, ...]
 ) -> RangeRecord:
-    """Return the record with the replicas `in_sync`.
+    """Return the record with the in-sync replicas `in_sync`.
 
-    If the primary is not in `able`, one of those replaces it: running shards come first, and drained ones last.
+    If the primary is not in `able`, a shard from `able` replaces it; running shards are preferred, and drained ones are
+    the last choice.
     """
     epoch = record.epoch + 1 if record.epoch > PROPOSED else PROPOSED
     if record.primary in able:
