@@ -53,7 +53,7 @@ class Settings(BaseSettings):
 
     host: str = Field(
         "127.0.0.1",
-        description="Address or name to listen on; a name stands for all of its addresses. `::` accepts IPv4 too.",
+        description="Address or name to listen on; a name stands for all of its addresses. `::` also accepts IPv4.",
     )
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free port.")
     grpc_port: int | None = Field(
@@ -66,8 +66,8 @@ class Settings(BaseSettings):
     workers: int = Field(1, ge=1, le=256, description="Number of processes that share the port.")
     uds: Path | None = Field(
         None,
-        description="Path of a Unix socket for HTTP, without TLS. TCP is then served only if HOST or PORT is set too "
-        "(default: none).",
+        description="Path of a Unix socket for HTTP, without TLS. If it is set, TCP is served only if HOST or PORT is "
+        "set too (default: none).",
     )
     grpc_uds: Path | None = Field(
         None,
@@ -89,12 +89,12 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
         description="Where gathers run if the request does not say: `auto` decides by size; `cpu` never uses a GPU; "
-        "`gpu` runs on the GPU whatever it can hold, and refuses to start without one.",
+        "`gpu` uses the GPU for every gather that it can hold, and refuses to start without one.",
     )
     gpu_memory: ByteSize | None = Field(
         None,
         ge=2**20,
-        description="Most bytes of GPU memory to use (default: nine tenths of what is free at the start).",
+        description="Maximum GPU memory to use (default: nine tenths of what is free at startup).",
     )
     store_dir: Path = Field(
         default_factory=lambda: user_data_path("gathernd") / "store",
@@ -113,24 +113,26 @@ class Settings(BaseSettings):
     max_output_bytes: ByteSize = Field(size_of("1GiB"), ge=1, description="Largest output tensor, in bytes.")
     max_upload_bytes: ByteSize = Field(size_of("64GiB"), ge=1, description="Largest upload of a resident tensor.")
     max_store_bytes: ByteSize | None = Field(
-        None, ge=1, description="Most bytes of all resident tensors together (default: limited by the disk only)."
+        None, ge=1, description="Maximum size of all resident tensors together (default: limited only by the disk)."
     )
     max_tensors: int = Field(
         10_000,
         ge=1,
-        description="Most resident tensors, however many versions each has. The number of aliases has the same limit.",
+        description="Maximum number of resident tensors, however many versions each has; the number of aliases has "
+        "the same limit.",
     )
     keep_versions: int = Field(
         1,
         ge=1,
         le=10_000,
-        description="How many versions of a tensor an upload keeps, including the new one. Versions that aliases "
-        "point to are kept as well. `keep` in the upload's query overrides it.",
+        description="Number of versions of a tensor that an upload keeps, including the new one. Versions that aliases "
+        "point to are also kept. `keep` in the upload's query overrides this setting.",
     )
     max_idempotency_keys: int = Field(
         10_000_000,
         ge=1,
-        description="Most Idempotency-Keys remembered, each for 24 hours; each takes about 300 bytes of disk.",
+        description="Maximum number of Idempotency-Keys to remember, each for 24 hours. A key needs about 300 bytes of "
+        "disk.",
     )
     import_from: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
@@ -140,7 +142,7 @@ class Settings(BaseSettings):
         "always allowed.",
     )
     import_s3_endpoint: str | None = Field(None, description="URL of the S3 service for `s3://` URLs (default: AWS).")
-    max_imports: int = Field(4, ge=1, le=64, description="Most imports that a process runs at once.")
+    max_imports: int = Field(4, ge=1, le=64, description="Maximum number of imports that a process runs at once.")
     cluster: str | None = Field(
         None,
         description="Cluster whose tables this service routes to: `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` "
@@ -155,7 +157,7 @@ class Settings(BaseSettings):
     node: str = Field(
         default_factory=socket.gethostname,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        description="Name of the shard in its cluster; it belongs to the shard's store (default: the host's name).",
+        description="Name of the shard in its cluster; it belongs to the shard's store (default: the host name).",
     )
     zone: str = Field(
         "",
@@ -170,7 +172,7 @@ class Settings(BaseSettings):
     )
     cluster_key_file: Path | None = Field(
         None,
-        description="File of the API key, of scope `gather`, that is sent to the shards of a map file if they require "
+        description="File with an API key of scope `gather`, which is sent to the shards of a map file if they require "
         "one. A changed file takes effect within a second.",
     )
     cluster_ca: Path | None = Field(
@@ -182,48 +184,49 @@ class Settings(BaseSettings):
     shard_timeout: float = Field(
         2.0,
         gt=0,
-        description="Seconds that a shard may take to begin its answer, or pause within it, before another replica is "
-        "asked.",
+        description="Seconds that a shard may take to begin its response, or pause within it, before the router tries "
+        "another replica.",
     )
     max_rank: int = Field(32, ge=1, le=64, description="Largest rank of data, indices and output.")
     max_dimension: int = Field(2**63 - 1, ge=1, description="Largest size of one dimension.")
-    max_elements: int = Field(2**33, ge=1, description="Most elements of data, indices or output.")
+    max_elements: int = Field(2**33, ge=1, description="Maximum number of elements of data, indices or output.")
     max_string_bytes: ByteSize = Field(size_of("16MiB"), ge=1, description="Longest string element, in UTF-8 bytes.")
-    max_features: int = Field(1024, ge=1, le=65536, description="Most features of a lookup.")
-    max_header_bytes: ByteSize = Field(size_of("64KiB"), ge=1024, description="Most bytes in the header of a request.")
-    max_header_fields: int = Field(100, ge=8, description="Most header fields of a request.")
+    max_features: int = Field(1024, ge=1, le=65536, description="Maximum number of features in a lookup.")
+    max_header_bytes: ByteSize = Field(size_of("64KiB"), ge=1024, description="Maximum size of a request's header.")
+    max_header_fields: int = Field(100, ge=8, description="Maximum number of header fields in a request.")
     grpc_max_message_bytes: ByteSize = Field(
         size_of("16MiB"),
         ge=1024,
         description="Largest gRPC message, as sent and after decompression. A message is in memory before it is "
-        "charged, so the service admits only as many concurrent calls as messages of this size fit MEMORY_BUDGET.",
+        "charged, so the service admits only as many concurrent calls as messages of this size fit into "
+        "MEMORY_BUDGET.",
     )
     memory_budget: ByteSize = Field(
         default_factory=lambda: ByteSize(memory_limit() // 2),
         ge=2**20,
-        description="Bytes that all requests and answers together may hold (default: half of the memory the process "
+        description="Bytes that all requests and responses together may hold (default: half of the memory the process "
         "may use).",
     )
     threads: int = Field(
         default_factory=lambda: len(os.sched_getaffinity(0)),
         ge=1,
         le=1024,
-        description="Threads of the kernel pool, and most threads of one gather (default: the cores the process may "
-        "use).",
+        description="Threads of the kernel pool, which is also the maximum for one gather (default: the number of "
+        "cores the process may use).",
     )
-    max_requests: int = Field(1024, ge=1, description="Most requests in progress in a process.")
+    max_requests: int = Field(1024, ge=1, description="Maximum number of requests in progress per process.")
     max_connections: int = Field(
         default_factory=lambda: max(1, min(_CONNECTIONS, (_process_file_limit() - _OWN_FILES) * 3 // 4)),
         ge=1,
-        description="Most open connections of a process. One more connection closes the one that has been idle "
-        "longest, or is refused if none is idle (default: three quarters of the files a process may open, at most "
-        "10000).",
+        description="Maximum number of open connections per process. A further connection closes the one that has been "
+        "idle longest, or is refused if none is idle (default: three quarters of the files a process may open, at "
+        "most 10000).",
     )
     max_queue: int = Field(
         64,
         ge=0,
-        description="Requests that may wait for a thread of the pool; as many more may wait for a large body to be "
-        "read.",
+        description="Maximum number of requests that wait for a thread of the pool; as many more may wait for their "
+        "large body to be read.",
     )
     queue_timeout: float = Field(
         10.0, gt=0, description="Seconds a request may wait for a thread of the pool, or for its large body to be read."
@@ -236,61 +239,64 @@ class Settings(BaseSettings):
     min_body_rate: int = Field(
         1024, ge=0, description="Lowest average rate at which a body may arrive, in bytes per second."
     )
-    answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause while it reads its answer.")
+    answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause while it reads its response.")
     min_answer_rate: int = Field(
-        1024, ge=0, description="Lowest average rate at which a client may read its answer, in bytes per second."
+        1024, ge=0, description="Lowest average rate at which a client may read its response, in bytes per second."
     )
     keep_alive: float = Field(
         130.0,
         gt=0,
-        description="Seconds to keep an idle connection open. Set it higher than in the proxies in front (Caddy: 120).",
+        description="Seconds to keep an idle connection open. Set it higher than in the proxies in front of the "
+        "service (Caddy: 120).",
     )
     grpc_max_connections: int = Field(
         default_factory=lambda: max(1, min(_CONNECTIONS, (_process_file_limit() - _OWN_FILES) // 8)),
         ge=1,
-        description="Most open gRPC connections of a process; further ones are closed at once (default: an eighth of "
-        "the files a process may open, at most 10000).",
+        description="Maximum number of open gRPC connections per process; further ones are closed at once (default: an "
+        "eighth of the files a process may open, at most 10000).",
     )
     grpc_keepalive: float = Field(
-        60.0, gt=0, description="Seconds of silence after which a gRPC connection gets a ping."
+        60.0, gt=0, description="Seconds of silence after which the service pings a gRPC connection."
     )
     grpc_keepalive_timeout: float = Field(
-        20.0, gt=0, description="Seconds to wait for the answer to a ping before the connection is closed."
+        20.0, gt=0, description="Seconds to wait for the reply to a ping before the connection is closed."
     )
     grpc_max_connection_age: float | None = Field(
         None,
         gt=0,
         description="Seconds after which a gRPC connection is closed gracefully, so that clients reconnect and reach "
-        "other workers and replicas; its calls have DRAIN_TIMEOUT to finish (default: never).",
+        "other workers and replicas. Its calls have DRAIN_TIMEOUT to finish (default: never).",
     )
     drain_delay: float = Field(
         0.0,
         ge=0,
         description="Seconds after SIGTERM during which requests are still accepted while /readyz reports not ready.",
     )
-    drain_timeout: float = Field(30.0, gt=0, description="Seconds that running requests then have to finish.")
+    drain_timeout: float = Field(
+        30.0, gt=0, description="Seconds that running requests have to finish after DRAIN_DELAY."
+    )
     loop_max_us: float | None = Field(
         None,
         ge=0,
-        description="Longest gather that runs in the event loop, in microseconds estimated from measured rates "
+        description="Longest gather that runs in the event loop, in microseconds as estimated from measured rates "
         "(default: measured).",
     )
     split_min_us: float | None = Field(
         None,
         ge=0,
-        description="Shortest gather that is split over threads, in microseconds estimated from measured rates "
+        description="Shortest gather that is split over threads, in microseconds as estimated from measured rates "
         "(default: 10).",
     )
     kernel: Literal["numba", "numpy"] = Field(
         "numba",
-        description="CPU kernel: `numba` or `numpy`. With `numpy` nothing is compiled: the service starts in 2 s, and "
+        description="CPU kernel: `numba` or `numpy`. With `numpy`, nothing is compiled: the service starts in 2 s, but "
         "reading and writing JSON takes about a hundred times as long.",
     )
-    api_keys_file: Path | None = Field(None, description="File of API keys; without it no key is required.")
+    api_keys_file: Path | None = Field(None, description="File of API keys; if not set, no key is required.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Host names, comma-separated, that requests may use besides loopback names (default: none on a "
-        "loopback address, any elsewhere).",
+        description="Host names, comma-separated, that requests may use in addition to loopback names (default: none "
+        "on a loopback address, any elsewhere).",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
@@ -319,7 +325,8 @@ class Settings(BaseSettings):
     log_rate: int = Field(
         100,
         ge=0,
-        description="Most log lines per second and process about refused requests; one more line counts the rest.",
+        description="Maximum number of log lines per second and process about refused requests; one more line counts "
+        "the rest.",
     )
     access_log: bool = Field(
         False, description="Whether every request is logged. This slows small requests noticeably."
@@ -440,7 +447,7 @@ TOPICS: Final = {
     "host": "Address and processes",
     "device": "GPU",
     "store_dir": "Folders",
-    "max_json_bytes": "Sizes of requests and answers",
+    "max_json_bytes": "Sizes of requests and responses",
     "max_upload_bytes": "Tables",
     "import_from": "Imports",
     "cluster": "Clusters",
