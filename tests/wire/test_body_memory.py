@@ -17,8 +17,7 @@ from app.json_text.grammar import check
 from app.memory.budget import Memory
 from app.requests.envelope_cache import envelopes
 from tests.conftest import SOAK, slow_but_for
-from tests.costly_bodies.gathers import bombs
-from tests.costly_bodies.makers import MAKERS, OPERATOR_MAKERS
+from tests.costly_bodies.makers import MAKERS, OPERATOR_MAKERS, SCATTER, bombs
 from tests.costly_bodies.read_body import CODINGS, Body, read, read_coded
 from tests.told_memory import ToldMemory
 from tests.traced_memory import peak_of
@@ -43,7 +42,7 @@ def undisturbed(compiled: Path) -> Iterator[None]:
 
 def sizes(group: str) -> tuple[int, ...]:
     """How large the bodies of a group are made in the sample."""
-    own = {"query": (HEADER,), "query of operators": (HEADER,), "npy": (2_000, 20_000), "fields": (SMALL, SAMPLE)}
+    own = {"query": (HEADER,), "npy": (2_000, 20_000), "fields": (SMALL, SAMPLE)}
     return own.get(group, (SAMPLE,))
 
 
@@ -86,13 +85,14 @@ def taken_once(body: Body, run: Reader) -> str | None:
     if peak > most:
         # What other threads take meanwhile is counted too: an earlier test may have left one.
         threads = ", ".join(one.name for one in threading.enumerate() if one is not threading.current_thread())
-        return f"{body.codec}, {body.name}: {peak} bytes, of which {most} were charged; other threads: {threads}"
+        told = f"{peak} bytes, of which {most} were charged; other threads: {threads}"
+        return f"{body.format} {body.to}, {body.name}: {told}"
     return None
 
 
 @pytest.mark.parametrize("group", MAKERS)
 def test_no_body_is_refused_with_an_error_of_another_kind(group: str) -> None:
-    bodies = list(MAKERS[group](HEADER if group.startswith("query") else 20_000))
+    bodies = list(MAKERS[group](HEADER if group == "query" else 20_000))
     for body in bodies[:: 1 if SOAK else 7]:
         read(body)  # it gives the code of a GatherError, and lets others pass: too many calls within each other, too
 
@@ -123,8 +123,8 @@ def test_no_body_takes_more_memory_than_the_budget_has(group: str) -> None:
             nonlocal code
             code = read(body, ToldMemory(charge)) or ""
 
-        assert peak_of(run) <= budget + CONSTANT_BYTES, (body.codec, body.name)
-        assert budget == 0 or code, (body.codec, body.name)
+        assert peak_of(run) <= budget + CONSTANT_BYTES, (body.format, body.to, body.name)
+        assert budget == 0 or code, (body.format, body.to, body.name)
 
 
 _LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("binary", "values", "base64", "fields")]
@@ -137,10 +137,10 @@ def test_memory_of_bodies_beside_which_the_constant_is_small_is_told(group: str)
 
 
 @pytest.mark.parametrize("name", ["unknown field spaces and an emoji", "unknown field letters"])
-@pytest.mark.parametrize("codec", ["native", "v2"])
+@pytest.mark.parametrize("form", ["json", "v2"])
 @pytest.mark.parametrize("size", slow_but_for((LARGE,), (LARGE, 5 * LARGE)))
-def test_large_fields_that_are_no_values_are_told_before_they_are_copied(name: str, codec: str, size: int) -> None:
-    body = next(one for one in MAKERS["single"](size) if (one.name, one.codec) == (name, codec))
+def test_large_fields_that_are_no_values_are_told_before_they_are_copied(name: str, form: str, size: int) -> None:
+    body = next(one for one in MAKERS["single"](size) if (one.name, one.format) == (name, form))
     assert untold(body) is None
 
 
@@ -187,7 +187,7 @@ def test_a_bomb_beyond_the_cap_is_refused_before_more_than_the_cap_is_held(codin
     coded = compress(bytes(64 * LARGE))
     charges: list[int] = []
     codes = []
-    bomb = Body("bomb", "native", b"")
+    bomb = Body("bomb", "json", "gathernd", b"")
     peak = peak_of(lambda: codes.append(read_coded(bomb, encoding, coded, 4 * LARGE, ToldMemory(charges.append))))
     assert codes == ["payload_too_large"]
     assert max(accumulate(charges)) <= 4 * LARGE
@@ -198,7 +198,7 @@ def test_a_bomb_beyond_the_cap_is_refused_before_more_than_the_cap_is_held(codin
 @pytest.mark.parametrize("group", MAKERS)
 @pytest.mark.parametrize("size", [SMALL, LARGE, 5 * LARGE])
 def test_bodies_of_every_size_take_no_memory_untold(group: str, size: int) -> None:
-    if group in ("query", "query of operators", "npy"):
+    if group in ("query", "npy"):
         size = min(size, HEADER)
     wrong = []
     total = 100 if group in OPERATOR_MAKERS else 400
@@ -207,9 +207,10 @@ def test_bodies_of_every_size_take_no_memory_untold(group: str, size: int) -> No
     assert not wrong
 
 
-@pytest.mark.parametrize("codec", ["native", "v2", "scatter"])
-def test_what_the_budget_refuses_is_not_looked_at_again(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = next(one for one in MAKERS["values"](SMALL) if one.codec == codec and one.name == "float32, 0.1")
+@pytest.mark.parametrize(("form", "to"), [("json", "gathernd"), ("v2", "gathernd"), ("json", SCATTER)])
+def test_what_the_budget_refuses_is_not_looked_at_again(form: str, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ("float32, 0.1", form, to)
+    body = next(one for one in MAKERS["values"](SMALL) if one[:3] == wanted)
 
     def full(size: int) -> None:
         raise GatherError("overloaded", f"no room for {size}")
@@ -225,7 +226,7 @@ def test_a_check_of_the_grammar_is_told_before_it_takes_memory() -> None:
     keys = ",".join(f'"{number}":0' for number in range(50_000))
     cut = f'{{"data": {{"dtype": "int8", "shape": [1], "values": [{{{keys}}}]}}'
     for text in (cut, f'{cut}, "indices": {{"dtype": "int64", "values": [[0]]}}}}'):
-        body = Body("keys", "native", text.encode())
+        body = Body("keys", "json", "gathernd", text.encode())
         tracemalloc.start()
         charges: list[int] = []
         read(body, ToldMemory(charges.append))
@@ -242,7 +243,7 @@ def test_a_protocol_head_of_more_than_its_bound_is_not_remembered() -> None:
             {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]},
         ]
         text = json.dumps({"inputs": inputs, "x": "y" * lead}).encode()
-        return Body("head", "v2", text + items, json_size=len(text))
+        return Body("head", "v2", "gathernd", text + items, json_size=len(text))
 
     for lead, remembered in ((0, 1), (20_000, 0)):
         envelopes.clear()
