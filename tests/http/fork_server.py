@@ -1,12 +1,7 @@
-"""A process that has imported the service and forks for each server that tests start, so that the import of a thousand
-modules, most of a start's CPU, is done once. What a fork runs is the same program with the same arguments.
+"""Fork the servers that tests start from a process that has imported the service, which is most of a start's CPU.
 
-A second one, forked by the first, has also loaded all compiled code out of the cache folder that tests share
-(`load_from`), which is the other half of a start's CPU. It forks for servers with Numba's kernel. A server with several
-workers forks them (`_ForkedWorker`).
-
-Tests start their servers so, those aside that are to start under a shell, a limit or a variable that counts while
-modules are imported. `make soak` starts every server as its users do.
+A second process, forked by the first, has also loaded all compiled code out of the cache folder that tests share
+(`load_from`); it forks servers with Numba's kernel. `make soak` starts every server as its users do.
 
     python -m tests.http.fork_server DESCRIPTOR   take requests from the socket DESCRIPTOR, until it is closed
 """

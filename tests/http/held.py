@@ -40,11 +40,11 @@ def held_in(folder: Path) -> Iterator[None]:
         file.unlink()
 
 
-def until(reached: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until a state is reached."""
+def until(reached: Callable[[], object], seconds: float = 60, what: str = "") -> None:
+    """Wait until a state is reached; `what` says which."""
     end = monotonic() + seconds
     while not reached():
-        assert monotonic() < end
+        assert monotonic() < end, f"not within {seconds} s: {what}"
         sleep(0.01)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -89,15 +88,6 @@ def memory_group(limit: int) -> Iterator[MemoryGroup]:
                 time.sleep(0.05)
         return
     pytest.skip("needs control groups with a memory limit that this user may make")
-
-
-def with_data_limit(limit: int, command: Sequence[str] = SERVE) -> list[str]:
-    """`command` with a ulimit on its data: heap and private mappings, which files that are mapped for all are not."""
-    program = (
-        f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_DATA, ({limit}, {limit})); "
-        "os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    return [sys.executable, "-c", program, *command]
 
 
 class SmallDisk:

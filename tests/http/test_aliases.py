@@ -159,18 +159,13 @@ def many(**aliases: Any) -> bytes:
     [
         (b"", 400, "malformed_request", None),
         (b'{"aliases": {"a": "items@1", "a": "items@2"}}', 400, "malformed_request", None),
-        (b"[]", 422, "invalid_field", ""),
         (b"{}", 422, "invalid_field", "/aliases"),
         (b'{"aliases": {}}', 422, "invalid_field", "/aliases"),
-        (b'{"aliases": ["a"]}', 422, "invalid_field", "/aliases"),
         (b'{"aliases": {"a": "items@1"}, "x": 1}', 422, "invalid_field", "/x"),
         (many(**dict.fromkeys(map("a{}".format, range(257)), "items@1")), 422, "invalid_field", "/aliases"),
         (many(a="items@1", b=7), 422, "invalid_field", "/aliases/b"),
-        (many(a="items@1", b=None), 422, "invalid_field", "/aliases/b"),
         (many(a="items@1", b={}), 422, "invalid_field", "/aliases/b/tensor"),
-        (many(a="items@1", b={"tensor": 7}), 422, "invalid_field", "/aliases/b/tensor"),
         (many(a="items@1", b={"tensor": "items@1", "if": "*"}), 422, "invalid_field", "/aliases/b/if"),
-        (many(a="items@1", b={"tensor": "items@1", "if_match": 7}), 422, "invalid_field", "/aliases/b/if_match"),
         (many(a="items@1", b={"tensor": "items@1", "if_match": "x"}), 422, "invalid_field", "/aliases/b/if_match"),
         (many(a="items@1", b={"tensor": "items@1", "if_none_match": "\ud800"}), 422, "invalid_field",
          "/aliases/b/if_none_match"),
@@ -179,7 +174,6 @@ def many(**aliases: Any) -> bytes:
         (many(a="items@1", lookup="items@1"), 422, "invalid_field", "/aliases/lookup"),
         (many(a="items@1", items="items@1"), 409, "name_conflict", "/aliases/items"),
         (many(a="items@1", b="items"), 422, "invalid_field", "/aliases/b"),
-        (many(a="items@1", b="other"), 422, "invalid_field", "/aliases/b"),
         (many(a="items@1", b={"tensor": "items@9"}), 404, "tensor_not_found", "/aliases/b/tensor"),
         (many(a="items@1", b={"tensor": "items@1", "if_match": "*"}), 412, "precondition_failed", "/aliases/b"),
         (many(a="items@1", other={"tensor": "items@1", "if_none_match": "*"}), 412, "precondition_failed",
@@ -196,13 +190,3 @@ def test_where_one_of_many_is_refused_its_place_is_told_and_none_is_moved(
     found = error(client.put("/aliases", content=sent), status, code, pointer)
     assert found["hint"]
     assert [one["alias"] for one in client.get("/aliases").json()["aliases"]] == ["other"]
-
-
-def test_the_hint_of_a_condition_is_the_member_to_send(client: httpx.Client) -> None:
-    etag = client.put("/aliases/live", json=BODY).headers["etag"]
-    sent = {"aliases": {"live": {"tensor": "items@2", "if_match": '"other"'}}}
-    hint = error(client.put("/aliases", json=sent), 412, "precondition_failed", "/aliases/live")["hint"]
-    member = hint.partition("send ")[2].partition(" if the change")[0]
-    sent["aliases"]["live"] |= json.loads("{" + member + "}")
-    assert sent["aliases"]["live"]["if_match"] == etag
-    assert client.put("/aliases", json=sent).status_code == 200

@@ -45,14 +45,6 @@ def test_one_bad_index_in_a_million_is_found_and_named(every_client: httpx.Clien
     )
 
 
-def test_every_component_of_a_large_request_is_counted(every_client: httpx.Client) -> None:
-    values = [1, -1, 0, -2, 7, -9] * 50_000
-    found = every_client.post("/gathernd", json=body(indices=packed(int64([150_000, 2], values)))).json()
-    assert found["total"] == 100_000
-    assert [place["value"] for place in found["errors"]] == [7, -9] * 5
-    assert [place["position"] for place in found["errors"][:3]] == [[2, 0], [2, 1], [5, 0]]
-
-
 def full_error(code: Code) -> GatherError:
     """An error that has all that templates of hints may name."""
     place = Place("/indices/values/1", (1,), 5, axis=0, size=2, allowed=(-2, 1))

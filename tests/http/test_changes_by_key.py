@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from tests.http.conftest import Start
 from tests.http.keyed import body, of_texts
 from tests.http.tensors import SAFETENSORS, error, put_raw
 
@@ -178,3 +179,14 @@ def test_tables_without_keys_and_names_of_nothing(client: httpx.Client, name: st
     error(change(client, name, "remove", asked), 422, "no_keys", "/name")
     error(change(client, name, "upsert", asked | {"updates": updates([1, 1])}), 422, "no_keys", "/name")
     error(change(client, "nothing", "remove", asked), 404, "tensor_not_found")
+
+
+def test_a_removal_that_moves_more_than_the_memory_budget_is_refused(start: Start) -> None:
+    with start("--memory-budget", str(32 << 20)) as server, server.client() as client:
+        table = body(keys=np.arange(64), data=np.zeros((64, 1 << 20), np.uint8))
+        assert client.put("/tensors/wide", content=table, headers=HEADERS).is_success
+        few = change(client, "wide", "remove", {"keys": tensor("int64", [0, 1])})
+        assert (few.status_code, few.json()["rows"]) == (200, 62), few.text
+        many = change(client, "wide", "remove", {"keys": tensor("int64", list(range(2, 18)))})
+        assert (many.status_code, many.json()["code"]) == (413, "payload_too_large")
+        assert client.get("/tensors/wide").json()["shape"] == [62, 1 << 20]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ import pytest
 from tests.conftest import slow_but_for
 from tests.for_each import for_each
 from tests.http.conftest import Start
-from tests.http.forms import int64, tensor
 from tests.http.raw import TINY
 from tests.http.server import Server
 
@@ -43,22 +41,6 @@ def test_a_compressed_body_is_read(client: httpx.Client, encoding: str) -> None:
     answer = post(client, ENCODERS[encoding](TINY), encoding)
     assert answer.status_code == 200, answer.text
     assert answer.json()["output"]["values"] == [8]
-
-
-@pytest.mark.parametrize("encoding", ["GZIP", "identity", "Deflate"])
-def test_the_case_of_an_encoding_does_not_matter(client: httpx.Client, encoding: str) -> None:
-    name = encoding.lower()
-    content = ENCODERS[name](TINY) if name in ENCODERS else TINY
-    answer = client.post("/gathernd", content=content, headers={"content-encoding": encoding})
-    assert answer.status_code == 200
-
-
-def test_a_large_compressed_body_is_read(client: httpx.Client) -> None:
-    numbers = [7 * n % 1000 for n in range(300_000)]
-    body = json.dumps({"data": tensor("int16", [300_000], numbers), "indices": int64([2, 1], [299_999, 1])})
-    for encoding in ("gzip", "deflate"):
-        answer = post(client, ENCODERS[encoding](body.encode()), encoding)
-        assert answer.json()["output"]["values"] == [numbers[-1], 7]
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, gzip", "nonsense", "gzip;q=1"])
@@ -107,20 +89,6 @@ def test_a_body_may_have_several_members(client: httpx.Client, encoding: str, co
     answer = post(client, members(TINY, count), encoding)
     assert answer.status_code == 200, answer.text
     assert answer.json()["output"]["values"] == [8]
-
-
-@pytest.mark.parametrize("path", ["/gathernd", "/lookup", "/v2/models/gathernd/infer", "/gather/backward"])
-def test_every_route_reads_members(client: httpx.Client, path: str) -> None:
-    url = client.base_url.join(path)
-    plain = httpx.post(url, content=TINY, trust_env=False)
-    answer = httpx.post(url, content=members(TINY, 3), headers={"content-encoding": "gzip"}, trust_env=False)
-    assert (answer.status_code, answer.json().get("detail")) == (plain.status_code, plain.json().get("detail"))
-
-
-def test_a_wrong_checksum_of_a_later_member_is_malformed(client: httpx.Client) -> None:
-    good = bytearray(members(TINY, 3))
-    good[-5] ^= 1
-    assert post(client, bytes(good), "gzip").json()["code"] == "malformed_request"
 
 
 @pytest.mark.parametrize("encoding", ENCODERS)

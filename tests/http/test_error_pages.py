@@ -87,13 +87,6 @@ def test_a_request_without_a_key_gets_the_answer_of_the_page(start: Start, tmp_p
         assert answer_of(example.command, server) == example_answer("unauthorized")
 
 
-@needs_curl
-@pytest.mark.slow
-def test_a_body_that_pauses_gets_the_answer_of_the_page(full: Server) -> None:
-    example = CATALOGUE["request_timeout"].example
-    assert answer_of(example.command, full) == example_answer("request_timeout")
-
-
 def test_the_page_of_every_code_is_there_and_names_the_hint() -> None:
     for code in CODES:
         assert example_answer(code)["code"] == code
@@ -119,11 +112,3 @@ def test_a_browser_gets_a_page_for_what_is_not_found_and_others_the_error(full: 
         protocol = client.get("/v2/nowhere", headers=BROWSER)
         assert (protocol.status_code, protocol.headers["content-type"]) == (404, "application/json")
         assert client.get("/tensors/nothing", headers=BROWSER).json()["code"] == "tensor_not_found"
-
-
-def test_a_page_shows_the_address_that_its_reader_has_used(full: Server) -> None:
-    with httpx.Client(base_url=full.url, trust_env=False, timeout=60) as client:
-        for host in (f"127.0.0.1:{full.port}", f"localhost:{full.port}", "x.localhost"):
-            text = client.get("/errors/index_out_of_bounds", headers={"host": host}).text
-            assert f"curl -s http://{host}/gathernd" in text
-            assert host == "127.0.0.1:8080" or ADDRESS not in text

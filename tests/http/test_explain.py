@@ -17,7 +17,7 @@ from tests.golden.answers import service
 from tests.golden.requests import requests
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
-from tests.http.tensors import RAW, put_raw
+from tests.http.tensors import put_raw
 
 DATA = tensor("float32", [2, 2], [0, 1, 2, 3])
 BODY = {"data": DATA, "indices": int64([2, 2], [0, 0, 1, 1])}
@@ -69,15 +69,6 @@ def test_a_small_gather_is_explained(client: httpx.Client) -> None:
     assert "out of bounds" in found["not_checked"]
 
 
-def test_a_binary_request_is_explained_in_json(client: httpx.Client) -> None:
-    body = save({"data": np.zeros((4, 3, 2), np.int16), "indices": np.zeros((4, 1), np.int64)})
-    params = {"batch_dims": "1", "explain": "true"}
-    found = explained(client.post("/gathernd", params=params, content=body, headers=BINARY))
-    assert found["output"] == {"dtype": "int16", "shape": [4, 2]}
-    assert found["output_bytes"] == 16
-    assert found["plan"]["batches"] == 4
-
-
 def test_a_resident_tensor_is_named(client: httpx.Client) -> None:
     put_raw(client, "table", np.zeros((1000, 64), np.float32))
     body = {"data": {"tensor": "table"}, "indices": int64([2, 1], [5, 7])}
@@ -88,21 +79,6 @@ def test_a_resident_tensor_is_named(client: httpx.Client) -> None:
     found = explained(client.post("/gathernd", params=params, content=content, headers=BINARY))
     assert found["output"] == {"dtype": "float32", "shape": [256, 64]}
     assert found["output_bytes"] == 65_536
-
-
-def test_the_version_that_would_be_read_is_named(client: httpx.Client) -> None:
-    for content in (1, 2):
-        query = {"dtype": "int8", "shape": "4", "keep": "2"}
-        client.put("/tensors/priced", params=query, content=bytes([content] * 4), headers={"content-type": RAW})
-    client.put("/aliases/offered", json={"tensor": "priced@1"})
-    seen = {}
-    for name in ("priced", "priced@1", "offered"):
-        body = {"data": {"tensor": name}, "indices": int64([1, 1], [0])}
-        said = explained(client.post("/gathernd", params={"explain": "true"}, json=body))
-        found = client.post("/gathernd", json=body).json()
-        assert (said["data_etag"], said["version"]) == (found["data_etag"], found["version"])
-        seen[name] = found["version"]
-    assert seen == {"priced": 2, "priced@1": 1, "offered": 1}
 
 
 def test_the_values_of_indices_are_not_looked_at(client: httpx.Client) -> None:
@@ -135,8 +111,3 @@ def test_what_a_gather_refuses_an_explanation_refuses_alike(start: Start) -> Non
             else:
                 assert {**asked.json(), "request_id": ""} == {**found, "request_id": ""}, each
     assert looked_at > 3
-
-
-def test_an_output_over_the_limit_is_refused_from_the_shapes(client: httpx.Client) -> None:
-    body = {"data": tensor("float32", [1, 1024], [0.0] * 1024), "indices": int64([500, 1], [0] * 500)}
-    assert client.post("/gathernd", params={"explain": "true"}, json=body).json()["code"] == "output_too_large"

@@ -20,7 +20,7 @@ from tests.http.conftest import Start
 from tests.http.forms import int64
 from tests.http.held import metric, until
 from tests.http.server import GATHERND, Server, run_program
-from tests.http.tensors import NPY, SAFETENSORS, look_up, npy, put_raw, put_strings, save, scatter_body
+from tests.http.tensors import NPY, SAFETENSORS, npy, put_raw, put_strings, save, scatter_body
 from tests.kernels import emulated
 
 EMULATED = (sys.executable, "-m", "tests.http.gpu_app")
@@ -166,29 +166,6 @@ def test_a_resident_tensor_is_gathered_from_the_gpu_whatever_becomes_of_it(clien
     assert ask(client, body, "gpu").json()["code"] == "tensor_not_found"
 
 
-def test_gathers_through_an_alias_follow_its_moves_on_the_gpu_and_old_versions_leave_it(server: Server) -> None:
-    client = server.shared_client()
-    versions = {}
-    for number in range(3):
-        answer = client.put("/tensors/rolled", params={"keep": "3"}, content=npy(TABLE + number))
-        versions[number] = answer.json()["version"]
-    body = {"data": {"tensor": "rolled_live"}, "indices": int64([2, 1], [4999, 0])}
-    for number in (0, 1, 2, 1, 0, 2):
-        moved = client.put("/aliases/rolled_live", json={"tensor": f"rolled@{versions[number]}"})
-        assert moved.is_success, moved.text
-        answer = ask(client, body, "gpu")
-        assert (values(answer) == (TABLE + number)[[4999, 0]]).all()
-        assert (answer.json()["device"], answer.json()["version"]) == ("gpu", versions[number])
-    client.post("/tensors/rolled_live/scatter", json=scatter_body([[0]], np.full((1, 8), -1, np.float32)))
-    assert (values(ask(client, body, "gpu"))[1] == -1).all()
-    by_number = {**body, "data": {"tensor": f"rolled@{versions[0]}"}}
-    assert (values(ask(client, by_number, "gpu")) == TABLE[[4999, 0]]).all()
-    assert metric(server, "gathernd_gpu_resident_bytes") >= 2 * TABLE.nbytes
-    client.delete("/aliases/rolled_live")
-    client.delete("/tensors/rolled")
-    until(lambda: metric(server, "gathernd_gpu_resident_bytes") == 0)
-
-
 def test_metrics_tell_the_memory_of_the_gpu_and_that_dropped_tensors_leave_it(server: Server) -> None:
     client = server.shared_client()
     assert metric(server, "gathernd_gpu_memory_bytes") > 1 << 20
@@ -200,15 +177,6 @@ def test_metrics_tell_the_memory_of_the_gpu_and_that_dropped_tensors_leave_it(se
     until(lambda: metric(server, "gathernd_gpu_resident_bytes") == 0)
     assert metric(server, "gathernd_gpu_used_bytes") == 0
     assert 'gathernd_kernel_routes_total{route="gpu"}' in client.get("/metrics").text
-
-
-@pytest.mark.slow
-def test_explain_tells_of_the_gpu(client: httpx.Client) -> None:
-    body = {"data": MATRIX, "indices": int64([1, 2], [0, 0]), "device": "gpu"}
-    found = client.post("/gathernd", params={"explain": "true"}, json=body).json()
-    assert found["device"] == "gpu"
-    assert found["explanation"]["choice"]["route"] == "gpu"
-    assert {route["route"]: route["open"] for route in found["explanation"]["routes"]}["gpu"]
 
 
 def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_otherwise(
@@ -226,19 +194,6 @@ def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_o
         assert answer.json()["device"] == "cpu"
         assert "gathernd_gpu_fallbacks_total 1.0" in client.get("/metrics").text
         assert "the GPU is short of memory" in server.log_text()
-
-
-@pytest.mark.slow
-def test_where_the_gpu_is_to_be_used_whatever_it_can_hold_runs_there(start: Start, command: tuple[str, ...]) -> None:
-    with start("--device", "gpu", command=command) as server:
-        client = server.shared_client()
-        put_raw(client, "table", TABLE)
-        body = {"data": {"tensor": "table"}, "indices": int64([1, 1], [3])}
-        assert ask(client, body, "auto").json()["device"] == "gpu"
-        assert ask(client, body, "cpu").json()["device"] == "cpu"
-        assert look_up(client, "table", [1]).json()["device"] == "gpu"
-        put_strings(client, "words", ["x", "y"])
-        assert look_up(client, "words", [1]).json()["device"] == "cpu"
 
 
 def test_a_gpu_that_breaks_is_used_no_more_and_the_service_goes_on(start: Start, emulated_gpu: tuple[str, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 from collections.abc import Iterator
@@ -53,17 +52,6 @@ def test_a_request_is_answered_however_long_it_takes(slow: Server, body: bytes) 
     assert metric(slow, GONE) == gone
 
 
-def test_pipelined_requests_that_wait_for_one_another_are_answered_in_order(slow: Server) -> None:
-    with Wire(slow) as wire:
-        with held(slow):
-            wire.send(request(TINY) + request(b"", line="GET /livez HTTP/1.1", length=False) + request(OTHER))
-            end(wire)
-            wait_for_queue(slow, 1)
-        assert wire.read().json()["output"]["values"] == [8]
-        assert wire.read().json() == {"status": "live"}
-        assert last(wire).json()["output"]["values"] == [6]
-
-
 @pytest.mark.parametrize("size", [8, 1 << 17, 5 << 20])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_whole_upload_is_stored(server: Server, size: int, chunked: bool) -> None:
@@ -101,27 +89,6 @@ def test_without_a_whole_request_the_connection_closes(server: Server, part: byt
         wire.send(part)
         end(wire)
         assert wire.closed()
-
-
-def test_an_answer_larger_than_the_sockets_hold_is_read_to_its_end(server: Server) -> None:
-    data = {"dtype": "int8", "shape": [1, 1 << 20], "values": [1] * (1 << 20)}
-    indices = {"dtype": "int64", "shape": [12, 1], "values": [0] * 12}
-    with Wire(server) as wire:
-        wire.send(request(json.dumps({"data": data, "indices": indices}).encode()))
-        end(wire)
-        assert len(last(wire).body) > 24 << 20
-
-
-def test_a_request_that_waits_for_a_thread_is_answered(slow: Server) -> None:
-    with Wire(slow) as first, Wire(slow) as second:
-        with held(slow):
-            first.send(request(TINY))
-            wait_for_queue(slow, 1)
-            second.send(request(OTHER))
-            end(second)
-            wait_for_queue(slow, 2)
-        assert last(second).json()["output"]["values"] == [6]
-        assert first.read().status == 200
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])

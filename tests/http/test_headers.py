@@ -1,24 +1,12 @@
-"""Header fields, methods and paths: what every answer carries, and what each method gets."""
+"""Header fields and paths: what answers carry, and how paths are decoded."""
 
 from __future__ import annotations
 
 import httpx
 import pytest
 
-from tests.http.raw import TINY
-
-PAGES = (
-    "/", "/docs", "/docs/swagger-ui.css", "/errors", "/errors/internal", "/openapi.json", "/livez", "/readyz",
-    "/metrics",
-)  # fmt: skip
-OPERATORS = ("/gathernd", "/gather", "/gather_elements")
-SMALL = {"/gathernd": TINY} | dict.fromkeys(OPERATORS[1:], TINY.replace(b"[1,1]", b"[1]"))
-
-
-@pytest.mark.parametrize("path", OPERATORS)
-def test_an_answer_times_every_stage(client: httpx.Client, path: str) -> None:
-    timing = client.post(path, content=SMALL[path]).headers["server-timing"]
-    assert [part.split(";")[0] for part in timing.split(", ")] == ["parse", "queue", "kernel", "encode"]
+from tests.http.raw import TINY, Wire, ask, request
+from tests.http.server import Server
 
 
 @pytest.mark.parametrize(
@@ -43,16 +31,25 @@ def test_a_request_id_is_echoed(client: httpx.Client, given: str, path: str) -> 
     assert answer.headers["x-request-id"] == given
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_head_answers_like_get_without_a_body(client: httpx.Client, path: str) -> None:
-    got, head = client.get(path), client.head(path)
-    assert head.status_code == got.status_code == 200
-    assert head.content == b""
-    assert head.headers["content-type"] == got.headers["content-type"]
-    if path != "/metrics":
-        assert head.headers["content-length"] == str(len(got.content))
-
-
 def test_an_answer_is_not_compressed(client: httpx.Client) -> None:
     answer = client.post("/gathernd", content=TINY, headers={"accept-encoding": "gzip, deflate, br"})
     assert "content-encoding" not in answer.headers
+
+
+@pytest.mark.parametrize("_", range(2))  # the second time the header is known
+def test_other_encoded_characters_are_what_they_stand_for(client: httpx.Client, _: int) -> None:
+    assert client.post("/%67athernd", content=TINY).status_code == 200
+    assert client.get("/%6civez").status_code == 200
+    assert client.get("/%74ensors").status_code == 200
+    assert client.get("/v2/models/g%61thernd").json()["name"] == "gathernd"
+    assert client.get("/errors/intern%61l").status_code == 200
+
+
+def test_the_target_that_stands_for_the_whole_service_has_options(server: Server) -> None:
+    answer = ask(server, request(b"", line="OPTIONS * HTTP/1.1"))
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers["allow"] == "GET, HEAD, PUT, POST, DELETE, OPTIONS"
+    for method in ("GET", "POST", "HEAD"):
+        with Wire(server) as wire:
+            wire.send(request(b"", line=f"{method} * HTTP/1.1", length=False))
+            assert wire.read(head=method == "HEAD").status == 404

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import re
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -23,7 +20,6 @@ from tests.http.keyed import of_texts
 from tests.http.server import Server
 from tests.http.tensors import npy, npy_of_python_2, put_raw, save
 from tests.imports.range_server import RangeServer, range_server
-from tests.safetensors_files import SOUND
 from tests.strings import framed
 
 TABLE = np.arange(300 * 64, dtype=np.float32).reshape(300, 64)
@@ -92,24 +88,6 @@ def test_an_npy_file_becomes_the_next_version(client: httpx.Client, source: Rang
     assert source.asked[0][0] == "/tables/a.npy?token=SECRET"
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_file_of_a_server_without_ranges_is_imported(
-    client: httpx.Client, source: RangeServer, chunked: bool
-) -> None:
-    table = np.arange(1 << 20, dtype=np.float32)
-    source.respond = lambda handler: handler.answer_whole(npy(table), chunked=chunked)
-    found = ended(client, begin(client, "whole", f"{source.url}/tables/whole.npy"))
-    assert found["state"] == "done", found
-    assert found["bytes_done"] == found["bytes_total"] == table.nbytes
-    assert np.array_equal(content(client, "whole"), table)
-    header = np.lib.format.header_data_from_array_1_0(np.empty(0, np.uint8)) | {"shape": (1 << 50,)}
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, header)
-    source.respond = lambda handler: handler.answer_whole(file.getvalue() + bytes(1 << 20), chunked=True)
-    answer = begin(client, "whole", f"{source.url}/tables/whole.npy")
-    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large"), answer.text
-
-
 @pytest.mark.parametrize(("tensor", "wanted"), [("first", TABLE), ("second", TABLE[:5] + 1), ("third", np.arange(4))])
 def test_one_tensor_of_many_is_read_and_the_others_are_not(
     client: httpx.Client, source: RangeServer, tensor: str, wanted: np.ndarray[Any, Any]
@@ -132,14 +110,6 @@ def test_a_file_is_imported(client: httpx.Client, folder: Path) -> None:
             found = ended(client, begin(client, "of-file", f"file://{folder}/{file}"))
             assert found["state"] == "done", found
             assert np.array_equal(content(client, "of-file"), array)
-
-
-@pytest.mark.parametrize("kind", ["metadata null", "unknown list of objects", "unknown first"])
-def test_a_safetensors_file_of_another_writer_is_imported(client: httpx.Client, folder: Path, kind: str) -> None:
-    (folder / "x.safetensors").write_bytes(SOUND[kind])
-    found = ended(client, begin(client, "of-file", f"file://{folder}/x.safetensors"))
-    assert found["state"] == "done", found
-    assert content(client, "of-file").tolist() == [0, 0]
 
 
 def test_versions_are_kept_and_conditions_hold_as_for_an_upload(client: httpx.Client, source: RangeServer) -> None:
@@ -226,18 +196,6 @@ def test_what_is_wrong_is_said_at_once(
     assert "user:pass" not in answer.text
     assert client.get("/tensors/wrong").status_code == 404
     assert client.get("/imports").status_code == 200
-
-
-def test_a_name_that_is_no_text_is_refused(client: httpx.Client, source: RangeServer) -> None:
-    header = b'{"\\ud800":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
-    source.files["/tables/odd.safetensors"] = len(header).to_bytes(8, "little") + header + bytes(8)
-    body = b'{"url": "%b/tables/odd.safetensors", "tensor": "\\ud800"}' % source.url.encode()
-    answer = client.post("/tensors/odd/import", content=body)
-    problem = answer.json()
-    assert (answer.status_code, problem["code"]) == (422, "invalid_field"), answer.text
-    assert problem["errors"][0]["pointer"] == "/tensor"
-    answer = client.post("/tensors/odd/import", content=body.replace(b'"tensor"', b'"note"'))
-    assert answer.json()["errors"][0]["pointer"] == "/note"
 
 
 def test_a_checksum_that_does_not_match_fails_the_import(client: httpx.Client, source: RangeServer) -> None:
@@ -337,35 +295,6 @@ def test_without_the_setting_nothing_is_imported(start: Start, source: RangeServ
         answer = begin(client, "t", f"{source.url}/tables/a.npy")
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert source.asked == []
-
-
-@pytest.mark.soak
-def test_a_gibibyte_comes_whole_in_bounded_memory_though_it_is_cut_every_hundred_megabytes(
-    start: Start, source: RangeServer
-) -> None:
-    table = np.random.default_rng(1).integers(0, 255, (1024, 1 << 20), np.uint8)
-    source.files["/tables/huge.npy"] = raw = npy(table)
-    source.fields = {"Repr-Digest": f"sha-256=:{b64encode(hashlib.sha256(raw).digest()).decode()}:"}
-    source.cut_every = 100_000_000
-    with start("--import-from", source.url) as server, server.client() as client:
-        before = most = anonymous_memory(server)
-        answer = begin(client, "huge", f"{source.url}/tables/huge.npy")
-        while client.get(answer.headers["location"]).json()["state"] == "running":
-            most = max(most, anonymous_memory(server))
-            time.sleep(0.02)
-        found = ended(client, answer)
-        assert found["state"] == "done", found
-        digest = hashlib.sha256(b"uint8[1024,1048576]\n")
-        digest.update(table.tobytes())
-        assert found["metadata"]["sha256"] == digest.hexdigest()
-    assert source.cuts >= 10
-    assert most - before <= 64 << 20
-
-
-def anonymous_memory(server: Server) -> int:
-    """Bytes of the server's memory that are no file's."""
-    (line,) = re.findall(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{server.process.pid}/status").read_text())
-    return int(line) << 10
 
 
 def test_a_stop_ends_imports_and_a_restart_says_so(start: Start, source: RangeServer, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tests.http.conftest import Start
 from tests.http.keyed import body, of_texts
-from tests.http.tensors import NPY, RAW, SAFETENSORS, error, npy, put_raw, put_strings, scatter_body
+from tests.http.tensors import NPY, RAW, SAFETENSORS, error, npy, put_raw, scatter_body
 from tests.strings import framed
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -151,19 +151,6 @@ def test_keys_are_added_to_a_table_in_each_format(client: httpx.Client, name: st
     np.testing.assert_array_equal(gathered(client, name, "int64", [3, 7]), ROWS[[2, 0]])
 
 
-def test_string_keys_are_added_to_a_table_of_strings_that_scatters_have_changed(
-    client: httpx.Client, name: str
-) -> None:
-    put_strings(client, name, ["x", "y"])
-    etag = client.get(f"/tensors/{name}").json()["etag"]
-    content = body(**of_texts(["k", "l"]))
-    headers = HEADERS | {"if-match": etag}
-    answer = client.put(f"/tensors/{name}/keys", content=content, params={"note": "n"}, headers=headers)
-    assert (answer.status_code, answer.json()["note"]) == (200, "n")
-    assert client.get(f"/tensors/{name}/keys").content == framed(["k", "l"])
-    assert client.get(f"/tensors/{name}/content").content == framed(["x", "y"])
-
-
 def test_keys_belong_to_the_rows_that_their_sender_knows(client: httpx.Client, name: str) -> None:
     etag = put_raw(client, name, ROWS).headers["etag"]
     path = f"/tensors/{name}/keys"
@@ -262,14 +249,3 @@ def test_keys_that_are_damaged_while_they_are_served_are_not_sent(start: Start, 
         rows = client.get("/tensors/x/content?rows=2:4", headers={"accept": SAFETENSORS})
         error(rows, 500, "tensor_damaged")
         assert client.get("/tensors/x/content", headers={"accept": RAW}).content == ROWS.tobytes()
-
-
-def test_an_upload_that_announces_too_few_bytes_is_told_how_many_keys_and_rows_have(
-    client: httpx.Client, name: str
-) -> None:
-    cut = client.put(f"/tensors/{name}", content=body(keys=INTEGERS, data=ROWS)[:-60], headers=HEADERS)
-    wrong = error(cut, 422, "element_count_mismatch")
-    assert wrong["detail"] == (
-        "20 bytes of keys and rows are announced, which is not what 32 bytes of keys and shape [4, 3] of float32 "
-        "asks for"
-    )

@@ -204,15 +204,6 @@ def test_what_exceeds_a_limit_is_refused_by_its_name(strict: Server, name: str) 
         assert (body["code"], body["limit"], body["maximum"]) == (limit.code, limit.name, limit.value), answer.text
 
 
-def test_hints_of_limits_say_what_the_operator_can_do(strict: Server) -> None:
-    """A copy of the data has its size however few slices are asked for; no smaller tensor makes fewer features."""
-    for path in SCATTERS:
-        hint = scatter(path, 4 * KIB + 1)(strict.shared_client()).json()["hint"]
-        assert hint.startswith("Scatter into a part of the data"), hint
-    hint = lookup(3)(strict.shared_client()).json()["hint"]
-    assert hint == "Send at most 2 features in a request, or have the operator raise GATHERND_MAX_FEATURES."
-
-
 @pytest.mark.parametrize("kind", ["JSON", "binary", "upload"])
 def test_a_declared_length_beyond_the_limit_is_refused_before_the_body_is_sent(strict: Server, kind: str) -> None:
     line = "PUT /tensors/a?dtype=int8&shape=1 HTTP/1.1" if kind == "upload" else "POST /gathernd HTTP/1.1"

@@ -151,23 +151,6 @@ def test_a_client_that_goes_away_gets_a_line(server: Server) -> None:
     assert (line["status"], line["code"], line["message"]) == (0, "client_gone", "client gone")
 
 
-def test_what_happens_to_the_service_is_told_in_the_same_form(server: Server) -> None:
-    messages = [line["message"] for line in lines(server)]
-    assert f"listening on {server.url} (Ctrl+C stops it)" in messages
-    assert f"ready on {server.url}, page at {server.url}/, docs at {server.url}/docs" in messages
-    assert {line["logger"] for line in lines(server) if line["level"] == "info"} <= {"gathernd", "gathernd.requests"}
-
-
-@pytest.mark.slow
-def test_a_slow_sender_is_told_of_under_its_own_id(start: Start) -> None:
-    with start("--log-format", "json", "--body-timeout", "0.5") as server, Wire(server) as wire:
-        wire.send(request(TINY, "X-Request-ID: slow-one")[:-5])
-        answer = wire.read()
-        assert (answer.status, answer.headers["x-request-id"]) == (408, "slow-one")
-        (line,) = about(server, "slow-one")
-        assert (line["status"], line["code"], line["route"]) == (408, "request_timeout", "/gathernd")
-
-
 def test_a_flood_of_nonsense_does_not_fill_the_log(start: Start) -> None:
     with start("--log-format", "json", "--log-rate", "5") as server:
         client = server.shared_client()

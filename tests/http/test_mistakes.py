@@ -16,7 +16,7 @@ import pytest
 from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.server import check_hint
-from tests.http.tensors import RAW, SAFETENSORS, npy, put_raw, save
+from tests.http.tensors import npy, put_raw
 
 MAX_JSON = 4096
 """Bytes of JSON that the service takes."""
@@ -78,38 +78,6 @@ def test_a_mistake_is_told_what_mends_it(code: str, mend: str, request_: Request
     assert found["code"] == code
     check_hint(found["hint"])
     assert mend in found["hint"]
-
-
-LONG = "x" * 3000
-V2 = "/v2/models/gathernd/infer"
-LONG_INPUTS = ({"name": LONG}, {"name": "data", "datatype": LONG})
-QUOTING = [
-    gather({LONG: 1}),
-    gather(**{LONG: 1}),
-    *(gather(DATA | wrong) for wrong in ({"dtype": LONG}, {"values": [1, LONG]}, {"values": [1, "nan" + " " * 500]})),
-    gather({"dtype": "float32", "values": json.loads("[" * 400 + "1" + "]" * 399 + ",[]]")}),
-    gather({"tensor": LONG}),
-    gather(dialect=LONG),
-    Request("POST", "/gathernd", b'{"' + LONG.encode() + b'": 1, "' + LONG[:900].encode() + b'"', JSON),
-    Request("POST", f"/gathernd?{LONG}=1", b"{}", JSON),
-    Request("POST", f"/gathernd?{LONG}=1", save(data=ITEMS), {"content-type": SAFETENSORS}),
-    Request("POST", "/gathernd", save(**{LONG: ITEMS}), {"content-type": SAFETENSORS}),
-    Request("POST", f"/{LONG}", b"{}", JSON),
-    Request("GET", f"/tensors/{LONG}"),
-    Request("GET", f"/v2/models/{LONG}"),
-    Request("PUT", f"/tensors/x?dtype={LONG}&shape=1", b"1", {"content-type": RAW}),
-    Request("PUT", "/tensors/x", b"1", {"content-type": LONG}),
-    *(Request("POST", V2, json.dumps({"inputs": [{"shape": [2], "data": [1, 2], **one}]}).encode(), JSON)
-      for one in LONG_INPUTS),
-    Request("POST", "/gathernd", TEXT, {**JSON, "x-gathernd-timeout": "9" * 3000}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("number", range(len(QUOTING)))
-def test_a_hint_stays_short_whatever_it_quotes(number: int, client: httpx.Client) -> None:
-    answer = send(client, QUOTING[number])
-    assert 400 <= answer.status_code < 500, answer.text[:1000]
-    check_hint(answer.json()["hint"])
 
 
 @pytest.mark.parametrize("route", ["/tensors/itmes", "/tensors/itmes/content", "/v2/models/itmes"])

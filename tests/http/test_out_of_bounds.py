@@ -11,8 +11,6 @@ from tests.http.conftest import Start
 from tests.http.forms import int64, tensor
 from tests.http.tensors import error, put_strings
 
-SAFETENSORS = {"content-type": "application/x-safetensors"}
-
 
 def asked(client: httpx.Client, path: str, body: dict[str, Any], **more: Any) -> dict[str, Any]:
     answer = client.post(path, json=body | more)

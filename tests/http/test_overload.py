@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from itertools import islice
-from select import select
 from time import sleep
-from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from safetensors.numpy import save
 
 from tests.http.conftest import Start
 from tests.http.faulty_app import SECRET
-from tests.http.forms import int64, packed, tensor
 from tests.http.held import faulty, held, metric, until, wait_for_queue
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
@@ -108,24 +103,6 @@ def test_the_inference_protocol_has_the_same_timeout(server: Server) -> None:
         assert client.post(path, json={"inputs": inputs}, headers={"x-gathernd-timeout": "9"}).status_code == 200
 
 
-@pytest.mark.slow
-def test_a_large_body_is_refused_before_it_is_sent_while_the_queue_is_full(slow: Server) -> None:
-    with Wire(slow) as first, Wire(slow) as second, Wire(slow) as third:
-        with held(slow):
-            first.send(request(TINY))
-            second.send(request(TINY))
-            wait_for_queue(slow, 2)
-            third.send(request(b"", f"Content-Length: {MIB}", length=False))
-            answer = third.read()
-            assert (answer.status, answer.json()["code"], answer.json()["limit"]) == (503, "overloaded", "queue")
-            assert metric(slow, "gathernd_queue_depth") == 2
-        third.send(b" " * MIB)  # it may come all the same, and the connection is as good as before
-        assert first.read().status == 200
-        assert second.read().status == 200
-        third.send(request(TINY))
-        assert third.read().status == 200
-
-
 def test_a_request_waits_for_a_thread_no_longer_than_it_may(start: Start) -> None:
     flags = ("--threads", "1", "--max-queue", "8", "--loop-max-us", "0", "--queue-timeout", "1")
     with start(*flags, command=faulty("held")) as server, ThreadPoolExecutor(3) as callers:
@@ -169,38 +146,6 @@ def test_the_callers_deadline_ends_the_wait_for_a_body_and_the_services_own_does
             sleep(2.5)
             patient.send(b" " * 50_000)
             assert patient.read().status == 200
-
-
-def test_the_callers_deadline_ends_the_wait_for_room_for_a_body(start: Start) -> None:
-    """A request with 6 MiB is on the thread, and while it is unanswered 4 MiB more wait to be read."""
-    flags = ("--threads", "1", "--max-queue", "8", "--loop-max-us", "0", "--memory-budget", "16MiB")
-    large, further = (
-        save({"data": np.zeros(size, np.uint8), "indices": np.zeros((1, 1), np.int64)}) for size in (6 * MIB, 4 * MIB)
-    )
-    binary = "Content-Type: application/x-safetensors"
-    with start(*flags, command=faulty("held")) as server, Wire(server) as first, Wire(server) as second:
-        with held(server):
-            first.send(request(large, binary))
-            wait_for_queue(server, 1)
-            second.send(request(further, binary, "X-Gathernd-Timeout: 0.2"))
-            answer = second.read()
-            assert (answer.status, answer.json()["code"]) == (503, "deadline_exceeded")
-            assert not select([first.socket], [], [], 0)[0]
-        assert first.read().status == 200
-
-
-@pytest.mark.parametrize(("dtype", "value"), [("int64", "1"), pytest.param("bool", "true", marks=pytest.mark.slow)])
-def test_the_items_read_out_of_json_and_the_text_written_count_too(start: Start, dtype: str, value: str) -> None:
-    # 1 MiB of text: as int64 the items are too much for the budget, as bool the text of the answer is.
-    count = (1 << 20) // (len(value) + 1)
-    rows = 0 if dtype == "int64" else 3
-    data = f'{{"dtype":"{dtype}","shape":[1,{count}],"values":[{",".join([value] * count)}]}}'
-    indices = f'{{"dtype":"int64","shape":[{rows},1],"values":{[0] * rows}}}'
-    with start("--memory-budget", "4MiB") as server, server.client() as client:
-        answer = client.post("/gathernd", content=f'{{"data":{data},"indices":{indices}}}', timeout=60)
-        assert answer.status_code == 413
-        assert answer.json()["limit"] == "memory_budget"
-        assert tiny(server).status_code == 200
 
 
 def test_no_request_can_meet_an_impossible_deadline(start: Start) -> None:
@@ -275,14 +220,6 @@ def test_a_request_that_can_never_fit_the_budget_is_too_large(small_budget: Serv
     assert (answer.json()["limit"], answer.json()["maximum"]) == ("memory_budget", 8 * MIB)
 
 
-def test_an_output_that_can_never_fit_the_budget_is_too_large(small_budget: Server) -> None:
-    row: Any = packed(tensor("int8", [1, 16384], [0] * 16384))
-    answer = small_budget.shared_client().post(
-        "/gathernd", json={"data": row, "indices": packed(int64([1000, 1], [0] * 1000))}
-    )
-    assert answer.json()["code"] == "payload_too_large"
-
-
 def test_a_stalled_upload_takes_the_budget_of_large_requests_and_not_of_small_ones(small_budget: Server) -> None:
     client = small_budget.shared_client()
     body = base64_body(4 * MIB)  # and the 3 MiB of its items
@@ -297,11 +234,3 @@ def test_a_stalled_upload_takes_the_budget_of_large_requests_and_not_of_small_on
             assert client.post("/gathernd", content=TINY).status_code == 200
     # The budget comes back with the connection's end, long before the timeout of bodies.
     until(lambda: client.post("/gathernd", content=body).status_code == 200)
-
-
-def test_the_budget_is_whole_again_after_any_mixture_of_requests(small_budget: Server) -> None:
-    client = small_budget.shared_client()
-    body = base64_body(4 * MIB)  # and the 3 MiB of its items: nearly all there is
-    for content in (base64_body(2 * MIB), body[:-1], base64_body(9 * MIB), TINY, b"{", body.replace(b"int8", b"int9")):
-        client.post("/gathernd", content=content)
-    assert client.post("/gathernd", content=body).status_code == 200

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from tests.for_each import for_each
 from tests.http.conftest import Start
@@ -194,27 +194,6 @@ def test_chunks_that_bring_no_body_are_refused_at_the_limit(narrow: Server, kind
         assert wire.closed()
 
 
-def test_uploads_on_one_connection_may_arrive_in_equal_pieces(narrow: Server) -> None:
-    half = bytes(20_000)
-    line = "PUT /tensors/pieces?dtype=int8&shape=40000 HTTP/1.1"
-    head = request(2 * half, "Content-Type: application/octet-stream", line=line)[: -len(2 * half)]
-    with Wire(narrow) as wire:
-        for _ in range(5):
-            for piece in (head, half, half):
-                wire.send(piece)
-                sleep(0.05)
-            answer = wire.read()
-            assert answer.status in (200, 201), answer.body
-    narrow.shared_client().delete("/tensors/pieces")
-
-
-def test_a_request_may_arrive_byte_by_byte(server: Server) -> None:
-    with Wire(server) as wire:
-        for octet in request(TINY):
-            wire.send(bytes([octet]))
-        assert wire.read().status == 200
-
-
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     large = TINY + b" " * 200_000
     sent = [
@@ -229,30 +208,6 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     assert [answer.status for answer in answers] == expected
 
 
-def test_a_large_body_before_a_pipelined_header_is_no_part_of_that_header(narrow: Server) -> None:
-    first = request(TINY + b" " * 60_000, "X-Request-ID: first")
-    second = request(TINY, "X-Request-ID: second")
-    with Wire(narrow) as wire:
-        wire.send(first + second[:30])
-        assert wire.read().headers["x-request-id"] == "first"
-        sleep(0.1)
-        wire.send(second[30:])
-        answer = wire.read()
-        assert (answer.status, answer.headers["x-request-id"]) == (200, "second")
-
-
-@pytest.mark.parametrize("pieces", [1, 2])
-def test_garbage_right_behind_a_request_is_answered_after_it(server: Server, pieces: int) -> None:
-    for _ in range(20):
-        with Wire(server) as wire:
-            sent = [request(TINY, "X-Request-ID: good"), b"garbage\r\n\r\n"]
-            for piece in sent if pieces == 2 else [b"".join(sent)]:
-                wire.send(piece)
-            assert wire.read().headers["x-request-id"] == "good"
-            assert wire.read().json()["code"] == "malformed_request"
-            assert wire.closed()
-
-
 def large_request(*fields: str) -> bytes:
     """A request of 65 KB whose answer of 1 MB is made in a thread."""
     arrays: dict[str, NDArray[Any]] = {
@@ -260,25 +215,6 @@ def large_request(*fields: str) -> bytes:
         "indices": np.zeros((16, 1), np.int64),
     }
     return request(save(arrays), "Content-Type: application/x-safetensors", *fields)
-
-
-@pytest.mark.parametrize("half_closed", [False, True])
-def test_garbage_right_behind_a_request_does_not_cut_its_large_answer(server: Server, half_closed: bool) -> None:
-    """The request is begun before its last bytes come, with what is behind them."""
-    sent = large_request("X-Request-ID: good")
-    for _ in range(5):
-        with Wire(server) as wire:
-            wire.send(sent[:30_000])
-            sleep(0.05)
-            wire.send(sent[30_000:] + b"garbage\r\n\r\n")
-            if half_closed:
-                wire.socket.shutdown(socket.SHUT_WR)
-            answer = wire.read()
-            assert (answer.status, load(answer.body)["output"].shape) == (200, (16, 1 << 14))
-            refusal = wire.read()
-            assert refusal.json()["code"] == "malformed_request"
-            assert refusal.headers["x-request-id"] != "good"
-            assert wire.closed()
 
 
 @pytest.mark.parametrize("half_closed", [False, True])
@@ -315,28 +251,6 @@ def test_garbage_behind_a_request_leaves_time_to_read_its_answer(server: Server)
         assert wire.closed()
 
 
-@pytest.mark.slow
-def test_a_request_that_waits_behind_others_has_the_time_that_each_has(start: Start) -> None:
-    """Its header came in part when no more was read; the answer before it is read after the timeout."""
-    items = np.arange(2 << 20)
-    with start("--header-timeout", "3") as server:
-        assert put_raw(server.shared_client(), "a", items).is_success
-        third = request(TINY, "X-Request-ID: third")
-        with Wire(server) as wire:
-            large = request(b"", line="GET /tensors/a/content HTTP/1.1", length=False)
-            wire.send(large + request(TINY, "X-Request-ID: second") + third[:30])
-            sleep(4)
-            assert len(wire.read().body) == items.nbytes
-            assert wire.read().headers["x-request-id"] == "second"
-            wire.send(third[30:])
-            answer = wire.read()
-            assert (answer.status, answer.headers["x-request-id"]) == (200, "third")
-        with Wire(server) as wire:
-            wire.send(request(TINY) + third[:30])
-            assert wire.read().status == 200
-            assert wire.read().status == 408
-
-
 def test_empty_lines_before_a_request_are_skipped(server: Server) -> None:
     assert ask(server, b"\r\n\r\n" + request(TINY)).status == 200
 
@@ -353,26 +267,6 @@ def test_an_upgrade_is_not_taken_and_the_connection_goes_on(server: Server, upgr
             assert wire.read().status == 200
         wire.send(request(TINY))
         assert wire.read().status == 200
-
-
-@pytest.mark.parametrize("step", [1, 7, 10_000])
-def test_the_body_of_a_request_that_offers_an_upgrade_is_read_however_it_arrives(server: Server, step: int) -> None:
-    offer = b"Connection: keep-alive, Upgrade\r\nUpgrade: h2c\r\n"
-    data = (
-        chunked(TINY[:9], TINY[9:]).replace(b"Transfer-", offer + b"Transfer-")
-        + request(TINY)
-        + request(TINY, "Upgrade: h2c", "Connection: Upgrade, close")
-    )
-    with Wire(server) as wire:
-        for place in range(0, len(data), step):
-            wire.send(data[place : place + step])
-        assert [wire.read().status for _ in range(3)] == [200, 200, 200]
-        assert wire.closed()
-
-
-def test_connect_is_refused(server: Server) -> None:
-    answer = ask(server, b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert answer.status in (400, 404, 405)
 
 
 def test_http_1_0_is_answered_and_the_connection_closed(server: Server) -> None:

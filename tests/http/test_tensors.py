@@ -71,14 +71,6 @@ def test_a_safetensors_file_of_another_writer_is_uploaded(client: httpx.Client, 
     assert answer.json()["shape"] == [2]
 
 
-def test_raw_bytes_that_begin_as_npy_does_are_raw_where_the_query_says_what_they_are(
-    client: httpx.Client, name: str
-) -> None:
-    items = np.frombuffer(npy(TABLE), np.uint8)
-    assert put_raw(client, name, items).json()["shape"] == list(items.shape)
-    assert client.get(f"/tensors/{name}/content").content == items.tobytes()
-
-
 @pytest.mark.parametrize("form", uploads(TABLE))
 def test_every_form_gives_the_same_tensor_and_hash_and_an_etag_of_its_own(
     client: httpx.Client, name: str, form: str
@@ -99,13 +91,6 @@ def test_every_form_gives_the_same_tensor_and_hash_and_an_etag_of_its_own(
     assert again.status_code == 200
     assert again.json()["sha256"] == found["sha256"]
     assert again.json()["etag"] not in (found["etag"], reference["etag"])
-
-
-def test_a_streamed_upload_without_a_length(client: httpx.Client, name: str) -> None:
-    body = npy(np.zeros((700, 1000)))
-    pieces = (body[start : start + 50_000] for start in range(0, len(body), 50_000))
-    assert client.put(f"/tensors/{name}", content=pieces).status_code == 201
-    assert client.get(f"/tensors/{name}").json()["shape"] == [700, 1000]
 
 
 def test_metadata_tells_when_and_head_tells_the_same(client: httpx.Client, name: str) -> None:
@@ -231,22 +216,6 @@ def test_content_of_many_pieces_is_whole(client: httpx.Client, name: str) -> Non
     assert head.content == b""
     part = client.get(f"/tensors/{name}/content?rows=5:9000000")
     assert part.content == big[5:9000000].tobytes()
-
-
-def test_conditions_on_changes(client: httpx.Client, name: str) -> None:
-    etag = put_raw(client, name, TABLE, **{"if-none-match": "*"}).json()["etag"]
-    error(put_raw(client, name, TABLE, **{"if-none-match": "*"}), 412, "precondition_failed")
-    error(put_raw(client, name, TABLE, **{"if-match": '"x"'}), 412, "precondition_failed")
-    error(put_raw(client, name, TABLE, **{"if-match": f"W/{etag}"}), 412, "precondition_failed")
-    error(put_raw(client, name, TABLE, **{"if-match": "junk"}), 422, "invalid_field", "/if-match")
-    assert put_raw(client, name, TABLE, **{"if-match": f'"x", {etag}'}).status_code == 200
-    replaced = put_raw(client, name, TABLE, **{"if-match": "*"})
-    assert replaced.status_code == 200
-    error(client.delete(f"/tensors/{name}", headers={"if-match": etag}), 412, "precondition_failed")
-    etag = replaced.json()["etag"]
-    error(client.delete(f"/tensors/{name}", headers={"if-match": '"x"'}), 412, "precondition_failed")
-    assert client.delete(f"/tensors/{name}", headers={"if-match": etag}).status_code == 204
-    error(put_raw(client, name, TABLE, **{"if-match": "*"}), 412, "precondition_failed")
 
 
 def test_a_failed_condition_is_told_before_the_body_is_sent(client: httpx.Client, name: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 
 from tests.for_each import for_each
 from tests.http.conftest import Start
@@ -95,22 +93,6 @@ def test_a_hostile_file_is_refused_and_leaves_nothing(server: Server, case: str,
     error(answer, status, code)
     assert store_files(server) == before
     error(client.get("/tensors/hostile"), 404, "tensor_not_found")
-
-
-@pytest.mark.parametrize(
-    ("body", "encoding", "status", "code"),
-    [
-        (b"junk" + bytes(20), "gzip", 400, "malformed_request"),
-        (gzip.compress(BODY, mtime=0)[:-5], "gzip", 400, "malformed_request"),
-        (gzip.compress(BODY, mtime=0) + b"more", "gzip", 400, "malformed_request"),
-        (gzip.compress(BODY, mtime=0) + gzip.compress(b"x", mtime=0), "gzip", 422, "element_count_mismatch"),
-        (b"", "gzip", 400, "malformed_request"),
-        (BODY, "br", 415, "unsupported_media_type"),
-        (BODY, "gzip, gzip", 415, "unsupported_media_type"),
-    ],
-)
-def test_a_hostile_encoding(client: httpx.Client, body: bytes, encoding: str, status: int, code: str) -> None:
-    error(client.put("/tensors/hostile", content=body, headers={"content-encoding": encoding}), status, code)
 
 
 def test_a_client_that_goes_leaves_nothing(server: Server) -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from gathernd import Client
 from tests.http.conftest import Start
 from tests.http.held import metric
-from tests.http.limited import memory_group, with_data_limit
+from tests.http.limited import memory_group
 from tests.http.server import Server
 from tests.http.tensors import NPY, RAW
 
@@ -26,75 +25,36 @@ WIDTH = 1024
 """Items of int32 in a row, which makes it one page."""
 
 
-class Table:
-    """A table of `size` MiB whose row i holds i * 7919 + 0, 1, 2, …; made piece by piece, never held whole."""
-
-    def __init__(self, size: int) -> None:
-        self.rows = size * 256
-        self.bytes = size * MIB
-        self.query = {"dtype": "int32", "shape": f"{self.rows},{WIDTH}"}
-
-    @staticmethod
-    def at(rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        return (rows[:, None] * 7919 + np.arange(WIDTH)).astype(np.int32)
-
-    def pieces(self) -> Iterator[bytes]:
-        for first in range(0, self.rows, 1024):
-            yield self.at(np.arange(first, min(first + 1024, self.rows))).tobytes()
-
-    def put(self, client: httpx.Client) -> None:
-        headers = {"content-type": RAW, "content-length": str(self.bytes)}
-        answer = client.put("/tensors/table", params=self.query, content=self.pieces(), headers=headers)
-        assert answer.status_code == 201, answer.text
-
-    def look_up(self, service: Client, stride: int) -> None:
-        """Every row that `stride` hits, 1024 in a request, and as many requests for 64 rows at random."""
-        rng = np.random.default_rng(stride)
-        for first in range(0, self.rows, 1024 * stride):
-            for rows in (
-                np.arange(first, min(first + 1024 * stride, self.rows), stride),
-                rng.integers(0, self.rows, 64),
-            ):
-                found = service.gathernd("table", rows[:, None])
-                assert np.array_equal(found, self.at(rows)), rows
-
-
-def sizes(soak_scale: int) -> tuple[int, int, int]:
-    """MiB of the limit, MiB of the table, and which rows are looked at: every one, or one in so many."""
-    return (320, 384, 8) if soak_scale == 1 else (512, 4096, 1)
-
-
-def check_served(server: Server, table: Table, stride: int) -> None:
-    """A table is uploaded, looked up, and looked up again after a scatter."""
-    with server.client() as client, Client(server.url) as service:
-        table.put(client)
-        table.look_up(service, stride)
-        service.scatter("table", [[0], [table.rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
-        table.look_up(service, 5 * stride)
+def rows_of(numbers: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The rows of a table by their numbers: row i holds i * 7919 + 0, 1, 2, …"""
+    return (numbers[:, None] * 7919 + np.arange(WIDTH)).astype(np.int32)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_table_larger_than_the_memory_of_its_control_group_is_served(start: Start, soak_scale: int) -> None:
-    limit, size, stride = sizes(soak_scale)
-    table = Table(size)
-    with memory_group(limit * MIB) as group, start(command=group.command()) as server:
-        check_served(server, table, stride)
-        assert 0 < group.peak() <= limit * MIB < table.bytes
+    """It is made piece by piece and never held whole; looked up, and looked up again after a scatter."""
+    limit, size, stride = (320, 384, 8) if soak_scale == 1 else (512, 4096, 1)  # MiB, MiB, one row in so many
+    rows, rng = size * 256, np.random.default_rng(stride)
+    pieces = (rows_of(np.arange(first, first + 1024)).tobytes() for first in range(0, rows, 1024))
+    query = {"dtype": "int32", "shape": f"{rows},{WIDTH}"}
+    headers = {"content-type": RAW, "content-length": str(size * MIB)}
+    with (
+        memory_group(limit * MIB) as group,
+        start(command=group.command()) as server,
+        server.client() as client,
+        Client(server.url) as service,
+    ):
+        assert client.put("/tensors/table", params=query, content=pieces, headers=headers).status_code == 201
+        for step in (stride, 5 * stride):
+            for first in range(0, rows, 1024 * step):
+                for asked in (np.arange(first, min(first + 1024 * step, rows), step), rng.integers(0, rows, 64)):
+                    assert np.array_equal(service.gathernd("table", asked[:, None]), rows_of(asked)), asked
+            service.scatter("table", [[0], [rows - 1]], np.zeros((2, WIDTH), np.int32), "add")
+        assert 0 < group.peak() <= limit * MIB < size * MIB
         assert group.killed() == 0
         # The service knows its limit, and so that this content will never be in memory whole.
         assert metric(server, "gathernd_memory_budget_bytes") <= limit * MIB
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_table_larger_than_the_ulimit_on_memory_is_served(start: Start, soak_scale: int) -> None:
-    limit, size, stride = sizes(soak_scale)
-    budget = "128MiB"  # the kernel whose prices the cache folder has, for to measure them takes memory
-    with start("--memory-budget", budget, command=with_data_limit(limit * MIB)) as server:
-        held = Path(f"/proc/{server.process.pid}/limits").read_text()
-        assert str(limit * MIB) in next(line for line in held.splitlines() if line.startswith("Max data size"))
-        check_served(server, Table(size), stride)
 
 
 @contextmanager

@@ -94,12 +94,6 @@ def test_types_of_bodies(client: httpx.Client, table: str) -> None:
     error(bad, 422, "invalid_field", "/query/reduction")
 
 
-def test_a_tensor_that_is_not_there(client: httpx.Client) -> None:
-    for headers in ({}, {"idempotency-key": "k"}):
-        error(send(client, "nobody", GOOD, **headers), 404, "tensor_not_found", "/name")
-    error(send(client, "..%2fx", GOOD), 422, "invalid_field", "/name")
-
-
 def test_scatters_survive_a_kill(start: Start, tmp_path: Any) -> None:
     flags = ("--kernel", "numpy", "--store-dir", str(tmp_path / "kept"))
     with dying(start, *flags) as server, server.client() as client:

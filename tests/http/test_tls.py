@@ -9,7 +9,6 @@ import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from app.server.tls import Tls, TlsFiles, expiry
+from app.server.tls import Tls, expiry
 from tests.http.conftest import Start
 from tests.http.held import until
 from tests.http.raw import TINY
@@ -93,28 +92,6 @@ def test_large_bodies_both_ways_over_https(server: Server) -> None:
         assert client.post("/gathernd", content=TINY).json()["output"]["values"] == [8]
 
 
-def test_uploads_and_pieces_over_https(server: Server) -> None:
-    items = np.arange(1 << 20, dtype=np.int32)
-    client = server.shared_client()
-    pieces = (items[start : start + 70_001].tobytes() for start in range(0, len(items), 70_001))
-    headers = {"content-type": "application/octet-stream"}
-    path = f"/tensors/pieces?dtype=int32&shape={len(items)}"
-    assert client.put(path, content=pieces, headers=headers).status_code in (200, 201)
-    assert client.get("/tensors/pieces/content").content[-4:] == items[-1:].tobytes()
-    body = {"data": {"tensor": "pieces"}, "indices": {"dtype": "int64", "shape": [1, 1], "values": [77_777]}}
-    assert client.post("/gathernd", json=body).json()["output"]["values"] == [77_777]
-
-
-def test_pipelined_requests_over_https(server: Server, pair: Pair) -> None:
-    one = b"POST /gathernd HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(TINY), TINY)
-    with pair.trusting().wrap_socket(server.connect(), server_hostname="localhost") as connection:
-        connection.sendall(one * 3)
-        got = b""
-        while got.count(b"[8]") < 3:
-            got += connection.recv(65536)
-        assert got.count(b"HTTP/1.1 200 ") == 3
-
-
 def test_plain_http_on_the_tls_port_gets_no_answer(server: Server) -> None:
     with server.connect() as connection:
         connection.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -135,18 +112,6 @@ def test_old_versions_of_tls_are_refused(server: Server, pair: Pair) -> None:
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     with server.connect() as connection, pytest.raises((ssl.SSLError, ConnectionResetError)):
         context.wrap_socket(connection, server_hostname="localhost")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.soak)])
-def test_a_handshake_that_never_ends_is_cut_off(start: Start, pair: Pair, workers: str) -> None:
-    flags = ("--header-timeout", "0.5", "--workers", workers, *pair.flags())
-    with start(*flags, tls=pair.trusting()) as server, server.connect() as silent, server.connect() as started:
-        started.sendall(b"\x16\x03\x01\x02\x00\x01")
-        for connection in (silent, started):
-            with suppress(ConnectionResetError):
-                assert connection.recv(1) == b""
-        assert server.shared_client().get("/livez").status_code == 200
 
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
@@ -201,27 +166,6 @@ def is_renewed(server: Server, times: int, workers: int = 2) -> bool:
     return handed_on and text.count("TLS: the renewed files are in force") == times * workers
 
 
-@pytest.mark.slow
-def test_a_worker_that_starts_in_the_middle_of_a_renewal_has_the_certificate_of_the_others(
-    start: Start, tmp_path: Path
-) -> None:
-    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second")
-    third = make_pair(tmp_path / "3", "third")
-    with start(*TWO_WORKERS, *first.flags(), tls=first.trusting()) as server:
-        second.key.replace(first.key)
-        second.certificate.replace(first.certificate)
-        until(lambda: is_renewed(server, 1))
-        third.certificate.replace(first.certificate)
-        for worker in server.workers():
-            os.kill(worker, signal.SIGKILL)
-        until(lambda: server.log_text().count("takes connections") == 4)
-        assert {subject(server) for _ in range(6)} == {"second"}
-        third.key.replace(first.key)
-        until(lambda: is_renewed(server, 2))
-        assert {subject(server) for _ in range(6)} == {"third"}
-        assert "Traceback" not in server.log_text()
-
-
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_renewed_certificate_with_a_key_of_another_kind_leaves_nothing_of_the_old_one(
     start: Start, workers: str, tmp_path: Path
@@ -236,44 +180,12 @@ def test_a_renewed_certificate_with_a_key_of_another_kind_leaves_nothing_of_the_
         assert {subject(server) for _ in range(6)} == {"second"}
 
 
-def test_a_renewed_key_that_could_not_be_used_at_first_is_tried_again(tmp_path: Path) -> None:
-    """Its file looks the same from outside: only what it holds has changed."""
-    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9)
-    tls = Tls(TlsFiles(first.certificate, first.key, None, None))
-    assert tls.expiry == expiry(first.certificate.read_bytes())
-    assert not renewed(tls)
-    whole = second.key.read_bytes()
-    first.certificate.write_bytes(second.certificate.read_bytes())
-    first.key.write_bytes(bytes(len(whole)))
-    status = first.key.stat()
-    assert not renewed(tls)
-    first.key.write_bytes(whole)
-    os.utime(first.key, ns=(status.st_atime_ns, status.st_mtime_ns))
-    after = first.key.stat()
-    assert (after.st_mtime_ns, after.st_size, after.st_ino) == (status.st_mtime_ns, status.st_size, status.st_ino)
-    assert renewed(tls)
-    assert tls.expiry == expiry(second.certificate.read_bytes())
-    assert not renewed(tls)
-
-
 def renewed(tls: Tls) -> bool:
     """Whether another certificate is in force after one look at the files, as `Tls.watch` takes it."""
     found = tls.watcher.read_if_changed()
     if found is not None:
         tls.take(found)
     return found is not None
-
-
-def test_a_pair_that_is_put_back_as_it_was_stays_in_force(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path / "1", "first")
-    tls = Tls(TlsFiles(pair.certificate, pair.key, None, None))
-    content = pair.key.read_bytes()
-    pair.key.write_bytes(b"no key\n")
-    assert not renewed(tls)
-    pair.key.write_bytes(content)
-    assert not renewed(tls)
-    pair.key.unlink()
-    assert not renewed(tls)
 
 
 @pytest.mark.slow

@@ -13,15 +13,13 @@ from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
-import numpy as np
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app.telemetry.tracing import ENDPOINTS, NoTracing, start_tracing
 from tests.http.conftest import Start
-from tests.http.raw import TINY, Wire, request
+from tests.http.raw import TINY
 from tests.http.server import GATHERND, Server
-from tests.http.tensors import put_raw
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -188,34 +186,6 @@ def test_a_trace_that_is_not_sampled_is_not_sent(server: Server, collector: Coll
     assert not [span for span in collector.spans if "unsampled" in span.attributes.get("gathernd.request_id", "")]
 
 
-@pytest.mark.parametrize(
-    "given", ["nonsense", f"ff-{TRACE}-{PARENT}-01", f"00-{'0' * 32}-{PARENT}-01", "\xff" * 55, ""]
-)
-def test_a_traceparent_that_is_none_begins_a_new_trace(server: Server, collector: Collector, given: str) -> None:
-    request_id = f"new-{abs(hash(given))}-{id(server)}"
-    with Wire(server) as wire:
-        wire.send(request(TINY, f"X-Request-ID: {request_id}", f"traceparent: {given}"))
-        assert wire.read().status == 200
-    span, _ = collector.of(request_id)
-    assert span.parent == ""
-    assert span.trace not in (TRACE, "0" * 32)
-
-
-def test_a_large_gather_tells_its_wait_and_its_route(server: Server, collector: Collector) -> None:
-    client = server.shared_client()
-    assert put_raw(client, "large", np.zeros((1 << 20, 8), np.float32)).is_success
-    rows = {"dtype": "int64", "shape": [100_000, 1], "values": list(range(100_000))}
-    answer = client.post(
-        "/gathernd",
-        json={"data": {"tensor": "large"}, "indices": rows},
-        headers={"x-request-id": f"large-{id(server)}"},
-    )
-    assert answer.status_code == 200
-    span, timings = collector.of(f"large-{id(server)}")
-    assert span.attributes["gathernd.route"] in ("thread", "split")
-    assert {stage.name for stage in timings} == {"parse", "queue", "kernel", "encode"}
-
-
 @pytest.mark.slow
 def test_the_last_spans_are_sent_before_the_end(start: Start) -> None:
     with collecting() as collector:
@@ -242,20 +212,6 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name in (*ENDPOINTS, "OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
-
-
-@pytest.mark.usefixtures("unset")
-def test_without_an_endpoint_nothing_is_traced() -> None:
-    assert start_tracing(None) is None
-    assert start_tracing("http://127.0.0.1:1") is not None
-
-
-@pytest.mark.parametrize("variables", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])
-def test_opentelemetrys_own_switches_hold(variables: dict[str, str], unset: pytest.MonkeyPatch) -> None:
-    unset.setenv(ENDPOINTS[1], "http://127.0.0.1:1")
-    for name, value in variables.items():
-        unset.setenv(name, value)
-    assert start_tracing(None) is None
 
 
 @pytest.mark.usefixtures("unset")

@@ -16,17 +16,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from safetensors.numpy import save
 
 from gathernd import Client
 from gathernd.errors import ConnectError
 from tests.client.conftest import Awaited
 from tests.http import server as servers
 from tests.http.conftest import Start
-from tests.http.held import faulty, held, metric, until, wait_for_queue
-from tests.http.raw import TINY, Wire, request
-from tests.http.server import GATHERND, TWO_WORKERS, Server
-from tests.http.test_tls import Pair, pair
+from tests.http.server import GATHERND, TWO_WORKERS
+from tests.http.test_tls import pair
 
 __all__ = ["pair"]
 DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -38,16 +35,6 @@ def on_socket(path: Path, **options: Any) -> Iterator[httpx.Client]:
     transport = httpx.HTTPTransport(uds=str(path))
     with httpx.Client(transport=transport, base_url="http://localhost", timeout=60, **options) as client:
         yield client
-
-
-@contextmanager
-def wire_on_socket(server: Server, path: Path) -> Iterator[Wire]:
-    with Wire(server) as wire:
-        wire.socket.close()
-        wire.socket = socket.socket(socket.AF_UNIX)
-        wire.socket.settimeout(60)
-        wire.socket.connect(str(path))
-        yield wire
 
 
 @contextmanager
@@ -116,59 +103,6 @@ def test_what_a_killed_service_has_left_is_replaced(warmed: Path, tmp_path: Path
             "/gathernd", json={"data": {"dtype": "int8", "shape": [3], "values": [5, 6, 7]}, "indices": indices}
         )
         assert gathered.json()["output"]["values"] == [7], gathered.text
-
-
-@pytest.mark.slow
-def test_a_second_service_on_the_same_path_ends(warmed: Path, tmp_path: Path) -> None:
-    with socket_alone(warmed, tmp_path) as (_, path, _), on_socket(path) as client:
-        command = [GATHERND, "serve", "--uds", str(path), "--store-dir", str(tmp_path / "other")]
-        second = servers.run_program(command)
-        assert second.returncode == 1
-        assert "another program listens there; GATHERND_UDS sets another path" in second.stderr
-        assert not (tmp_path / "other").exists()
-        assert client.get("/readyz").status_code == 200
-
-
-def test_a_client_that_has_gone_is_noticed_while_its_request_waits(start: Start, tmp_path: Path) -> None:
-    path, gone = tmp_path / "a.sock", 'gathernd_errors_total{code="client_gone"}'
-    flags = ("--uds", str(path), "--threads", "1", "--max-queue", "4", "--loop-max-us", "0", "--queue-timeout", "100")
-    with start(*flags, command=faulty("held")) as server, Wire(server) as first:
-        with held(server):
-            first.send(request(TINY))
-            wait_for_queue(server, 1)
-            with wire_on_socket(server, path) as second:
-                second.send(request(TINY))
-                wait_for_queue(server, 2)
-            wait_for_queue(server, 1)
-            until(lambda: metric(server, gone) == 1)
-        assert first.read().status == 200
-        assert "Traceback" not in server.log_text()
-
-
-def test_a_large_body_that_waits_is_read_once_there_is_room(start: Start, tmp_path: Path) -> None:
-    path, kind, mib = tmp_path / "a.sock", "Content-Type: application/x-safetensors", 1 << 20
-    held, waiting = (
-        save({"data": np.zeros((rows, mib), np.uint8), "indices": np.arange(rows)[:, None]}) for rows in (20, 16)
-    )
-    with start("--uds", str(path), "--memory-budget", "64MiB") as server, Wire(server) as first:
-        first.send(request(held, kind))
-        until(lambda: metric(server, "gathernd_memory_used_bytes") >= 40 * mib)  # of its body and its answer
-        with wire_on_socket(server, path) as second:
-            second.send(request(b"", f"Content-Length: {len(waiting)}", kind, length=False) + waiting[: mib // 4])
-            sleep(0.2)
-            assert first.read().status == 200
-            second.send(waiting[mib // 4 :])
-            assert second.read().status == 200
-        assert "Traceback" not in server.log_text()
-
-
-@pytest.mark.slow
-def test_a_unix_socket_beside_a_port_with_tls(start: Start, pair: Pair, tmp_path: Path) -> None:
-    path = tmp_path / "a.sock"
-    with start("--uds", str(path), *pair.flags(), tls=pair.trusting()) as server:
-        with on_socket(path) as client, server.client() as over_tls:
-            assert client.get("/readyz").status_code == over_tls.get("/readyz").status_code == 200
-        assert f"listening on unix:{path}" in server.log_text()
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ from tests.grpc_api.conftest import port_of
 from tests.http.conftest import Start
 from tests.http.held import metric, until
 from tests.http.raw import TINY, ask, request
-from tests.http.server import Server
+from tests.http.server import Server, check_hint
 from tests.http.tensors import put_raw
 from tests.processor_time import LONGEST, unit, units
 from tests.security.hostile import SMUGGLED, Whole, attack, whole
@@ -83,6 +83,7 @@ def judged(status: int, head: bytes, body: bytes, folder: Path) -> str:
         return ""
     problem = json.loads(body)
     assert CATALOGUE[problem["code"]].status == status == problem["status"], body
+    check_hint(problem["hint"])
     return str(problem["code"])
 
 
@@ -106,7 +107,8 @@ def asked(connection: HTTPConnection, body: Body, coding: str, folder: Path) -> 
 
 def called(channel: grpc.Channel, body: Body) -> str:
     """Send a message; the status of its call."""
-    call: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(body.content, timeout=60)
+    infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    call = infer.future(body.content, timeout=60)
     code: str = call.code().name
     assert code == "OK" or code in REFUSED_RPCS, (body.name, call.details())
     return code

@@ -1,22 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
+from tests.http.conftest import start
 
-import pytest
-
-from tests.http.server import Server, serving
-
-Start = Callable[..., AbstractContextManager[Server]]
-
-
-@pytest.fixture(scope="session")
-def start(warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """Start a server: `with start("--workers", "2") as server`."""
-
-    def begin(*flags: str, **options: Any) -> AbstractContextManager[Server]:
-        return serving(warmed, tmp_path_factory.mktemp("server"), *flags, **options)
-
-    return begin
+__all__ = ["start"]

@@ -216,12 +216,3 @@ def load(port: int, clients: int = 8, pause: float = 0.002, *, careful: bool = F
         for thread in threads:
             thread.join(60)
     assert running.total == running.right.total() + len(running.failed)
-
-
-def until(condition: object, within: float, what: str) -> None:
-    """Wait until `condition()` holds."""
-    assert callable(condition)
-    end = monotonic() + within
-    while not condition():
-        assert monotonic() < end, f"not within {within} s: {what}"
-        sleep(0.02)

@@ -49,10 +49,11 @@ def releases_of(answer: bytes) -> list[float]:
     return values
 
 
-class ConnectedReader(Thread):
-    """A thread with a connection of its own, on which it reads until `stop` is set.
+class ReleaseReader(Thread):
+    """Looks up all tables on a connection of its own, again and again until `stop` is set, and once at least.
 
-    `failures` has the answers that are errors, `stale` what was read and was not there meanwhile.
+    `failures` has the answers that are errors, `mixed` those of several releases, and `stale` what was read though it
+    was not there meanwhile.
     """
 
     def __init__(self, port: int, stop: Event, moves: Moves) -> None:
@@ -62,29 +63,8 @@ class ConnectedReader(Thread):
         self.moves = moves
         self.failures: list[str] = []
         self.stale: list[str] = []
-
-
-@contextmanager
-def reading(readers: Sequence[ConnectedReader], stop: Event) -> Iterator[None]:
-    """The readers read meanwhile; at the end they are stopped, and their connections closed."""
-    for reader in readers:
-        reader.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
-            reader.connection.close()
-
-
-class ReleaseReader(ConnectedReader):
-    """Looks up all tables, again and again, and once at least; `mixed` has the answers of several releases."""
-
-    def __init__(self, port: int, stop: Event, moves: Moves) -> None:
-        super().__init__(port, stop, moves)
-        self.read: set[float] = set()
         self.mixed: list[str] = []
+        self.read: set[float] = set()
 
     def run(self) -> None:
         sent = [request(path=path, body=json.dumps(body).encode()) for path, body in LOOK_UPS]
@@ -104,6 +84,20 @@ class ReleaseReader(ConnectedReader):
                     self.stale.append(f"{sorted(found)} after {before} moves, when {sorted(allowed)} were there")
             if self.stop.is_set():
                 return
+
+
+@contextmanager
+def reading(readers: Sequence[ReleaseReader], stop: Event) -> Iterator[None]:
+    """The readers read meanwhile; at the end they are stopped, and their connections closed."""
+    for reader in readers:
+        reader.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+            reader.connection.close()
 
 
 def all_named(release: int) -> bytes:

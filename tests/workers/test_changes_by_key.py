@@ -10,8 +10,8 @@ import numpy as np
 
 from gathernd import Client, Feature
 from tests.conftest import samples
+from tests.http.conftest import Start
 from tests.http.server import TWO_WORKERS
-from tests.workers.conftest import Start
 
 GROUP = 8
 GROUPS = 6
@@ -47,7 +47,7 @@ def test_readers_see_whole_changes(start: Start) -> None:
             reader.start()
         some = random.Random(7)
         try:
-            for stamp in range(1, samples(3_000)):
+            for stamp in range(1, samples(1_000)):
                 keys = groups[some.randrange(GROUPS)]
                 if some.random() < 0.4:
                     client.remove("groups", keys)

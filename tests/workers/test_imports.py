@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import numpy as np
 
+from tests.http.conftest import Start
 from tests.http.server import TWO_WORKERS
 from tests.http.tensors import npy
 from tests.imports.range_server import range_server
-from tests.workers.conftest import Start
 
 _SOON = "import app.store.local_store as m; m._LEFTOVERS_INTERVAL_NS = 10**8; from gathernd_cli import main; main()"
 """A service that soon removes what dead processes have left; workers do so too if they are forked (in `make test`)."""

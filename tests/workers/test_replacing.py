@@ -12,17 +12,15 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
-from pathlib import Path
 
 import pytest
 
-from app.security import file_watcher
+from tests.http.conftest import Start
+from tests.http.held import until
 from tests.http.server import TWO_WORKERS, Server
 from tests.server.test_listening import needs_ipv6
-from tests.workers.conftest import Start
-from tests.workers.load import ask_once, connected, request, until
-from tests.workers.test_workers import READY, metric, pids, refuses
+from tests.workers.load import ask_once, connected, request
+from tests.workers.test_workers import READY, refuses
 
 _QUICK = (
     "import app.server.supervisor as w; w._KILL_AFTER_S = 3.0; w._BACKOFF_S = (0.1, 0.3); w.GIVE_UP_AFTER = {give_up}; "
@@ -55,13 +53,13 @@ def kill(numbers: list[int]) -> None:
 
 def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends(start: Start) -> None:
     with start(*TWO_WORKERS, "--drain-timeout", "0.5", command=quick()) as server:
-        before = pids(server)
+        before = server.workers()
         for pid in before:
             os.kill(pid, signal.SIGSTOP)
         server.process.send_signal(signal.SIGHUP)
         until(lambda: "the restart has ended" in server.log_text(), 60, "the restart ends")
-        assert len(pids(server)) == 2
-        assert not set(before) & set(pids(server))
+        assert len(server.workers()) == 2
+        assert not set(before) & set(server.workers())
         assert server.log_text().count("hangs and is killed") == 2
         assert ask_once(server.port, request()).status == 200
         assert server.stop() == 0, "how a worker ended that had been replaced is no failure of the stop"
@@ -70,7 +68,7 @@ def test_a_worker_that_hangs_in_a_rolling_restart_is_killed_and_the_restart_ends
 @pytest.mark.slow
 def test_a_worker_that_hangs_while_the_service_starts_ends_the_start(start: Start) -> None:
     with start(*TWO_WORKERS, ready=False, command=quick(start_s=20.0)) as server:
-        hung = pids(server)[-1]
+        hung = server.workers()[-1]
         os.kill(hung, signal.SIGSTOP)
         assert server.process.wait(120) == 3
         assert f"worker {hung} hangs and is killed" in server.log_text()
@@ -78,53 +76,20 @@ def test_a_worker_that_hangs_while_the_service_starts_ends_the_start(start: Star
         server.process.returncode = 0  # the end that is expected of other servers
 
 
-@pytest.mark.slow
-def test_a_worker_that_dies_while_it_leaves_does_not_spoil_a_later_stop(start: Start) -> None:
-    with start(*TWO_WORKERS, "--drain-timeout", "200", command=quick()) as server:
-        before = pids(server)
-        os.kill(before[0], signal.SIGSTOP)
-        server.process.send_signal(signal.SIGHUP)
-        until(lambda: len(pids(server)) == 3, 60, "a successor starts")
-        until(lambda: server.log_text().count("takes connections") == 3, 60, "it takes connections")
-        os.kill(before[0], signal.SIGKILL)
-        until(lambda: "the restart has ended" in server.log_text(), 60, "the restart ends")
-        assert metric(server, "gathernd_workers_died_total") == 1
-        assert server.stop() == 0
-
-
-@pytest.mark.slow
-def test_as_many_keys_as_the_file_may_hold_start_and_reach_a_replaced_worker(start: Start, tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    texts = [f"key {number}" for number in range(8_000)]
-    lines = [f"{sha256(text.encode()).hexdigest()} gather label{number}\n" for number, text in enumerate(texts)]
-    file.write_text("".join(lines[:2_000]))
-    last = request(authorization=f"Bearer {texts[-1]}")
-    with start(*TWO_WORKERS, "--api-keys-file", str(file), command=quick()) as server:
-        assert ask_once(server.port, request(authorization=f"Bearer {texts[1_999]}")).status == 200
-        file.write_text("".join(lines))
-        assert file.stat().st_size < file_watcher.LARGEST_FILE
-        until(lambda: ask_once(server.port, last).status == 200, 60, "the new keys are known")
-        before = pids(server)
-        kill(before)
-        until(lambda: len(set(pids(server)) - set(before)) == 2, 60, "two new workers")
-        until(lambda: not refuses(server.port) and ask_once(server.port, last).status == 200, 60, "answers")
-        assert ask_once(server.port, request(authorization="Bearer no")).status == 401
-
-
 def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_can(start: Start) -> None:
     with start(*TWO_WORKERS, command=quick(give_up=10_000)) as server:
         with no_more_files(server):
-            kill(pids(server)[:1])
+            kill(server.workers()[:1])
             until(lambda: "a worker is missing" in server.log_text(), 60, "it says so")
             assert ask_once(server.port, READY).status == 200, "the other one carries on"
-            kill(pids(server))
+            kill(server.workers())
             until(lambda: "no worker is left" in server.log_text(), 60, "it says that none is left")
             assert refuses(server.port)
             tries = server.log_text().count("no worker is left")
             until(lambda: server.log_text().count("no worker is left") > tries + 1, 60, "it tries again")
             assert server.process.poll() is None
         until(lambda: not refuses(server.port), 60, "the port is open again")
-        until(lambda: len(pids(server)) == 2, 60, "both workers are back")
+        until(lambda: len(server.workers()) == 2, 60, "both workers are back")
         until(lambda: server.log_text().count("takes connections") == 4, 60, "both take connections")
         with connected(server.port) as (connection,):
             assert connection.ask(request()).status == 200
@@ -135,11 +100,11 @@ def test_a_parent_that_cannot_replace_its_workers_refuses_connections_until_it_c
 @pytest.mark.slow
 def test_a_rolling_restart_for_which_no_worker_can_be_started_leaves_the_old_ones(start: Start) -> None:
     with start(*TWO_WORKERS, command=quick()) as server:
-        before = pids(server)
+        before = server.workers()
         with no_more_files(server):
             server.process.send_signal(signal.SIGHUP)
             until(lambda: "the restart is given up" in server.log_text(), 60, "it says so")
-        assert pids(server) == before
+        assert server.workers() == before
         assert "a worker is missing" not in server.log_text()
         assert "the restart has ended" not in server.log_text()
         assert ask_once(server.port, request()).status == 200
@@ -149,7 +114,7 @@ def test_a_rolling_restart_for_which_no_worker_can_be_started_leaves_the_old_one
 @pytest.mark.slow
 def test_a_parent_that_can_never_replace_its_workers_ends_with_a_failure(start: Start) -> None:
     with start(*TWO_WORKERS, command=quick(give_up=4)) as server, no_more_files(server):
-        kill(pids(server))
+        kill(server.workers())
         assert server.process.wait(60) == 3
         assert "giving up" in server.log_text()
         assert refuses(server.port)
@@ -159,7 +124,7 @@ def test_a_parent_that_can_never_replace_its_workers_ends_with_a_failure(start: 
 @pytest.mark.slow
 def test_a_stop_while_no_worker_is_left_is_a_failure(start: Start) -> None:
     with start(*TWO_WORKERS, command=quick(give_up=10_000)) as server, no_more_files(server):
-        kill(pids(server))
+        kill(server.workers())
         until(lambda: "no worker is left" in server.log_text(), 60, "it says that none is left")
         assert server.stop() == 1
         server.process.returncode = 0  # the end that is expected of other servers

@@ -10,14 +10,15 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 import pytest
 
 from app.security import api_keys
+from tests.http.conftest import Start
+from tests.http.held import until
 from tests.http.server import GATHERND, TWO_WORKERS, Server
-from tests.workers.conftest import Start
-from tests.workers.load import CONTENT, ask_once, connected, load, request, until
+from tests.workers.load import CONTENT, ask_once, connected, load, request
 
 READY = request("GET", "/readyz", b"")
 
@@ -27,12 +28,6 @@ def pair(start: Start) -> Iterator[Server]:
     """A service of two workers, for tests that leave it in order."""
     with start(*TWO_WORKERS) as server:
         yield server
-
-
-def pids(server: Server) -> list[int]:
-    """The worker processes."""
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
-    return [int(text) for text in children.split()]
 
 
 def identities(server: Server, connections: int = 16) -> Counter[str]:
@@ -48,33 +43,7 @@ def metric(server: Server, name: str) -> float:
 
 def wait_for_two_workers(server: Server) -> None:
     """Wait until two workers take connections again."""
-    until(lambda: len(pids(server)) == 2 and len(identities(server)) == 2, 60, "two workers")
-
-
-@pytest.mark.slow
-def test_nobody_is_asked_before_all_are_warm(start: Start) -> None:
-    """From the first connection on: not ready, whoever is asked, and then never again."""
-    # Where this process was stopped meanwhile, the service may be ready before it is first asked.
-    assert any(is_asked_before_all_are_warm(start) for _ in range(4))
-
-
-def is_asked_before_all_are_warm(start: Start) -> bool:
-    """Whether a service that starts is asked before it is ready; whether or not, what holds then and later does."""
-    with start("--workers", "2", ready=False) as server:
-        statuses: list[int] = []
-        answers: list[int] = []
-        end = monotonic() + 60
-        while monotonic() < end and (not statuses or statuses[-1] != 200):
-            answers.append(ask_once(server.port, request()).status)
-            statuses.append(ask_once(server.port, READY).status)
-            sleep(0.01)
-        assert statuses[-1] == 200, server.log_text()
-        assert set(statuses[:-1]) <= {503}
-        for _ in range(50):
-            assert ask_once(server.port, request()).status == 200
-            assert ask_once(server.port, READY).status == 200
-        until(lambda: len(identities(server)) == 2, 60, "both answer")
-        return answers[0] == 503 and len(statuses) > 1
+    until(lambda: len(server.workers()) == 2 and len(identities(server)) == 2, 60, "two workers")
 
 
 def test_a_killed_worker_is_replaced_and_only_what_it_had_in_hand_is_lost(pair: Server, soak_scale: int) -> None:
@@ -84,9 +53,9 @@ def test_a_killed_worker_is_replaced_and_only_what_it_had_in_hand_is_lost(pair: 
         deaths = metric(pair, "gathernd_workers_died_total")
         with load(pair.port, clients, 0.02, careful=True) as running:
             running.wait(1.0)
-            before, workers = set(pids(pair)), set(running.right)
+            before, workers = set(pair.workers()), set(running.right)
             os.kill(min(before), signal.SIGKILL)
-            until(lambda before=before: set(pids(pair)) - before, 60, "the death is noticed")
+            until(lambda before=before: set(pair.workers()) - before, 60, "the death is noticed")
             until(lambda running=running, workers=workers: set(running.right) - workers, 60, "the new worker answers")
             # Clients keep their connections: only if they are sent over does the new worker get its share.
             until(lambda running=running: min(share(running.recent(0.5))) > 0.25, 60, "the load is spread again")
@@ -104,32 +73,20 @@ def share(answers: Counter[str]) -> list[float]:
     return [count / sum(counts) for count in counts] if len(counts) > 1 else [0.0]
 
 
-@pytest.mark.slow
-def test_a_worker_that_is_asked_to_end_is_replaced_too(pair: Server) -> None:
-    wait_for_two_workers(pair)
-    with load(pair.port, 4) as running:
-        running.wait(0.3)
-        before = pids(pair)
-        os.kill(before[0], signal.SIGTERM)
-        until(lambda: before[0] not in pids(pair) and len(pids(pair)) == 2, 60, "the worker is replaced")
-    assert running.failed == []
-    wait_for_two_workers(pair)
-
-
 def test_a_rolling_restart_under_load_loses_no_request(pair: Server, soak_scale: int) -> None:
     wait_for_two_workers(pair)
     restarts, pause = (1, 0.02) if soak_scale == 1 else (20, 0.0)
     with load(pair.port, pause=pause) as running:
         for number in range(restarts):
-            before = set(pids(pair))
+            before = set(pair.workers())
             ended = pair.log_text().count("the restart has ended")
             pair.process.send_signal(signal.SIGHUP)
             while pair.log_text().count("the restart has ended") == ended:
                 assert ask_once(pair.port, READY).status == 200, number
                 sleep(0.02)
                 assert "given up" not in pair.log_text()
-            assert len(pids(pair)) == 2
-            assert not before & set(pids(pair)), number
+            assert len(pair.workers()) == 2
+            assert not before & set(pair.workers()), number
         running.wait(0.5)
     assert running.failed == []
     assert len(running.right) >= 2 * restarts
@@ -178,7 +135,7 @@ def test_a_stop_while_it_starts_is_quick_and_no_failure(start: Start) -> None:
 
 def test_workers_end_with_their_parent_and_finish_what_they_have(start: Start) -> None:
     with start(*TWO_WORKERS) as server, connected(server.port, 4) as busy:
-        workers = pids(server)
+        workers = server.workers()
         for connection in busy:
             connection.socket.sendall(request()[:-20])
         until(lambda: metric(server, "gathernd_requests_in_flight") >= 4, 60, "the workers have the requests")
@@ -236,7 +193,7 @@ def test_a_worker_that_starts_while_the_keys_file_is_broken_knows_the_last_good_
         broken.write_text("broken\n")
         broken.replace(file)  # in one step: while a file is written anew, it is empty, and has no key
         until(lambda: "keys file: line 1" in server.log_text(), 60, "it is read")
-        os.kill(pids(server)[0], signal.SIGKILL)
+        os.kill(server.workers()[0], signal.SIGKILL)
         until(lambda: metric_lines(server, kept).get("gathernd_workers_started_total") == 3, 60, "a new worker")
         until(lambda: metric_lines(server, kept).get("gathernd_processes") == 2, 60, "it answers")
         for _ in range(20):
