@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from socket import socket
 from typing import Any
 
 from tests.http.server import Server, check_problem
@@ -20,6 +21,16 @@ class Answer:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    @property
+    def worker(self) -> str:
+        """The process that has answered: every one draws the first part of its request ids for itself."""
+        return self.headers["x-request-id"].rpartition("-")[0]
+
+    @property
+    def last(self) -> bool:
+        """Whether the server closes the connection after it."""
+        return self.headers.get("connection") == "close"
+
 
 def request(body: bytes = TINY, *fields: str, line: str = "POST /gathernd HTTP/1.1", length: bool = True) -> bytes:
     """The bytes of a request with a Host field, a Content-Length unless told otherwise, and `fields`."""
@@ -30,8 +41,8 @@ def request(body: bytes = TINY, *fields: str, line: str = "POST /gathernd HTTP/1
 class Wire:
     """A connection that sends bytes and reads answers."""
 
-    def __init__(self, server: Server, timeout: float = 20) -> None:
-        self.socket = server.connect(timeout)
+    def __init__(self, server: Server | socket, timeout: float = 20) -> None:
+        self.socket = server if isinstance(server, socket) else server.connect(timeout)
         self._buffer = b""
 
     def __enter__(self) -> Wire:
@@ -65,7 +76,7 @@ class Wire:
         assert "server" not in headers
         assert headers["server-timing"].startswith("parse;dur=")
         assert headers["x-content-type-options"] == "nosniff"
-        if code >= 400:
+        if code >= 400 and headers["content-type"] != "application/json":  # which only the inference protocol has
             check_problem(code, headers, None if head else json.loads(body), headers["x-request-id"])
         return Answer(code, headers, body)
 
@@ -76,7 +87,7 @@ class Wire:
         self._buffer += data
 
     def closed(self) -> bool:
-        """Whether the server closes, and sends nothing more before it does."""
+        """Whether the server closes within the connection's timeout, and sends nothing more before it does."""
         try:
             return not self._buffer and not self.socket.recv(1)
         except ConnectionResetError:

@@ -142,19 +142,6 @@ def test_where_none_is_idle_a_new_connection_is_told_so(small: Server, part: byt
     assert ask(small, request(TINY)).status == 200
 
 
-def test_a_new_connection_may_wait_for_a_place_until_its_request_has_come(small: Server) -> None:
-    small.shared_client().get("/livez")
-    with wires(small, MOST - 1, PART) as busy:
-        wait_for_connections(small, MOST - 1)
-        with Wire(small) as wire:
-            wait_for_connections(small, MOST)
-            busy[0].socket.close()
-            wait_for_connections(small, MOST - 1)
-            for _ in range(2):
-                wire.send(request(TINY))
-                assert wire.read().status == 200
-
-
 def limited_files(server_flags: list[str], files: int) -> list[str]:
     """The command of a server that may open so many files."""
     program = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])));"

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from app.kernels.gpu_interface import NoDevice
-from app.tensors.dtypes import DTYPES
-from tests.for_each import for_each
 from tests.http.conftest import Start
 from tests.http.forms import int64
 from tests.http.held import metric, until
@@ -100,27 +98,6 @@ def test_binary_answers_and_those_of_the_inference_protocol_say_so_too(client: h
     found = client.post("/v2/models/gathernd/infer", json=request).json()
     assert found["parameters"]["device"] == "gpu"
     assert found["outputs"][0]["data"] == [2.0]
-
-
-@for_each("dtype", [name for name in DTYPES if name != "string"])
-def test_every_type_but_strings_is_gathered_as_on_the_cpu(dtype: str, client: httpx.Client) -> None:
-    pairs: list[Any] = [True, False, True] if dtype == "bool" else [1, 4, 2]
-    if dtype.startswith("complex"):
-        pairs = [[1, 2], [3, 4], [5, 6]]
-    dialect, last = ("openvino-8", 2) if dtype.startswith("float8") else ("onnx-13", -1)
-    data = {"dtype": dtype, "shape": [3], "values": pairs}
-    body = {"data": data, "indices": int64([2, 1], [last, 1]), "dialect": dialect}
-    there, here = ask(client, body, "gpu"), ask(client, body, "cpu")
-    assert there.status_code == here.status_code == 200
-    assert there.json()["output"] == here.json()["output"]
-    assert (there.json()["device"], here.json()["device"]) == ("gpu", "cpu")
-
-
-def test_errors_are_the_same_as_on_the_cpu(client: httpx.Client) -> None:
-    body = {"data": MATRIX, "indices": int64([2, 2], [0, 0, 1, 5])}
-    there, here = ask(client, body, "gpu").json(), ask(client, body, "cpu").json()
-    assert there["code"] == "index_out_of_bounds"
-    assert there | {"request_id": ""} == here | {"request_id": ""}
 
 
 def test_strings_are_refused_and_run_on_the_cpu_where_the_service_may_choose(client: httpx.Client) -> None:

@@ -48,22 +48,6 @@ def test_a_lookup_is_explained(client: httpx.Client) -> None:
         assert not explained["routes"][0]["open"]
 
 
-def test_lookups_are_counted_by_features_and_each_tensor(client: httpx.Client) -> None:
-    def counts() -> tuple[float, float]:
-        text = client.get("/metrics").text
-        found = {
-            line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[:1] != "#"
-        }
-        return (
-            found.get('gathernd_lookups_total{features="4"}', 0.0),
-            found.get('gathernd_tensor_lookups_total{tensor="lk_items"}', 0.0),
-        )
-
-    lookups, reads = counts()
-    assert client.post("/lookup", json=as_json([BAG] * 3)).status_code == 200
-    assert counts() == (lookups + 1, reads + 3)
-
-
 @pytest.fixture(scope="module")
 def small(start: Start) -> Iterator[Server]:
     with start("--max-features", "3", "--max-output-bytes", "4096", "--memory-budget", "4MiB") as server:

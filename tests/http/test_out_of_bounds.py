@@ -1,14 +1,13 @@
-"""`out_of_bounds` and `fill_value` beside the conformance table: how a value is written, limits, and many indices."""
+"""`out_of_bounds` and `fill_value` beside the conformance table: how a value is written, and limits."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import httpx
-import numpy as np
 
 from tests.http.conftest import Start
-from tests.http.forms import int64, tensor
+from tests.http.forms import int64
 from tests.http.tensors import error, put_strings
 
 
@@ -36,20 +35,3 @@ def test_a_string_that_is_too_long_is_refused_where_limits_have_their_turn(start
         assert error(client.post("/lookup", json=lookup), 422, "limit_exceeded")["errors"] == [
             {"pointer": "/fill_value"}
         ]
-
-
-def test_many_indices_are_replaced_by_a_thread(every_client: httpx.Client) -> None:
-    source = np.random.default_rng(3)
-    data = source.integers(0, 99, 1000).astype(np.int32)
-    indices = source.integers(-3000, 3000, (100_000, 1))
-    body = {
-        "data": tensor("int32", [1000], data.tolist()),
-        "indices": int64(indices.shape, indices.ravel().tolist()),
-    }
-    index, outside = indices[:, 0], (indices[:, 0] < -1000) | (indices[:, 0] >= 1000)
-    back = np.where((index < 0) & ~outside, index + 1000, index)
-    made = {"clip": data[back.clip(0, 999)], "wrap": data[back % 1000], "fill": np.where(outside, 0, data[back % 1000])}
-    for mode, wanted in made.items():
-        found = asked(every_client, "/gathernd", body, out_of_bounds=mode)
-        assert found["output"]["values"] == wanted.tolist()
-        assert found["replaced"] == outside.sum()

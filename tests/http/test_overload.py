@@ -148,15 +148,6 @@ def test_the_callers_deadline_ends_the_wait_for_a_body_and_the_services_own_does
             assert patient.read().status == 200
 
 
-def test_no_request_can_meet_an_impossible_deadline(start: Start) -> None:
-    with start("--deadline", "0.0000001") as server:
-        answer = tiny(server)
-        assert answer.json()["code"] == "deadline_exceeded"
-        assert int(answer.headers["retry-after"]) >= 1
-        assert answer.status_code == 503
-        assert "kernel" not in answer.headers["server-timing"]  # nothing was gathered for nobody
-
-
 def test_a_service_that_is_starting_says_so_and_what_it_waits_for(start: Start) -> None:
     with start(command=faulty("starting"), ready=False) as server, server.client() as client:
         for path in ("/gathernd", "/gather"):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from select import select
 from time import monotonic, sleep
 
-import numpy as np
 import pytest
-from safetensors.numpy import save
 
 from tests.http.conftest import Start
-from tests.http.held import metric, until
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
 
@@ -54,16 +50,6 @@ def send_until_answered(wire: Wire, piece: bytes, begun: float) -> None:
         wire.send(piece)
 
 
-def test_a_header_that_stops_is_refused(strict: Server) -> None:
-    whole = b"POST /gathernd HTTP/1.1\r\nHost: localhost\r\nX-A: "
-    with wires(strict, 3) as stopped:
-        begun = monotonic()
-        for wire, size in zip(stopped, (1, whole.index(b"Host"), len(whole)), strict=True):
-            wire.send(whole[:size])
-        for wire in stopped:
-            check_refused_in_time(wire, begun)
-
-
 def test_a_slow_loris_header_is_refused_though_bytes_keep_coming(strict: Server) -> None:
     with Wire(strict) as wire:
         begun = monotonic()
@@ -97,32 +83,6 @@ def test_a_steady_body_may_take_longer_than_a_pause(strict: Server) -> None:
             wire.send(body[place : place + 2_000])
             sleep(0.12)
         assert wire.read().status == 200
-
-
-@pytest.mark.slow
-def test_the_time_for_which_the_service_does_not_read_a_body_is_not_its_senders(start: Start) -> None:
-    kind, mib = "Content-Type: application/x-safetensors", 1 << 20
-    held, waiting = (
-        save({"data": np.zeros((rows, mib), np.uint8), "indices": np.arange(rows)[:, None]}) for rows in (10, 7)
-    )
-    rules = ("--body-timeout", "1", "--min-body-rate", str(2 * mib), "--queue-timeout", "30")
-    with (
-        start("--memory-budget", "32MiB", *rules) as server,
-        Wire(server) as first,
-        Wire(server) as second,
-        ThreadPoolExecutor(1) as reader,
-    ):
-        first.send(request(held, kind))
-        until(lambda: metric(server, "gathernd_memory_used_bytes") >= 20 * mib)  # of its body and its answer
-        waited = reader.submit(sleep, 5)
-        answered = reader.submit(first.read)
-        second.send(request(b"", f"Content-Length: {len(waiting)}", kind, length=False))
-        for place in range(0, len(waiting), mib // 4):
-            second.send(waiting[place : place + mib // 4])
-            sleep(1 / 24)  # 6 MiB a second at most, three times what is asked for
-        assert second.read().status == 200
-        assert waited.done()
-        assert answered.result().status == 200
 
 
 def test_a_connection_may_idle_between_requests(strict: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import cycle, product
 from pathlib import Path
@@ -38,7 +39,7 @@ def compilations(server: Server) -> int:
 def test_no_request_compiles_or_loads_compiled_code(start: Start) -> None:
     """Every type, dialect, form, kind of error, and sizes on either side of each route."""
     source, rng = Random(5), np.random.default_rng(5)
-    turns = cycle(product(("int64", "int32", "uint8"), (dict, nested, packed)))
+    turns: Iterator[tuple[str, Any]] = cycle(product(("int64", "int32", "uint8"), (dict, nested, packed)))
     with start(command=faulty("counting")) as server:
         client = server.shared_client()
         before = compilations(server)

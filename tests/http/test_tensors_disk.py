@@ -6,7 +6,6 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -139,51 +138,9 @@ def test_a_full_disk_refuses_changes_and_loses_nothing(start: Start, disk: Small
         held.check()
 
 
-@contextmanager
-def unwritable(*folders: Path) -> Iterator[None]:
-    """Nothing can be made or removed in `folders`."""
-    for folder in folders:
-        folder.chmod(0o500)
-    try:
-        yield
-    finally:
-        for folder in folders:
-            folder.chmod(0o700)
-
-
 def refused(answer: httpx.Response) -> None:
     found = error(answer, 507, "insufficient_storage")
     assert "Permission denied" in found["detail"]
-
-
-def test_a_store_that_may_no_longer_be_written_refuses_changes_and_serves(start: Start, tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    flags = ("--kernel", "numpy", "--store-dir", str(folder))
-    parts = [folder / part for part in ("tensors", "logs", "incoming", "locks")]
-    with start(*flags, command=as_owner()) as server, server.client() as client:
-        held = Held(client)
-        assert held.put("x", 80_000, 1)
-        assert held.put("y", 80_000, 2)
-        etag = client.get("/tensors/x").json()["etag"]
-        for some in ([part] for part in parts[:3]):
-            with unwritable(*some):
-                if some != [folder / "logs"]:
-                    refused(put_raw(client, "x", np.arange(9)))
-                    held.check()
-                if some == [folder / "logs"]:
-                    body = save(indices=np.array([[0]]), updates=np.array([7]))
-                    refused(client.post("/tensors/x/scatter", content=body, headers=BINARY))
-                held.check()
-        with unwritable(*parts, folder):
-            refused(put_raw(client, "x", np.arange(9)))
-            refused(put_raw(client, "z", np.arange(9)))
-            held.check()
-        assert client.get("/tensors/x").json()["etag"] == etag
-        assert held.scatter("x", "once")
-        assert held.put("x", 40_000, 3)
-        held.delete("y")
-        held.check()
-        assert list((folder / "incoming").iterdir()) == []
 
 
 def file_of(folder: Path, name: str) -> Path:

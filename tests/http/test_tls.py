@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from app.server.tls import Tls, expiry
+from app.server.tls import expiry
 from tests.http.conftest import Start
 from tests.http.held import until
 from tests.http.raw import TINY
-from tests.http.server import GATHERND, TWO_WORKERS, Server, run_program
+from tests.http.server import GATHERND, Server, run_program
 from tests.needs import skip_without
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the Debian package openssl")
@@ -133,22 +133,34 @@ def subject(server: Server) -> str:
     with context.wrap_socket(server.connect(), server_hostname="localhost") as connection:
         shown = connection.getpeercert(binary_form=True)
     assert shown is not None
-    return next((name for name in ("first", "second", "third") if name.encode() in shown), "?")
+    return next((name for name in ("first", "second") if name.encode() in shown), "?")
 
 
-@pytest.mark.slow
-def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path: Path) -> None:
-    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9)
-    with start(*TWO_WORKERS, *first.flags(), tls=first.trusting()) as server:
+KEPT = {"1": 1, "2": 3}
+"""How many processes log that they keep the previous files: the workers and their parent."""
+
+
+def is_renewed(server: Server, workers: str) -> bool:
+    """Whether all workers have renewed files in force, and their parent has them for later ones."""
+    text = server.log_text()
+    handed_on = workers == "1" or "TLS: handed on to workers that start from now on" in text
+    return handed_on and text.count("TLS: the renewed files are in force") == int(workers)
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, workers: str, tmp_path: Path) -> None:
+    """Its key is of another kind: OpenSSL holds a pair for each, and clients prefer curves."""
+    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", days=9, kind=RSA)
+    with start("--workers", workers, *first.flags(), tls=first.trusting()) as server:
         kept = server.shared_client()
         assert kept.get("/livez").status_code == 200
         assert subject(server) == "first"
         # The certificate alone does not fit the key: the pair in force stays.
         second.certificate.replace(first.certificate)
-        until(lambda: server.log_text().count("keeping the previous files") == 3)  # of two workers and their parent
+        until(lambda: server.log_text().count("keeping the previous files") == KEPT[workers])
         assert subject(server) == "first"
         second.key.replace(first.key)
-        until(lambda: is_renewed(server, 1))
+        until(lambda: is_renewed(server, workers))
         assert {subject(server) for _ in range(6)} == {"second"}
         (shown,) = re.findall(
             r"^gathernd_tls_certificate_expiry_timestamp_seconds (.+)$", kept.get("/metrics").text, re.MULTILINE
@@ -157,35 +169,6 @@ def test_a_renewed_certificate_is_shown_without_a_restart(start: Start, tmp_path
         assert kept.get("/livez").status_code == 200
         assert "PRIVATE" not in server.log_text()
         assert str(tmp_path) not in server.log_text()
-
-
-def is_renewed(server: Server, times: int, workers: int = 2) -> bool:
-    """Whether all workers have renewed files in force, for so many times, and their parent has them for later ones."""
-    text = server.log_text()
-    handed_on = workers == 1 or text.count("TLS: handed on to workers that start from now on") == times
-    return handed_on and text.count("TLS: the renewed files are in force") == times * workers
-
-
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_a_renewed_certificate_with_a_key_of_another_kind_leaves_nothing_of_the_old_one(
-    start: Start, workers: str, tmp_path: Path
-) -> None:
-    """OpenSSL holds a pair for each kind of key, and clients prefer curves."""
-    first, second = make_pair(tmp_path / "1", "first"), make_pair(tmp_path / "2", "second", kind=RSA)
-    with start("--workers", workers, *first.flags(), tls=first.trusting()) as server:
-        assert subject(server) == "first"
-        second.key.replace(first.key)
-        second.certificate.replace(first.certificate)
-        until(lambda: is_renewed(server, 1, int(workers)))
-        assert {subject(server) for _ in range(6)} == {"second"}
-
-
-def renewed(tls: Tls) -> bool:
-    """Whether another certificate is in force after one look at the files, as `Tls.watch` takes it."""
-    found = tls.watcher.read_if_changed()
-    if found is not None:
-        tls.take(found)
-    return found is not None
 
 
 @pytest.mark.slow
@@ -223,14 +206,14 @@ def test_renewed_authorities_of_clients_are_taken_without_a_restart(
     with start(*flags, tls=contexts[0]) as server:
         whole = second.certificate.read_bytes()
         authorities.write_bytes(whole[: len(whole) // 2])
-        until(lambda: server.log_text().count("keeping the previous files") == {"1": 1, "2": 3}[workers])
+        until(lambda: server.log_text().count("keeping the previous files") == KEPT[workers])
         if workers == "2":
             for worker in server.workers():
                 os.kill(worker, signal.SIGKILL)
             until(lambda: server.log_text().count("takes connections") == 4)
         assert [is_let_in(server, number) for number in (0, 1, 0, 1)] == [True, False, True, False]
         authorities.write_bytes(whole)
-        until(lambda: is_renewed(server, 1, int(workers)))
+        until(lambda: is_renewed(server, workers))
         assert [is_let_in(server, number) for number in (0, 1, 0, 1)] == [False, True, False, True]
         assert "Traceback" not in server.log_text()
 

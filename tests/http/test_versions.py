@@ -186,18 +186,6 @@ def test_keep_is_a_number_of_versions(client: httpx.Client, keep: str) -> None:
     assert "1 to 10000" in error(answer, 422, "invalid_field", "/query/keep")["hint"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "pointer"),
-    [
-        ("PUT", "/tensors/other?dtype=int8&shape=1&replicas=2", b"1", "/query/replicas"),
-        ("PUT", "/tensors/other/replicas", b'{"replicas": 2}', "/replicas"),
-        ("POST", "/tensors/other/import?replicas=2", b'{"url": "https://host/a.npy"}', "/query/replicas"),
-    ],
-)
-def test_one_machine_has_no_replicas(client: httpx.Client, method: str, path: str, body: bytes, pointer: str) -> None:
-    assert "cluster" in error(client.request(method, path, content=body), 422, "invalid_field", pointer)["hint"]
-
-
 def test_a_put_answers_201_for_a_new_name_and_200_for_its_next_versions(client: httpx.Client) -> None:
     assert put_raw(client, "fresh", table(1)).status_code == 201
     assert put_raw(client, "fresh", table(2)).status_code == 200

@@ -85,7 +85,7 @@ class Caller:
         except (OSError, EOFError):
             self._hang_up()
             return None
-        found = httpx.Response(answer.status, headers=answer.fields, content=answer.body)
+        found = httpx.Response(answer.status, headers=answer.headers, content=answer.body)
         return None if found.status_code == 503 else found
 
     def _grpc(self, message: Any) -> Any:

@@ -1,7 +1,4 @@
-"""A client that keeps its connection, leaves it when told to, and never repeats a request: whatever fails is counted.
-
-Which worker has answered shows in X-Request-ID, whose first part every process draws for itself.
-"""
+"""A client that keeps its connection until it is told to leave, and never repeats a request: what fails is counted."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from time import monotonic, sleep
 from typing import NamedTuple
+
+from tests.http.raw import Answer, Wire
 
 BODY = {
     "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
@@ -30,25 +29,7 @@ def request(method: str = "POST", path: str = "/gathernd", body: bytes = CONTENT
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-@dataclass
-class Answer:
-    """What came back on a connection."""
-
-    status: int
-    fields: dict[str, str]
-    body: bytes
-
-    @property
-    def worker(self) -> str:
-        return self.fields["x-request-id"].rpartition("-")[0]
-
-    @property
-    def last(self) -> bool:
-        """Whether the server closes the connection after it."""
-        return self.fields.get("connection") == "close"
-
-
-class Connection:
+class Connection(Wire):
     """A connection to the server, and the next one once the server has said that an answer is the last on it.
 
     It says so to some clients of a worker that has more connections than the others.
@@ -59,30 +40,16 @@ class Connection:
         self._open()
 
     def _open(self) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", self._port), self._timeout)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._rest, self._is_over = b"", False
+        super().__init__(socket.create_connection(("127.0.0.1", self._port), self._timeout))
+        self._is_over = False
 
     def ask(self, content: bytes) -> Answer:
         """Send a request and read its answer. Raises OSError and EOFError."""
         if self._is_over:
             self.close()
             self._open()
-        self.socket.sendall(content)
-        return self.read()
-
-    def read(self) -> Answer:
-        """Read one answer."""
-        while b"\r\n\r\n" not in self._rest:
-            self._more()
-        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        fields = dict(line.lower().split(": ", 1) for line in lines)
-        size = int(fields.get("content-length", "0"))
-        while len(self._rest) < size:
-            self._more()
-        body, self._rest = self._rest[:size], self._rest[size:]
-        answer = Answer(int(first.split()[1]), fields, body)
+        self.send(content)
+        answer = self.read()
         self._is_over = answer.last
         return answer
 
@@ -90,24 +57,8 @@ class Connection:
         """Whether the server has closed the connection, on which no answer is to come."""
         return bool(select.select([self.socket], [], [], 0)[0])
 
-    def closed(self, within: float) -> bool:
-        """Whether the server closes the connection in that time."""
-        self.socket.settimeout(within)
-        try:
-            return self.socket.recv(1) == b""
-        except TimeoutError:
-            return False
-        except ConnectionError:
-            return True
-
     def close(self) -> None:
         self.socket.close()
-
-    def _more(self) -> None:
-        piece = self.socket.recv(65536)
-        if not piece:
-            raise EOFError("the server closed the connection")
-        self._rest += piece
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
@@ -305,7 +306,7 @@ def test_counts_survive_the_death_and_the_restart_of_their_worker(server: Server
         else:
             server.process.send_signal(harm)
         expected = 1 if harm == signal.SIGKILL else 0
-        until(lambda old=old, expected=expected: has_two_workers(server, old, expected), 60, "two workers again")
+        until(partial(has_two_workers, server, old, expected), 60, "two workers again")
         rise = change(before, scrape(server), "gathernd_requests_total")
         assert rise["POST", "/gathernd", "200"] == gathers
     gathers += spread(server)
