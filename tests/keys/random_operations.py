@@ -74,7 +74,12 @@ class Timeline(Generic[T]):
         self.known = len(self.values) - 1
 
 
-Version = Timeline[State]
+class Version(Timeline[State]):
+    """What a version of a table has been, and the ETags that its changes were answered."""
+
+    def __init__(self, first: State) -> None:
+        super().__init__(first)
+        self.etags: list[str] = []
 
 
 class Table:
@@ -125,8 +130,8 @@ class Walker:
     def step(self) -> None:
         """Do one of the operations."""
         acts = {
-            self.change: 40, self.look_up: 38, self.look_at_others: 14, self.again: 4, self.publish: 1,
-            self.move_alias: 2, self.download: 1,
+            self.change: 40, self.look_up: 36, self.look_at_others: 14, self.again: 4, self.stale_condition: 2,
+            self.publish: 1, self.move_alias: 2, self.download: 1,
         }  # fmt: skip
         (act,) = self.some.choices([*acts], [*acts.values()])
         act(self.some.choice(self.tables))
@@ -191,6 +196,9 @@ class Walker:
         told = self.caller.sure("POST", *sent, idempotency_key).json()
         version.made()
         assert {name: told[name] for name in counted} == counted, (sent, told, counted)
+        if self.at_once:
+            assert told["etag"] not in version.etags
+            version.etags.append(told["etag"])
         table.answered.append((version, sent, idempotency_key, counted))
 
     def again(self, table: Table) -> None:
@@ -206,6 +214,14 @@ class Walker:
         same = counted if self.at_once else counted.keys() - {"rows"}  # ranges without these keys have changed since
         assert answer.is_success, told
         assert all(told[name] == counted[name] for name in same), (sent, told, counted)
+
+    def stale_condition(self, table: Table) -> None:
+        """Send a change on condition of an ETag of an earlier content, which never holds."""
+        reference, version = self.some.choice(table.references())
+        if len(version.etags) > 1:
+            path, body, kind = self._change(table, f"/tensors/{reference}/remove", KEYS[table.key_type])
+            answer = self.caller.ask("POST", path, body, kind, {"if-match": self.some.choice(version.etags[:-1])})
+            assert answer.json()["code"] == "precondition_failed", answer.text
 
     def look_up(self, table: Table) -> None:
         """Look up some keys of one's own table."""

@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -17,13 +16,9 @@ from app.store import LocalStore, StoreRefused
 from app.store.catalogue.catalogue_database import FILE
 from app.store.files import disk_writes, file_system_check
 from app.store.files.tensor_file import BLOCK, PAGE
-from app.store.files.write_uploaded_tensor import UploadSpec
 from app.store.maintenance.check_store import check
-from app.tensors.dtypes import DTYPES
 from tests.conftest import slow_but_for
 from tests.store.helpers import flip, opened, put, put_alias, read, scatter, strings
-
-"""The id of an import."""
 
 
 def filled(store: LocalStore) -> None:
@@ -75,20 +70,13 @@ def rename_to_reserved(folder: Path) -> None:
     store.close()
 
 
-def remove_record(path: Path) -> None:
-    """Take the first record out of a log, whole."""
+def lose_first_change(folder: Path) -> None:
+    """Take the first record out of a log, and go back to the file from before it."""
+    path = log_of(folder, "table@2")
     content = path.read_bytes()
     second = content.index(b"redo", content.index(b"redo", 16) + 4)
     path.write_bytes(content[:16] + content[second:])
-
-
-def lose_first_change(folder: Path) -> None:
-    remove_record(log_of(folder, "table@2"))
     write_at(file_of(folder, "table@2"), 0, b"\0")
-
-
-def make_folder_of_file(folder: Path) -> None:
-    make_folder(file_of(folder, "words@1"))
 
 
 def make_folder(path: Path) -> None:
@@ -101,53 +89,25 @@ def table(file: str, place: Callable[[int], int]) -> Callable[[Path], None]:
     return lambda folder: flip(file_of(folder, file), place(file_of(folder, file).stat().st_size))
 
 
-def set_format(text: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / "format").write_text(text)
-
-
 def in_catalogue(statement: str) -> Callable[[Path], None]:
     return lambda folder: run(folder, statement)
 
 
-def with_file_for(name: str) -> Callable[[Path], None]:
-    """Put a file in the place of a folder."""
-
-    def work(folder: Path) -> None:
-        shutil.rmtree(folder / name)
-        (folder / name).touch()
-
-    return work
-
-
-LAST = "UPDATE last_versions SET "
-OF_FIRST = "(SELECT {0} FROM tensors WHERE name = 'table' AND version = 1)"
-ONE_CONTENT = (
-    f"UPDATE tensors SET file = {OF_FIRST.format('file')}, content = {OF_FIRST.format('content')} "
-    "WHERE name = 'table' AND version = 2"
-)
-DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+OF_FIRST = "(SELECT {} FROM tensors WHERE name = 'table' AND version = 1)"
+IN_FILES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     # what is damaged: how, of what it is told, and what is told
     "items flipped": (table("table@1", lambda _: PAGE + BLOCK + 9), "table@1", "block 1 (1 in all) does not match"),
-    "last item flipped": (table("table@1", lambda size: size - 13), "table@1", "block 2"),
     "checksum flipped": (table("table@1", lambda size: size - 1), "table@1", "block 2"),
-    "string flipped": (table("words@1", lambda _: PAGE + 5), "words@1", "block 0"),
-    "offset flipped": (table("words@1", lambda size: size - 9), "words@1", "block 0"),
+    "offset of a string flipped": (table("words@1", lambda size: size - 9), "words@1", "block 0"),
     "description flipped": (table("words@1", lambda _: 100), "words@1", "does not match its checksum"),
     "magic flipped": (table("words@1", lambda _: 64), "words@1", "not one of a tensor"),
     "file cut": (lambda folder: os.truncate(file_of(folder, "table@1"), PAGE + 9), "table@1", "bytes and should have"),
     "first page cut": (lambda folder: os.truncate(file_of(folder, "table@1"), 9), "table@1", "within its first page"),
-    "file longer": (lambda folder: os.truncate(file_of(folder, "words@1"), 9000), "words@1", "bytes and should have"),
-    "file empty": (lambda folder: os.truncate(file_of(folder, "words@1"), 0), "words@1", "within its first page"),
     "file missing": (lambda folder: file_of(folder, "words@1").unlink(), "words@1", "is missing"),
-    "file a folder": (
-        make_folder_of_file,
-        "words@1",
-        "cannot be read",
-    ),
+    "file a folder": (lambda folder: make_folder(file_of(folder, "words@1")), "words@1", "cannot be read"),
     "file exchanged": (
         lambda folder: shutil.copy(file_of(folder, "words@1"), file_of(folder, "table@1")),
-        "table@1",
-        "describes another tensor",
+        "table@1", "describes another tensor",
     ),
     "marked": (
         lambda folder: write_at(file_of(folder, "words@1"), 7, b"\x80"), "words@1", "the service has found it damaged",
@@ -157,115 +117,62 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "log torn in its middle": (
         lambda folder: flip(log_of(folder, "table@2"), log_of(folder, "table@2").stat().st_size // 2),
-        "table@2",
-        "its log is damaged before its end",
+        "table@2", "its log is damaged before its end",
     ),
     "log's id flipped": (lambda folder: flip(log_of(folder, "table@2"), 0), "table@2", "its log is damaged"),
     "log missing": (lambda folder: log_of(folder, "table@2").unlink(), "table@2", "block 0"),
-    "log without its beginning, file from before": (
-        lose_first_change,
-        "table@2",
-        "its log begins with change 2, and the file has 0",
-    ),
-    "row's shape": (
-        in_catalogue("UPDATE tensors SET shape = '[7]' WHERE name = 'words'"), "words@1", "the catalogue says",
-    ),
-    "row's size": (in_catalogue("UPDATE tensors SET size = 7 WHERE name = 'words'"), "words@1", "the catalogue says"),
-    "row's hash": (in_catalogue("UPDATE tensors SET sha256 = '' WHERE name = 'words'"), "words@1", "another hash"),
-    "row's content": (in_catalogue("UPDATE tensors SET content = 'x' WHERE name = 'words'"), "words@1", "another"),
-    "row without a type": (
-        in_catalogue("UPDATE tensors SET dtype = '' WHERE name = 'words'"), "words@1", "the catalogue says",
-    ),
-    "alias without its version": (
-        in_catalogue("UPDATE aliases SET version = 9"), "live", "an alias of table@9, which does not exist",
-    ),
-    "alias of a tensor that is gone": (
-        in_catalogue("UPDATE aliases SET name = 'gone'"), "live", "an alias of gone@1, which does not exist",
-    ),
-    "alias and tensor": (
-        in_catalogue("UPDATE aliases SET alias = 'words'"), "words", "the name of an alias and of a tensor",
-    ),
-    "last number behind": (in_catalogue(LAST + "version = 1 WHERE name = 'table'"), "table", "remembers of it is 1"),
-    "last number missing": (
-        in_catalogue("DELETE FROM last_versions WHERE name = 'table'"), "table", "remembers of it is missing",
-    ),
-    "tensor remembered as removed": (
-        in_catalogue(LAST + "removed = 3 WHERE name = 'table'"), "table", "is remembered as removed, and has versions",
-    ),
-    "count of keys": (in_catalogue("UPDATE facts SET value = 9 WHERE name = 'keys'"), FILE, "keys is 9, and it is"),
-    "value missing": (in_catalogue("DELETE FROM facts WHERE name = 'clock'"), FILE, "lacks the value 'clock'"),
-    "no change": (in_catalogue("DELETE FROM changes"), FILE, "number of the last change"),
-    "schema": (in_catalogue("PRAGMA user_version = 9"), FILE, "schema 9"),
-    "application": (in_catalogue("PRAGMA application_id = 9"), FILE, "application 9"),
-    **{
-        what: (in_catalogue(f"UPDATE {table} SET {column} = {value}"), FILE, f"of {column!r} in the table {table!r}")
-        for what, table, column, value in (
-            ("text for a size", "tensors", "size", "'x'"),
-            ("text for a version", "tensors", "version", "'x' || version"),
-            ("text for a time", "tensors", "created", "'x'"),
-            ("text for a flag", "tensors", "prefault", "'x'"),
-            ("octets for a type", "tensors", "dtype", "x'ff'"),
-            ("text for a version of an alias", "aliases", "version", "'x'"),
-            ("octets for an ETag", "aliases", "etag", "x'ff'"),
-            ("text for a last number", "last_versions", "version", "'x'"),
-            ("text for a removal", "last_versions", "removed", "'x'"),
-        )
-    },
-    **{
-        f"{shape} for a shape": (
-            in_catalogue(f"UPDATE tensors SET shape = '{shape}' WHERE name = 'words'"),
-            FILE,
-            "has an invalid shape of words@1",
-        )
-        for shape in ("{", "7", '["a"]', "[-1]", "[true]", "null")
-    },
-    **{
-        f"{name} no number": (in_catalogue(f"UPDATE facts SET value = 'x' WHERE name = '{name}'"), FILE, repr(name))
-        for name in ("keys", "clock", "boottime", "version_floor")
-    },
-    **{
-        f"table {name} missing": (in_catalogue(f"DROP TABLE {name}"), FILE, f"lacks the table {name!r}")
-        for name in ("tensors", "aliases", "keys", "last_versions", "facts", "changes", "imports")
-    },
-    **{
-        f"index {name} missing": (in_catalogue(f"DROP INDEX {name}"), FILE, f"lacks the index {name!r}")
-        for name in ("keys_by_clock", "last_versions_by_removal")
-    },
-    "column missing": (in_catalogue("ALTER TABLE keys DROP COLUMN version"), FILE, "lacks the column 'version'"),
-    "version 0": (
-        in_catalogue("UPDATE tensors SET version = 0 WHERE name = 'words'"), "words@0", "a number that no version has",
-    ),
-    "name of a tensor": (in_catalogue("UPDATE tensors SET name = '../x' WHERE name = 'words'"), "../x", "describes"),
-    "file elsewhere": (
-        in_catalogue("UPDATE tensors SET file = '../format' WHERE name = 'words'"), "words@1", "no file of the store",
-    ),
-    "file with a NUL": (
-        in_catalogue("UPDATE tensors SET file = 'a' || char(0) WHERE name = 'words'"), "words@1", "no file of",
-    ),
-    "two versions of one content": (in_catalogue(ONE_CONTENT), "table@2", "has the content of table@1"),
-    "name of an alias": (in_catalogue("UPDATE aliases SET alias = 'a b'"), "a b", "whose name or ETag"),
-    "ETag of an alias": (in_catalogue("UPDATE aliases SET etag = ''"), "live", "whose name or ETag"),
-    **{
-        f"{name} no folder": (with_file_for(name), name, "is not a folder")
-        for name in ("tensors", "logs", "incoming", "snapshots", "imports", "locks")
-    },
-    "format a folder": (lambda folder: make_folder(folder / "format"), "format", "cannot be read"),
-    "catalogue a folder": (lambda folder: make_folder(folder / FILE), FILE, "cannot be read"),
+    "log without its beginning": (lose_first_change, "table@2", "its log begins with change 2, and the file has 0"),
     "log a folder": (lambda folder: make_folder(log_of(folder, "table@2")), "table@2", "cannot be read"),
     "catalogue missing": (lambda folder: (folder / FILE).unlink(), FILE, "is missing"),
-    "catalogue no database": (
-        lambda folder: (folder / FILE).write_bytes(b"junk" * 5000), FILE, "cannot be read",
-    ),
+    "catalogue a folder": (lambda folder: make_folder(folder / FILE), FILE, "cannot be read"),
+    "catalogue no database": (lambda folder: (folder / FILE).write_bytes(b"junk" * 5000), FILE, "cannot be read"),
     "catalogue's pages": (damage_pages, FILE, ""),
-    "catalogue cut": (lambda folder: os.truncate(folder / FILE, 5000), FILE, ""),
-    "newer format": (set_format('{"format": 99}'), "format", "a store of format 99"),
-    "older format": (set_format('{"format": 0}'), "format", "a store of format 0"),
-    "format no number": (set_format("{}"), "format", "cannot be read"),
+    "newer format": (lambda folder: (folder / "format").write_text('{"format": 99}'), "format", "a store of format 99"),
+    "format no number": (lambda folder: (folder / "format").write_text("{}"), "format", "cannot be read"),
     "format missing": (lambda folder: (folder / "format").unlink(), "format", "it has no file 'format'"),
     "mode of a file": (lambda folder: file_of(folder, "words@1").chmod(0o440), "tensors/", "has mode 440"),
     "mode of a folder": (lambda folder: (folder / "logs").chmod(0o500), "logs", "has mode 500"),
     "folder missing": (lambda folder: (folder / "snapshots").rmdir(), "snapshots", "is missing"),
 }  # fmt: skip
+IN_CATALOGUE = (
+    # the statement, of what it is told, and what is told
+    ("UPDATE tensors SET shape = '[7]' WHERE name = 'words'", "words@1", "the catalogue says"),
+    ("UPDATE tensors SET size = 7 WHERE name = 'words'", "words@1", "the catalogue says"),
+    ("UPDATE tensors SET sha256 = '' WHERE name = 'words'", "words@1", "another hash"),
+    ("UPDATE tensors SET content = 'x' WHERE name = 'words'", "words@1", "another"),
+    ("UPDATE tensors SET dtype = '' WHERE name = 'words'", "words@1", "the catalogue says"),
+    ("UPDATE tensors SET size = 'x'", FILE, "of 'size' in the table 'tensors'"),
+    ("UPDATE tensors SET dtype = x'ff'", FILE, "of 'dtype' in the table 'tensors'"),
+    ("UPDATE tensors SET shape = '{' WHERE name = 'words'", FILE, "has an invalid shape of words@1"),
+    ("UPDATE tensors SET shape = '[-1]' WHERE name = 'words'", FILE, "has an invalid shape of words@1"),
+    ("UPDATE tensors SET version = 0 WHERE name = 'words'", "words@0", "a number that no version has"),
+    ("UPDATE tensors SET name = '../x' WHERE name = 'words'", "../x", "describes"),
+    ("UPDATE tensors SET file = '../format' WHERE name = 'words'", "words@1", "no file of the store"),
+    ("UPDATE tensors SET file = 'a' || char(0) WHERE name = 'words'", "words@1", "no file of"),
+    (
+        f"UPDATE tensors SET file = {OF_FIRST.format('file')}, content = {OF_FIRST.format('content')} "
+        "WHERE name = 'table' AND version = 2", "table@2", "has the content of table@1",
+    ),
+    ("UPDATE aliases SET version = 9", "live", "an alias of table@9, which does not exist"),
+    ("UPDATE aliases SET name = 'gone'", "live", "an alias of gone@1, which does not exist"),
+    ("UPDATE aliases SET alias = 'words'", "words", "the name of an alias and of a tensor"),
+    ("UPDATE aliases SET alias = 'a b'", "a b", "whose name or ETag"),
+    ("UPDATE aliases SET etag = ''", "live", "whose name or ETag"),
+    ("UPDATE last_versions SET version = 1 WHERE name = 'table'", "table", "remembers of it is 1"),
+    ("DELETE FROM last_versions WHERE name = 'table'", "table", "remembers of it is missing"),
+    ("UPDATE last_versions SET removed = 3 WHERE name = 'table'", "table", "is remembered as removed"),
+    ("UPDATE last_versions SET version = 'x'", FILE, "of 'version' in the table 'last_versions'"),
+    ("UPDATE facts SET value = 9 WHERE name = 'keys'", FILE, "keys is 9, and it is"),
+    ("UPDATE facts SET value = 'x' WHERE name = 'version_floor'", FILE, "'version_floor'"),
+    ("DELETE FROM facts WHERE name = 'clock'", FILE, "lacks the value 'clock'"),
+    ("DELETE FROM changes", FILE, "number of the last change"),
+    ("PRAGMA user_version = 9", FILE, "schema 9"),
+    ("PRAGMA application_id = 9", FILE, "application 9"),
+    ("DROP TABLE imports", FILE, "lacks the table 'imports'"),
+    ("DROP INDEX keys_by_clock", FILE, "lacks the index 'keys_by_clock'"),
+    ("ALTER TABLE keys DROP COLUMN version", FILE, "lacks the column 'version'"),
+)  # fmt: skip
+DAMAGES = IN_FILES | {statement: (in_catalogue(statement), subject, told) for statement, subject, told in IN_CATALOGUE}
 NOTES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "content without a row": (
         lambda folder: (folder / "tensors" / "abc").touch(), "tensors/abc", "is the content of no tensor",
@@ -384,56 +291,3 @@ def test_a_torn_end_and_what_a_dead_process_left_to_be_replayed_are_no_damage(
     assert read(again, "table")[0] == 1  # the later ones died while they replayed the first
     assert list(check(folder)) == []
     again.close()
-
-
-@pytest.mark.slow
-def test_a_check_of_a_busy_store_finds_nothing(store: LocalStore, folder: Path) -> None:
-    filled(store)
-    store._checkpoints.checkpoint_bytes = 1 << 20
-    stop = Event()
-    errors: list[BaseException] = []
-
-    def repeat(work: Callable[[int], object]) -> None:
-        number = 0
-        try:
-            while not stop.is_set():
-                work(number)
-                number += 1
-        except BaseException as error:  # noqa: BLE001  (told below)
-            errors.append(error)
-
-    def publish(number: int) -> None:
-        version = put(store, "x", np.full(5000, number), keep=2)[0].version
-        put_alias(store, "x-live", f"x@{version}")
-
-    def come_and_go(number: int) -> None:
-        put(store, f"n{number % 3}", np.full(5000, number))
-        scatter(store, f"n{number % 3}", [[1]], np.array([1]))
-        store.delete(f"n{number % 3}")
-
-    rows = [[row] for row in range(0, 3 * BLOCK // 4, 7)]
-    works: list[Callable[[int], object]] = [
-        lambda number: scatter(store, "table", rows, np.full((len(rows), 1), number, np.float32)),
-        lambda number: scatter(store, "words", [[0]], strings("x" * (number % 90))),
-        publish,
-        come_and_go,
-    ]
-    threads = [Thread(target=repeat, args=(work,)) for work in works]
-    upload = store.upload(UploadSpec("under-way", DTYPES["int8"], (100,)))
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(25):
-            assert list(check(folder)) == []
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    upload.abandon()
-    assert not errors
-
-
-def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(StoreRefused, match="has no store"):
-            list(check(folder))

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event, Timer
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -94,23 +94,3 @@ def test_a_token_of_another_folder_does_not_count(store: LocalStore, tmp_path: P
     assert another.group.owner
     assert store.group.token != another.group.token
     another.close()
-
-
-def test_contents_are_verified_once_by_one_process(store: LocalStore, other: LocalStore) -> None:
-    put(store, "x", np.arange(3))
-    path = store.folder / "tensors" / store.content("x").path.name
-    with store.group.locks.try_verification() as free:
-        assert free
-        other.verify(Event(), 0)  # another process is at it
-    store.verify(Event(), 0)
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff")
-    other.verify(Event(), 0)  # all have been verified
-    assert not store.metadata("x").damaged
-
-
-def test_opening_twice_is_harmless_and_closing_too(store: LocalStore) -> None:
-    store.open()
-    store.close()
-    store.close()

@@ -17,12 +17,12 @@ from tests.conftest import SOAK, samples
 from tests.free_port import free_port
 from tests.keys.lookup_forms import Caller
 from tests.keys.random_operations import Walker, walk
-from tests.store.mixed_load import Service
+from tests.store.killed_service import KilledService
 
 THREADS = 4
 
 
-def killing(service: Service) -> Callable[[int], None]:
+def killing(service: KilledService) -> Callable[[int], None]:
     """Kill a worker, or, each tenth time, the parent or all processes, which are then started again."""
     some = random.Random(1)
 
@@ -43,7 +43,7 @@ def killing(service: Service) -> Callable[[int], None]:
 def test_random_operations_by_key_match_a_model(tmp_path: Path, warmed: Path) -> None:
     seed, count = random.SystemRandom().getrandbits(32) if SOAK else 41, samples(2000)
     grpc_port = free_port()
-    service = Service(tmp_path, warmed, "--grpc-port", str(grpc_port))
+    service = KilledService(tmp_path, warmed, "--grpc-port", str(grpc_port))
     with ExitStack() as stack:
         service.start()
         stack.callback(service.end)

@@ -10,8 +10,7 @@ import pytest
 
 from app.store import LocalStore
 from app.store.catalogue import catalogue_transaction
-from app.store.catalogue.catalogue_database import FILE, Catalogue
-from app.store.catalogue.catalogue_rows import CatalogueContents, Row
+from app.store.catalogue.catalogue_database import FILE
 from tests.store.helpers import put
 
 
@@ -43,21 +42,3 @@ def test_names_of_removed_tensors_are_forgotten_oldest_first_and_their_numbers_a
     assert put(store, "n0", np.arange(2))[0].version == 9
     assert put(store, "n7", np.arange(2))[0].version == 9
     assert put(store, "kept", np.arange(2))[0].version == 2
-
-
-def test_one_removal_forgets_as_many_names_as_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue = Catalogue(tmp_path / FILE)
-    rows = [
-        Row(f"n{number}", f"c{number}", "f", "bool", (1,), 1, 1, "", 1, 1, False, False, number + 1)
-        for number in range(9)
-    ]
-    catalogue.create(CatalogueContents(rows))
-    for bound, removed in ((100, rows[:8]), (2, rows[8:])):
-        monkeypatch.setattr(catalogue_transaction, "REMEMBERED", bound)
-        with catalogue.transaction() as transaction:
-            for row in removed:
-                transaction.remove(row)
-            transaction.commit()
-    with catalogue.transaction() as transaction:
-        assert [transaction.next_version(f"n{number}") for number in (0, 6, 7, 8)] == [8, 8, 9, 10]
-    catalogue.close()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import hashlib
 import os
 import re
@@ -18,11 +17,8 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.store import LocalStore, Quota
+from app.store import LocalStore
 from app.store.files import disk_writes
-from app.store.files.write_uploaded_tensor import UploadSpec
-from app.tensors.dtypes import DTYPES
-from app.tensors.shape_limits import Limits
 from tests.store.helpers import files, flip, opened, put, read, reopened, scatter, strings
 
 
@@ -65,67 +61,6 @@ def test_a_tensor_whose_name_has_been_reserved_since_stays_and_is_not_replaced(
     store.close()
 
 
-def test_a_replaced_content_is_read_to_the_end_by_who_has_it(store: LocalStore, other: LocalStore) -> None:
-    put(store, "x", np.arange(10))
-    held = other.get("x")
-    assert held is not None
-    _, created = put(store, "x", np.arange(10) + 100)
-    assert not created
-    assert held.tensor.array.tolist() == list(range(10))
-    assert held.is_consistent
-    assert read(other, "x")[0] == 100
-    store.delete("x")
-    assert other.get("x") is None
-    assert held.tensor.array.tolist() == list(range(10))
-
-
-def on_disk(folder: Path) -> int:
-    """Bytes that the folder takes, files that only mappings hold included."""
-    taken = sum(path.stat().st_blocks for path in folder.rglob("*") if path.is_file())
-    removed = 0
-    for link in Path("/proc/self/map_files").iterdir():
-        target = str(link.readlink())
-        if target.startswith(str(folder)) and target.endswith("(deleted)"):
-            removed += link.stat().st_blocks
-    return 512 * (taken + removed)
-
-
-def test_the_space_of_the_old_content_is_given_back_also_by_idle_workers(
-    store: LocalStore, other: LocalStore, folder: Path, request: pytest.FixtureRequest
-) -> None:
-    gc.disable()  # what is let go of must go at once, and not when the collector comes along
-    request.addfinalizer(gc.enable)
-    table = np.zeros(2**22, np.uint8)
-    empty = on_disk(folder)
-    put(store, "x", table)
-    other.get("x")
-    one = on_disk(folder) - empty
-    for _ in range(5):
-        put(store, "x", table)
-        store.get("x")
-    assert on_disk(folder) - empty > one
-    store.sweep()
-    other.sweep()
-    assert on_disk(folder) - empty < 1.1 * one
-    store.delete("x")
-    other.sweep()
-    store.sweep()
-    assert on_disk(folder) - empty < 0.1 * one
-
-
-def test_an_upload_that_can_never_fit_is_refused_before_its_bytes(folder: Path) -> None:
-    store = LocalStore(folder, Limits(elements=2**60), Quota(total=1000))
-    store.open()
-    with pytest.raises(GatherError, match="insufficient_storage"):
-        store.upload(UploadSpec("x", DTYPES["int8"], (1001,)))
-    store.close()
-    store = LocalStore(folder, Limits(elements=2**60))
-    store.open()
-    with pytest.raises(GatherError, match="insufficient_storage"):
-        store.upload(UploadSpec("x", DTYPES["int8"], (2**59,)))
-    store.close()
-
-
 @pytest.mark.parametrize(
     "call", ["create", "truncate", "write", "write_at", "fsync", "fsync_folder", "rename", "commit"]
 )
@@ -156,39 +91,6 @@ def test_a_disk_that_refuses_leaves_the_old_content_and_no_litter(
 def path_of(folder: Path) -> Path:
     (path,) = (folder / "tensors").iterdir()
     return path
-
-
-@pytest.mark.parametrize("size", [0, 5000])
-def test_a_file_cut_behind_our_back_is_damaged_and_never_read(store: LocalStore, folder: Path, size: int) -> None:
-    put(store, "x", np.arange(10_000))
-    assert store.get("x") is not None
-    os.truncate(path_of(folder), size)
-    for _ in range(2):
-        with pytest.raises(GatherError, match="tensor_damaged"):
-            store.get("x")
-        with pytest.raises(GatherError, match="tensor_damaged"):
-            store.content("x")
-        with pytest.raises(GatherError, match="tensor_damaged"):
-            store.metadata("x")
-        store = reopened(store, folder)
-    put(store, "x", np.arange(2))
-    assert read(store, "x").tolist() == [0, 1]
-    store.close()
-
-
-@pytest.mark.parametrize("at", [64, 130])
-def test_a_damaged_description_is_seen_at_once(store: LocalStore, folder: Path, at: int) -> None:
-    put(store, "x", np.arange(10))
-    path = path_of(folder)
-    put(store, "y", np.arange(10))
-    flip(path, at)
-    store = reopened(store, folder)
-    with pytest.raises(GatherError, match="tensor_damaged"):
-        store.get("x")
-    assert read(store, "y").tolist() == list(range(10))
-    store.delete("x")
-    assert store.get("x") is None
-    store.close()
 
 
 @pytest.mark.parametrize("at", [4096, 4096 + 70_000, -1])
@@ -230,38 +132,6 @@ def test_a_content_larger_than_memory_is_told_to_be_cold(folder: Path) -> None:
     assert [getattr(store.get(name), "cold", None) for name in ("small", "large")] == [False, True]
     assert read(store, "large").tolist() == list(range(3000))
     store.close()
-
-
-def test_many_threads_at_once_leave_one_whole_content(store: LocalStore, other: LocalStore) -> None:
-    failures: list[BaseException] = []
-    stop = Event()
-
-    def write(worker: LocalStore, value: int) -> None:
-        try:
-            for turn in range(10):
-                put(worker, "x", np.full(5000 + value, value * 100 + turn))
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
-
-    def look(worker: LocalStore) -> None:
-        try:
-            while not stop.is_set():
-                found = read(worker, "x") if worker.get("x") else np.zeros(1)
-                assert (found == found[0]).all()
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
-
-    put(store, "x", np.zeros(5000, np.int64))
-    readers = [threading.Thread(target=look, args=(worker,)) for worker in (store, other)]
-    writers = [threading.Thread(target=write, args=((store, other)[value % 2], value)) for value in range(4)]
-    for thread in readers + writers:
-        thread.start()
-    for thread in writers:
-        thread.join()
-    stop.set()
-    for thread in readers:
-        thread.join()
-    assert failures == []
 
 
 def test_scatters_that_race_readers_are_seen_whole_or_not_at_all(store: LocalStore, other: LocalStore) -> None:

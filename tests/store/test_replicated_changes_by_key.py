@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import GatherError
-from app.store import LocalStore, Quota
+from app.store import LocalStore
 from app.store.maintenance.check_store import check
 from app.store.scatters.key_changes import TableFull
 from app.store.scatters.replicated_contents import Batch
@@ -29,7 +28,7 @@ from tests.store.changed_by_key import (
     some_key,
     upsert,
 )
-from tests.store.helpers import opened, reopened
+from tests.store.helpers import opened
 from tests.store.keyed import put_keyed
 from tests.store.replicated import Alone
 
@@ -157,49 +156,6 @@ def test_a_replica_catches_up_from_the_log_also_across_its_own_growth(stores: li
     assert same(found_by_key(stores[1], NAME), model.table)
 
 
-def test_a_table_that_grows_keeps_its_epochs_and_the_tail_of_its_log(stores: list[LocalStore], tmp_path: Path) -> None:
-    model = filled(stores[0], "string")
-    filled(stores[1], "string")
-    stores[0].replicated.replication = Leading(stores[0], stores[1:2])
-    rng = random.Random(2)
-    change(rng, stores[0], "string", model)
-    keys = [some_key("string", number) for number in range(100, 180)]
-    values = np.ones((80, WIDTH), np.float32)
-    assert upsert(stores[0], NAME, as_keys("string", keys), values) == model.upsert(keys, values)
-    with stores[1].replicated.open(NAME) as content:
-        before = content.state()
-        assert before.tail == (1,)
-    stores[1].close()
-    stores[1] = opened(tmp_path / "1")
-    with stores[1].replicated.open(NAME) as content:
-        found = content.state()
-        assert (found.epoch, found.applied, found.tail) == (before.epoch, before.applied, before.tail)
-    commit(stores[1])
-    assert same(found_by_key(stores[1], NAME), model.table)
-
-
-@pytest.mark.slow
-def test_string_keys_of_a_log_and_its_tail_fit_again_after_a_start(tmp_path: Path) -> None:
-    """However full the heap is: the log is applied once more, and then comes the tail."""
-    for number in range(0, 16, 3):
-        stores = [opened(tmp_path / f"{number}-{which}") for which in range(2)]
-        model = filled(stores[0], "string", count=20, capacity=40)
-        filled(stores[1], "string", count=20, capacity=40)
-        stores[0].replicated.replication = Leading(stores[0], stores[1:])
-        ones = np.ones((4, WIDTH), np.float32)
-        for step in range(number):  # the keys of removed rows stay in the heap
-            keys = [some_key("string", 500 + step)]
-            assert upsert(stores[0], NAME, as_keys("string", keys), ones[:1]) == model.upsert(keys, ones[:1])
-            assert remove(stores[0], NAME, as_keys("string", keys)) == model.remove(keys)
-        keys = [some_key("string", 600 + each) for each in range(4)]
-        assert upsert(stores[0], NAME, as_keys("string", keys), ones) == model.upsert(keys, ones)
-        stores[1] = reopened(stores[1], tmp_path / f"{number}-1")
-        commit(stores[1])
-        assert same(found_by_key(stores[1], NAME), model.table)
-        for one in stores:
-            one.close()
-
-
 def rows_file(folder: Path) -> Path:
     """The file with the rows and the head of the only content."""
     (found,) = (path for path in (folder / "tensors").iterdir() if "." not in path.name)
@@ -230,20 +186,6 @@ def test_a_full_heap_of_a_machine_that_lost_power_fits_although_the_tail_had_rea
     assert same(found_by_key(store, NAME), model.table)
     store.close()
     assert list(check(folder)) == []
-
-
-def test_a_change_for_which_a_table_cannot_grow_is_refused_alone(tmp_path: Path) -> None:
-    store = opened(tmp_path / "small", Quota(total=40_000))
-    model = filled(store, "int64", capacity=10)
-    store.replicated.replication = Alone(store)
-    keys: list[Key] = [*range(1, 4000)]
-    with pytest.raises(GatherError) as raised:
-        upsert(store, NAME, as_keys("int64", keys), np.ones((len(keys), WIDTH), np.float32))
-    assert raised.value.code == "insufficient_storage"
-    ones = np.ones((2, WIDTH), np.float32)
-    assert upsert(store, NAME, as_keys("int64", keys[:2]), ones) == model.upsert(keys[:2], ones)
-    assert same(found_by_key(store, NAME), model.table)
-    store.close()
 
 
 def test_records_for_which_a_table_has_no_room_are_not_logged(stores: list[LocalStore]) -> None:

@@ -15,50 +15,18 @@ import pytest
 from app.api.disk_threads import DiskThreads
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
-from app.errors import GatherError
 from app.kernels import reference
 from app.memory.budget import Budget
 from app.operators.gather_plan import GatherPlan
 from app.services.service import Service
 from app.store import LocalStore, Resident, Store
 from app.store.files import disk_writes
-from app.telemetry.served_request import ServedRequest
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.served import served
-from tests.store.helpers import put, read, scatter, strings
-from tests.strings import items
-
-TRIED = 7
-"""How often a content is read anew before writers are kept out."""
-
-
-class Overtaken:
-    """NumPy's kernel, whose first `times` gathers a scatter of another worker overtakes: they read a mixture.
-
-    Each scatter adds 1 to all of `x`. One that does not come through, since writers are kept out, is finished later.
-    """
-
-    def __init__(self, other: LocalStore, times: int) -> None:
-        self.other, self.times = other, times
-        self.kept_out = 0
-        self.threads: list[threading.Thread] = []
-
-    def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, *more: Any) -> int:
-        bad = reference.run(plan, data, indices, out, *more)
-        if self.times:
-            self.times -= 1
-            add = partial(scatter, self.other, "x", [[row] for row in range(4)], np.ones(4, np.int64), "add")
-            thread = threading.Thread(target=add)
-            thread.start()
-            self.threads.append(thread)
-            # Only the one that comes when readers have stopped trying is kept out: it is not waited for long.
-            thread.join(60 if len(self.threads) <= TRIED else 0.3)
-            self.kept_out += thread.is_alive()
-            out[-1] = data[indices.ravel()[-1]]
-        return bad
+from tests.store.helpers import put, scatter
 
 
 class Cold(Store):
@@ -76,43 +44,18 @@ class Cold(Store):
         return self.store.names()
 
 
-def gather(store: Any, rows: list[int], kernel: Any = reference, **options: Any) -> tuple[Answer, ServedRequest]:
-    limits = Limits(**options)
-    budget = Budget(2**30)
-    pool = RequestThreadPool(2, 8)
-    service = Service(limits, store, kernel, pool, BackendChooser(threads=2), budget)
-    request = served(budget)
-    indices = Tensor(DTYPES["int64"], (len(rows), 1), np.array(rows, np.int64))
+def answered(store: Any, call: Call, kernel: Any) -> Answer:
+    budget, pool = Budget(2**30), RequestThreadPool(2, 8)
+    service = Service(Limits(), store, kernel, pool, BackendChooser(threads=2), budget)
     try:
-        answer = asyncio.run(service.run(Call("gathernd", "x", indices, (0,), "onnx-13"), request))
+        return asyncio.run(service.run(call, served(budget)))
     finally:
         pool.close()
-    return answer, request
 
 
-@pytest.mark.parametrize("changes", [0, 1, 6])
-def test_a_content_that_scatters_change_is_read_again_until_it_holds_still(
-    store: LocalStore, other: LocalStore, changes: int
-) -> None:
-    put(store, "x", np.zeros(4, np.int64))
-    kernel = Overtaken(other, changes)
-    answer, _ = gather(store, [0, 3], kernel)
-    assert answer.output.array.tolist() == [changes, changes]
-    assert answer.data_etag == other.etag_to_replace("x")
-    assert kernel.kept_out == 0
-
-
-def test_a_content_that_never_holds_still_is_read_with_writers_kept_out(store: LocalStore, other: LocalStore) -> None:
-    put(store, "x", np.zeros(4, np.int64))
-    kernel = Overtaken(other, 1000)
-    answer, _ = gather(store, [0, 3], kernel)
-    assert answer.output.array.tolist() == [7, 7]
-    assert answer.data_etag is not None
-    assert answer.data_etag.endswith('-7"')
-    assert kernel.kept_out == 1
-    for thread in kernel.threads:
-        thread.join()
-    assert read(store, "x").tolist() == [8] * 4
+def gather(store: Any, rows: list[int], kernel: Any) -> Answer:
+    indices = Tensor(DTYPES["int64"], (len(rows), 1), np.array(rows, np.int64))
+    return answered(store, Call("gathernd", "x", indices, (0,), "onnx-13"), kernel)
 
 
 class OvertakenInputs:
@@ -129,21 +72,16 @@ class OvertakenInputs:
         return bad
 
 
-@pytest.mark.parametrize("changes", [[], ["x"], ["scales"], ["scales", "x"], ["x", "scales", "scales", "x"]])
+@pytest.mark.parametrize("changes", [["x"], ["x", "scales", "scales", "x"]])
 def test_inputs_that_scatters_change_are_read_again_until_all_hold_still(
     store: LocalStore, other: LocalStore, changes: list[str]
 ) -> None:
     put(store, "x", np.full((2, 8), 0x88, np.uint8))
     put(store, "scales", np.ones((2, 1), np.float32))
-    budget, pool = Budget(2**30), RequestThreadPool(2, 8)
-    kernel: Any = OvertakenInputs(other, [*changes])
-    service = Service(Limits(), store, kernel, pool, BackendChooser(threads=2), budget)
+    kernel = OvertakenInputs(other, [*changes])
     indices = Tensor(DTYPES["int64"], (1,), np.array([1]))
     call = Call("gather_block_quantized", "x", indices, (0, 1, 16, 4), "onnxruntime-1", further={"scales": "scales"})
-    try:
-        answer = asyncio.run(service.run(call, served(budget)))
-    finally:
-        pool.close()
+    answer = answered(store, call, kernel)
     low = changes.count("x") * (1 + changes.count("scales"))
     assert answer.output.array.tolist() == [low, 0] * 8
     assert answer.data_etag == other.etag_to_replace("x")
@@ -179,42 +117,28 @@ def test_a_scatter_that_is_half_done_is_waited_out(
             go_on.set()
             return bad
 
-    answer, _ = gather(store, [0, 3], Late())
+    answer = gather(store, [0, 3], Late())
     writer.join()
     assert seen[0] == [5, 0]
     assert answer.output.array.tolist() == [5, 5]
     assert answer.data_etag == store.etag_to_replace("x")
 
 
-def test_a_cold_content_is_read_off_the_event_loop(store: LocalStore) -> None:
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_a_cold_content_is_read_off_the_event_loop(store: LocalStore, count: int) -> None:
+    """A large gather is split between threads."""
     put(store, "x", np.zeros(4, np.int64))
-    assert gather(store, [1])[1].route == "loop"
-    assert gather(Cold(store), [1])[1].route == "thread"
-
-
-@pytest.mark.parametrize("cold", [False, True])
-def test_a_split_of_a_cold_content_is_not_led_by_the_event_loop(store: LocalStore, cold: bool) -> None:
-    put(store, "x", np.zeros(4, np.int64))
-    leaders = []
+    readers = []
 
     class Noting:
-        def run(self, plan: GatherPlan, data: Any, indices: Any, out: Any, *args: Any, **kwargs: Any) -> int:
-            leaders.append(threading.current_thread())
-            return reference.run(plan, data, indices, out, *args, **kwargs)
+        def run(self, *args: Any, **kwargs: Any) -> int:
+            readers.append(threading.current_thread())
+            return reference.run(*args, **kwargs)
 
-    _, request = gather(Cold(store) if cold else store, [1] * 100_000, Noting())
-    assert request.route == "split"
-    assert [leader is threading.main_thread() for leader in leaders] == [not cold]
-
-
-def test_strings_of_a_store_are_gathered_packed_and_their_size_is_limited(store: LocalStore) -> None:
-    put(store, "x", strings("a" * 100, "b", ""))
-    assert items(gather(store, [2, 0, -2])[0].output).tolist() == ["", "a" * 100, "b"]
-    assert items(gather(store, [0] * 3, output_bytes=312)[0].output).tolist() == ["a" * 100] * 3
-    with pytest.raises(GatherError, match="output_too_large"):
-        gather(store, [0] * 3, output_bytes=311)
-    with pytest.raises(GatherError, match="index_out_of_bounds"):
-        gather(store, [3])
+    for tables, on_the_loop in ((store, True), (Cold(store), False)):
+        readers.clear()
+        gather(tables, [1] * count, Noting())
+        assert [reader is threading.main_thread() for reader in readers] == [on_the_loop]
 
 
 def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(store: LocalStore) -> None:

@@ -141,27 +141,6 @@ def test_a_disk_without_room_for_a_page_ends_the_reader_and_not_the_scatter(
     again.close()
 
 
-def test_pages_that_are_lost_while_they_are_read_end_the_reader(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(store, "x", table(1))
-    snapshot = taken(store)
-    scatter(store, "x", [[5]], table(2)[:1])
-    real = download_snapshots._read
-
-    def read_after_a_scatter(fd: int, offset: int, size: int) -> bytes:
-        """A scatter comes for whose pages there is no room, when the reader is about to take those of row 5."""
-        monkeypatch.setattr(download_snapshots, "_read", real)
-        leave_no_room(monkeypatch)
-        scatter(store, "x", [[2000]], table(3)[:1])
-        return real(fd, offset, size)
-
-    monkeypatch.setattr(download_snapshots, "_read", read_after_a_scatter)
-    with pytest.raises(GatherError, match="insufficient_storage"):
-        snapshot.read(0, 10_000)
-    snapshot.close()
-
-
 def test_a_scatter_that_cannot_look_for_snapshots_changes_nothing(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,16 +157,6 @@ def test_a_scatter_that_cannot_look_for_snapshots_changes_nothing(
     assert scatter(store, "x", [[5]], table(10)[:1], "add").endswith('-1"')
     assert read(store, "x")[5, 0] == 10
     assert (content_of(snapshot) == 0).all()
-    snapshot.close()
-
-
-def test_a_damaged_content_is_not_read_on(store: LocalStore) -> None:
-    put(store, "x", table())
-    snapshot = taken(store)
-    snapshot.read(0, 10)
-    os.truncate(store.content("x").path, 8192)
-    with pytest.raises(GatherError, match="tensor_damaged"):
-        snapshot.read(100_000, 200_000)
     snapshot.close()
 
 

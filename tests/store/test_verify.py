@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import os
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,12 +16,9 @@ from app.errors import GatherError
 from app.store import LocalStore
 from app.store.files import disk_writes
 from app.store.files.tensor_file import BLOCK, PAGE
-from app.store.maintenance.check_store import check
 from app.store.processes.directory_lock import StateWord
 from app.store.processes.store_locks import stripe
-from app.store.scatters.log_frames import Record
-from app.store.scatters.writable_tensor import WritableTensor
-from tests.store.helpers import answered, opened, put, read, scatter
+from tests.store.helpers import answered, put, read, scatter
 
 BLOCKS = 100
 
@@ -163,60 +158,3 @@ def test_a_checkpoint_whose_content_is_replaced_or_removed_meanwhile_leaves_what
         assert store.get("x") is None
         assert log_size(folder) == 0
     assert answered(store, "x", "key-2", "digest") is not None
-
-
-def test_what_the_disk_refuses_while_a_checkpoint_runs_is_stored_again(
-    store: LocalStore, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(store, "x", np.zeros((100, 1000), np.float32))
-    store._checkpoints.checkpoint_bytes = 10_000
-
-    def refuse(locked: bool) -> None:
-        assert not locked
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        watch_syncs(store, patch, refuse)
-        for turn in range(4):
-            scatter(store, "x", [[turn]], np.ones((1, 1000), np.float32))
-    assert log_size(folder) > 16_000
-    again: list[int] = []
-    real = WritableTensor.rewrite
-
-    def noting(self: WritableTensor, records: Iterable[Record]) -> set[int]:
-        found = list(records)
-        again.append(len(found))
-        return real(self, found)
-
-    monkeypatch.setattr(WritableTensor, "rewrite", noting)
-    for turn in (4, 5):
-        scatter(store, "x", [[turn]], np.ones((1, 1000), np.float32))
-    assert again == [6]
-    assert log_size(folder) == 0
-    assert read(store, "x")[:, 0].tolist() == [1] * 6 + [0] * 94
-
-
-def test_a_start_applies_a_log_that_was_set_aside_by_a_process_that_died(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = opened(folder)
-    put(store, "x", np.zeros((100, 1000), np.float32))
-    store._checkpoints.checkpoint_bytes = 10_000
-    path = store.content("x").path
-    before = path.read_bytes()
-    monkeypatch.setattr(store._checkpoints, "_checkpoint_full", lambda _: None)
-    for turn in range(4):
-        scatter(store, "x", [[turn]], np.ones((1, 1000), np.float32), key=f"key-{turn}")
-    assert len(list((folder / "logs").iterdir())) == 2
-    assert list(check(folder)) == []
-    store.close()
-    path.write_bytes(before)  # as a loss of power leaves it
-    assert list(check(folder)) == []
-    store = opened(folder)
-    assert list((folder / "logs").iterdir()) == []
-    assert read(store, "x")[:, 0].tolist() == [1] * 4 + [0] * 96
-    for turn in range(4):
-        assert answered(store, "x", f"key-{turn}", "digest") is not None
-    store.verify(Event(), 0)
-    assert store.metadata("x").etag.endswith('-4"')
-    store.close()

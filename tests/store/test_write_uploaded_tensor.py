@@ -10,11 +10,11 @@ import pytest
 from app.errors import GatherError
 from app.store import LocalStore
 from app.store.files import write_uploaded_tensor
-from app.store.files.write_uploaded_tensor import UploadSpec, blocks_of
+from app.store.files.write_uploaded_tensor import UploadSpec
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
 from tests.for_each import for_each
-from tests.store.helpers import files, packed, put, read, strings, uploaded
+from tests.store.helpers import files, packed, put, read, uploaded
 
 NUMBERS = [name for name, row in DTYPES.items() if row.kind not in ("string", "bool") and name != "bfloat16"]
 
@@ -36,23 +36,6 @@ def test_other_orders_of_bytes_and_axes_give_the_same_content(
     raw = sent.tobytes("F" if fortran else "C")
     assert send(store, name, items.shape, raw, swap=swap, fortran=fortran) == sha256
     assert read(store, "x").tobytes() == items.tobytes()
-
-
-@for_each("shape", [(), (5,), (0, 3), (1, 1), (4, 1), (1, 4)])
-def test_column_major_order_of_shapes_that_have_but_one_order(store: LocalStore, shape: tuple[int, ...]) -> None:
-    items = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
-    send(store, "int32", shape, items.tobytes("F"), fortran=True)
-    assert read(store, "x").tolist() == items.tolist()
-
-
-@for_each("shape", [(5, 4), (2, 3, 4), (1, 100), (100, 1), (3, 7, 2, 2)])
-@for_each("step", [1, 8, 30, 100, 10_000])
-def test_blocks_are_small_and_in_order(shape: tuple[int, ...], step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_uploaded_tensor, "_CHUNK_BYTES", step)
-    items = np.arange(int(np.prod(shape)), dtype=np.int8).reshape(shape)
-    blocks = [block.ravel() for block in blocks_of(items)]
-    assert np.concatenate(blocks).tolist() == items.ravel().tolist()
-    assert max(map(len, blocks)) <= step
 
 
 @for_each("length", [0, 1, 7, 9, 16])
@@ -114,9 +97,3 @@ def test_shapes_over_the_limits_are_refused(store: LocalStore, shape: tuple[int,
     with pytest.raises(GatherError, match="limit_exceeded") as caught:
         store.upload(UploadSpec("x", DTYPES["float32"], shape))
     assert caught.value.facts["limit"] == limit
-
-
-def test_string_tables_of_no_items_are_kept(store: LocalStore) -> None:
-    put(store, "x", strings())
-    found: Any = read(store, "x")
-    assert found.tolist() == []
