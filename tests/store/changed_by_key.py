@@ -16,7 +16,7 @@ from app.keys.key_column import KeyColumn
 from app.keys.key_index import find
 from app.store import LocalStore, Resident
 from app.store.catalogue.catalogue_rows import RowCounts
-from app.store.scatters.pending_scatter import KeyedChange, PendingScatter, ScatterChange, Scattered
+from app.store.scatters.pending_scatter import KeyedChange, ScatterChange, Scattered
 from app.tensors.dtypes import DTYPES
 from app.tensors.operator_signature import Reduction
 from app.tensors.tensor import Tensor
@@ -70,10 +70,6 @@ def remove(store: LocalStore, name: str, keys: Keys, **options: Any) -> RowCount
     counts = change_by_key(store, name, keyed_change(store, name, keys, **options)).counts
     assert counts is not None
     return counts
-
-
-def pending(store: LocalStore, name: str, keys: Keys, *options: Any, **more: Any) -> PendingScatter:
-    return PendingScatter(keyed_change(store, name, keys, *options, **more))
 
 
 def table_of(resident: Resident) -> Table:

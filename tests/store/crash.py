@@ -1,7 +1,6 @@
 """A program that stops the store at every step it takes on the disk, and looks at what is found afterwards.
 
-    python -m tests.store.crash steps MODE STRIDE SEED SEQUENCE    die at every STRIDE-th step of a sequence of changes
-    python -m tests.store.crash kills COUNT SEED           SIGKILL at random moments, then a restart
+    python -m tests.store.crash MODE STRIDE SEED SEQUENCE    die at every STRIDE-th step of a sequence of changes
 
 It imports and compiles once and forks for each case. After each death every tensor must be as after the changes that
 were acknowledged, or as after one change more, and nothing else may be there. What was read once stays: a reader never
@@ -9,10 +8,10 @@ sees a change that is gone later. Every scatter has an Idempotency-Key; those th
 the first answer, and the one under way comes again and is then made once. No ETag ever names two contents. Content,
 metadata, lookups and further changes agree in every process. Versions have the numbers that they should have, none is
 given twice, and an alias names a version that is there. The record of an import that was answered says how it ended,
-until it is forgotten: because a request asks for that, or as the oldest of more than MOST_RECORDS.
+until a request asks to forget it.
 
-SEQUENCE is `contents` (uploads, scatters, removals), `versions` (of tensors, kept or not, and aliases of them),
-`imports` (whole, failed, ended and forgotten), `keys` (tables with keys) or `upserts` (changes by key, and growth).
+SEQUENCE is `versions` (uploads, scatters, removals, versions that are kept or not, and aliases of them), `imports`
+(whole, failed, ended and forgotten) or `upserts` (tables with keys, changes by key, and growth).
 
 MODE says what dying means. `kill`: the process ends, what it wrote stays. `half`: so, with the last write done by half.
 `lost`, `names`, `data` and `first` are a loss of power, of which `lost` keeps what fsync has made durable and nothing
@@ -33,13 +32,10 @@ import json
 import logging
 import os
 import random
-import select
-import signal
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -57,7 +53,7 @@ from app.imports.import_steps import ImportSpec, ImportSteps
 from app.imports.source import Checksum, SourceFailed
 from app.imports.source_urls import parse
 from app.imports.tensor_in_file import Found
-from app.store import Conditions, LocalStore, Resident, import_records
+from app.store import Conditions, LocalStore, Resident
 from app.store.catalogue.catalogue_rows import RowCounts
 from app.store.scatters.pending_scatter import PendingScatter
 from app.tensors.operator_signature import Reduction
@@ -74,7 +70,7 @@ from tests.store.changed_by_key import (
     table_of,
 )
 from tests.store.helpers import call_of, change_of, files, put, put_alias, scatter_together, strings
-from tests.store.keyed import put_keyed, rows_of
+from tests.store.keyed import put_keyed
 from tests.store.power import LOSSES, Power
 from tests.strings import items
 
@@ -91,17 +87,13 @@ Answers = list[tuple[str, Change, str]]
 Records = list[tuple[str, str]]
 """The name and the end of each import of which there is a record, the oldest first."""
 ALWAYS = Conditions()
-KEYS = 7 * np.arange(300) - 1000
-"""The keys of each table named k; no other table has keys."""
 DTYPE_OF = {"i": "uint64", "j": "string"}
 """Tables that are changed by key, and the types of their keys."""
 CHECKPOINT = 1200
-KEYED = ("k", *DTYPE_OF)
 COUNTS: dict[str, RowCounts] = {}
 """What was answered to changes by key, by the ETag."""
 LOGS = 20 * CHECKPOINT
 """More than the logs of a few small tensors ever take together."""
-MOST_RECORDS = 4
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where the folders are: what dying does is played here, so no real disk needs to be waited for."""
 
@@ -109,36 +101,6 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 def table(seed: int, rows: int = 300) -> NDArray[np.float32]:
     """A table whose rows tell its version; some hundreds of bytes more than a block of checksums."""
     return (np.arange(rows * 64, dtype=np.float32) + seed * 1000).reshape(rows, 64)
-
-
-def fixed() -> list[Change]:
-    """Every kind of change, the checkpoint of a log among them, and equal contents of two names and of one."""
-    words = strings("a", "bé", "", "d" * 300)
-
-    def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
-        return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
-
-    return [
-        ("put", "t", table(1)),
-        ("put", "s", words),
-        ("scatter", "t", (*rows(-1, 0, 299), "none")),
-        ("scatter", "t", (*rows(2, 0, 0, 7), "add")),
-        ("put", "t", table(2)),
-        ("scatter", "t", (*rows(3, 5), "mul")),
-        ("scatter", "t", (*rows(9000, *range(20)), "max")),
-        ("together", "t", [(*rows(k, 1, 2), "add") for k in range(3)]),
-        ("put", "u", table(2)),
-        ("scatter", "u", (*rows(5, 3), "add")),
-        ("scatter", "u", (*rows(6, 3), "add")),
-        ("scatter", "s", ([[3], [0]], strings("", "longer than before"), "none")),
-        ("delete", "s", None),
-        ("put", "s", words[:2]),
-        ("delete", "u", None),
-        ("put", "u", table(2)),
-        ("scatter", "u", (*rows(7, 3), "add")),
-        ("scatter", "t", ([[298, 3]], np.ones(1, np.float32), "add")),
-        ("delete", "t", None),
-    ]
 
 
 def versioned() -> list[Change]:
@@ -176,13 +138,15 @@ def versioned() -> list[Change]:
         ("unalias", "b", None),
         ("delete", "t", None),
         ("put", "t", table(6)),
+        ("put", "u", table(6)),  # equal contents of two names
+        ("scatter", "u", ([[298, 3]], np.ones(1, np.float32), "add")),
     ]
 
 
 def imported() -> list[Change]:
     """Imports as the first and as further versions, one that an alias keeps, some that fail, one that is ended.
 
-    Records of some are forgotten, and more come than are remembered.
+    Records of some are forgotten.
     """
 
     def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
@@ -206,27 +170,6 @@ def imported() -> list[Change]:
         ("delete", "u", None),
         ("import", "u", (1, table(5))),
         ("forget", "t", None),
-    ]
-
-
-def with_keys() -> list[Change]:
-    """Tables with keys: the first and further versions, one that an alias keeps, scatters and removals."""
-
-    def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
-        return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
-
-    return [
-        ("keyed", "k", (1, table(1))),
-        ("scatter", "k", (*rows(2, 0, 7), "add")),
-        ("keyed", "k", (2, table(2))),
-        ("alias", "a", "k@1"),
-        ("keyed", "k", (1, table(3))),
-        ("scatter", "a", (*rows(3, 5), "add")),
-        ("unalias", "a", None),
-        ("put", "t", table(1)),
-        ("keyed", "k", (1, table(4))),
-        ("delete", "k", None),
-        ("keyed", "k", (1, table(5))),
     ]
 
 
@@ -261,53 +204,16 @@ def upserted() -> list[Change]:
             ("remove", name, some(*range(200))[0]),
             ("upsert", name, some(1, 2)),
             ("remove", name, some(1)[0]),
+            ("table", name, (2, Table((*some(*range(5))[0],), values(0, 5)))),
+            ("alias", "a", f"{name}@1"),
+            ("scatter", "a", ([[0]], values(3, 1), "add")),
+            ("unalias", "a", None),
+            ("table", name, (1, Table((*some(*range(5))[0],), values(9, 5)))),
         ]  # fmt: skip
     return [*changes, ("delete", "i", None), ("table", "j", (1, Table(("",), values(5, 1))))]
 
 
-SEQUENCES: dict[str, Callable[[], list[Change]]] = {
-    "contents": fixed, "versions": versioned, "imports": imported, "keys": with_keys, "upserts": upserted,
-}  # fmt: skip
-
-
-def random_changes(tables: Tables, rng: random.Random) -> Iterator[Change]:
-    """Changes from `tables` on, without end, that fit each other."""
-    while True:
-        change = random_change(tables, rng)
-        tables = expected(tables, change)
-        yield change
-
-
-def random_change(tables: Tables, rng: random.Random) -> Change:
-    name = rng.choice("tuv")
-    versions = numbers_of(tables, name)
-    named = {alias: target for alias, target in tables.items() if alias[0] == "="}
-    if rng.random() < 0.07:
-        return rng.choice(("import failed", "import ended", "forget")), name, table(9)
-    if not versions or rng.random() < 0.15:
-        return rng.choice(("keep", "import")), name, (rng.choice((1, 1, 2, 3)), table(rng.randrange(4)))
-    reference = f"{name}@{rng.choice(versions)}"
-    if rng.random() < 0.15:
-        return "alias", rng.choice("ab"), reference
-    if named and rng.random() < 0.07:
-        return "unalias", rng.choice(sorted(named))[1:], None
-    if rng.random() < 0.1:
-        if not any(target.startswith(name) for target in named.values()):
-            return "delete", name, None
-        if reference not in named.values():
-            return "delete", reference, None
-    ways = [name, name, reference, *(alias[1:] for alias in named)]
-    if rng.random() < 0.3:
-        return "together", rng.choice(ways), [random_scatter(rng) for _ in range(rng.randrange(1, 5))]
-    return "scatter", rng.choice(ways), random_scatter(rng)
-
-
-def random_scatter(rng: random.Random) -> tuple[list[list[int]], NDArray[np.float32], str]:
-    """Some rows, their updates, and how they meet."""
-    count = rng.choice((1, 3, 40))
-    rows = [[rng.randrange(300)] for _ in range(count)]
-    values = np.full((count, 64), rng.randrange(-9, 9), np.float32)
-    return rows, values, rng.choice(("none", "add", "max"))
+SEQUENCES: dict[str, Callable[[], list[Change]]] = {"versions": versioned, "imports": imported, "upserts": upserted}
 
 
 def numbers_of(tables: Tables | State, name: str) -> list[int]:
@@ -333,7 +239,7 @@ def expected(tables: Tables, change: Change) -> Tables:
         return after
     if kind in ("import failed", "import ended", "forget"):
         return after
-    if kind in ("put", "keep", "keyed", "table", "import"):
+    if kind in ("put", "keep", "table", "import"):
         keep, content = (1, what) if kind == "put" else what
         number = tables.get(f"#{name}", 0) + 1
         for old in numbers_of(tables, name)[: max(0, len(numbers_of(tables, name)) + 1 - keep)]:
@@ -379,7 +285,7 @@ def expected_records(records: Records, change: Change) -> Records:
     if kind == "forget":
         return [record for record in records if record[0] != name]
     ends = {"import": "done", "import failed": "failed", "import ended": "cancelled"}
-    return [*records, (name, ends[kind])][-MOST_RECORDS:] if kind in ends else records
+    return [*records, (name, ends[kind])] if kind in ends else records
 
 
 def fingerprint(content: NDArray[Any] | Table) -> str:
@@ -414,7 +320,7 @@ class Course:
             for one in [one for _, one in keyed(change, "")] or [change]:
                 tables = expected(tables, one)
                 self.tables.append(tables)
-                if change[0] in ("put", "keep", "keyed", "table", "import") or keyed(change, ""):
+                if change[0] in ("put", "keep", "table", "import") or keyed(change, ""):
                     contents.append(fingerprint(tables[resolved(tables, change[1])]))
             self.at.append(len(self.tables) - 1)
             self.records.append(expected_records(self.records[-1], change))
@@ -441,9 +347,6 @@ def carry_out(store: LocalStore, change: Change, key: str) -> list[str]:
     if kind in ("put", "keep"):
         keep, content = what if kind == "keep" else (None, what)
         return [put(store, name, content, step=30_000, keep=keep)[0].etag]
-    if kind == "keyed":
-        keep, content = what
-        return [put_keyed(store, name, KEYS, content, step=30_000, keep=keep).etag]
     if kind == "table":
         keep, content = what
         keys = as_keys(DTYPE_OF[name], content.keys)
@@ -529,36 +432,24 @@ def check_imports(store: LocalStore, folder: Path, case: str) -> Records:
         assert record.ended is not None, (case, record)
         assert (record.metadata is None) == (record.state != "done"), (case, record)
         assert (record.error is None) == (record.state != "failed"), (case, record)
-    assert len(records) <= MOST_RECORDS, case
     return [(record.name, record.state) for record in records]
 
 
 class KnownRecords(NamedTuple):
     """Records of imports that must be there. Others may be there of imports of tensors named in `interrupted`.
 
-    Each of those, of which there are at most `attempts`, may have made the oldest go. `forgotten` says that their own
-    records may be gone again, so that it does not show how many there were.
+    `attempts` of those may have ended otherwise: one whose content was replaced before anybody saw it has failed.
     """
 
     least: Records
     interrupted: set[str]
     attempts: int = 0
-    forgotten: bool = False
 
     def check(self, there: Records, case: str) -> None:
         """There are records of the imports that were answered, as they ended, and else of interrupted ones alone."""
         told = f"{case}: of the imports {self.least} there are {there}"
-        missing = next(count for count in range(len(self.least) + 1) if contains_in_order(there, self.least[count:]))
-        assert missing <= self.attempts, told
-        assert missing == 0 or self.forgotten or len(there) >= MOST_RECORDS - 1, told
-        others = Counter(there) - Counter(self.least)
-        assert {name for name, _ in others} <= self.interrupted, told
-
-
-def contains_in_order(records: Records, wanted: Records) -> bool:
-    """Whether the records that are wanted are there, in this order."""
-    rest = iter(records)
-    return all(each in rest for each in wanted)
+        assert (Counter(self.least) - Counter(there)).total() <= self.attempts, told
+        assert {name for name, _ in Counter(there) - Counter(self.least)} <= self.interrupted, told
 
 
 def tried(store: LocalStore, change: Change, key: str) -> tuple[list[str], GatherError | OSError | None]:
@@ -683,14 +574,12 @@ def found(store: LocalStore, etags: Etags) -> State:
             assert (download.etag, fingerprint(values_of(download))) == (etag, content), (
                 f"{reference}: a download is of another content"
             )
-            if name == "k":
-                assert rows_of(store, reference, KEYS) == [*range(KEYS.size)], f"{reference}: a key is lost"
-            assert (metadata.keys is not None) == (name in KEYED), f"{reference}: {metadata}"
+            assert (metadata.keys is not None) == (name in DTYPE_OF), f"{reference}: {metadata}"
             if reference != name:
                 state[reference] = content
                 assert reference == f"{name}@{metadata.version}"
         assert state[f"{name}@{numbers[-1]}"] == content, f"{name} is not its newest version"
-    for name in "ijkstuv":
+    for name in "ijstuv":
         assert numbers_of(state, name) or look(store, name) is None, f"{name} is found and not listed"
     for alias in store.alias_names():
         target = store.alias(alias).reference
@@ -768,7 +657,7 @@ def judge(
         assert state in allowed, f"{case}: {state} is none of {allowed}"
         assert {path.split("/")[0] for path in files(folder)} <= {"tensors", "logs"}, (case, files(folder))
         versions = [key for key in state if key[0] != "="]
-        kept = len(versions) + sum(2 * len(numbers_of(state, name)) for name in KEYED)
+        kept = len(versions) + sum(2 * len(numbers_of(state, name)) for name in DTYPE_OF)
         assert len([path for path in files(folder) if path.startswith("tensors/")]) == kept, case
         there = check_imports(store, folder, case)
         if records is not None:
@@ -854,17 +743,18 @@ def key_of(number: int) -> str:
     return f"key-{number}"
 
 
-def steps(mode: str, stride: int, seed: int, sequence: str) -> int:
-    """Die at every `stride`-th step of a sequence; how many deaths there were."""
+def deaths(stride: int, seed: int, run: Callable[[Path, int, random.Random], bool]) -> int:
+    """Die at every `stride`-th step; how many deaths there were.
+
+    `run` has a folder and the number of a step, and tells whether that was reached.
+    """
     rng = random.Random(seed)
-    course = Course({}, SEQUENCES[sequence]())
-    deaths, last = 0, 1 + rng.randrange(stride)
+    count, last = 0, 1 + rng.randrange(stride)
     while True:
         with tempfile.TemporaryDirectory(dir=MEMORY) as room:
-            case = Case(Path(room), course, mode, last, rng)
-            if not case.run():
-                return deaths
-        deaths += 1
+            if not run(Path(room), last, rng):
+                return count
+        count += 1
         last += stride
 
 
@@ -912,12 +802,9 @@ class Case:
         """The records of imports that are known after `done` changes."""
         kind, name, _ = self.changes[done] if done < len(self.changes) else ("", "", None)
         least = self.course.records[done + (kind == "forget")]
-        if self.mode in (*PAIRS, "refused"):  # what was interrupted came again, and its records may be forgotten
-            imports = {name for kind, name, _ in self.changes if kind.startswith("import")}
-            return KnownRecords(least, imports, 3, forgotten=True)
-        if kind.startswith("import"):
-            return KnownRecords(least, {name}, 2)
-        return KnownRecords(least, {name} if kind == "forget" else set())
+        if self.mode in (*PAIRS, "refused"):  # what was interrupted came again
+            return KnownRecords(least, {name for kind, name, _ in self.changes if kind.startswith("import")}, 2)
+        return KnownRecords(least, {name} if kind.startswith("import") or kind == "forget" else set())
 
     def note_death(self) -> None:
         (self.folder.parent / "died").touch()
@@ -1045,109 +932,6 @@ class Case:
         power.die()
 
 
-# SIGKILL at random moments
-
-
-def kills(count: int, seed: int) -> int:
-    """SIGKILL a process that changes tensors at random moments, over and over in one folder; how many changes lived."""
-    rng = random.Random(seed)
-    tables: Tables = {}
-    etags = Etags()
-    total = 0
-    earlier: Answers = []
-    with tempfile.TemporaryDirectory(dir=MEMORY) as room:
-        folder = Path(room) / "store"
-        for turn in range(count):
-            course = Course(tables, planned(tables, rng))
-            changes = course.changes
-            worker = Worker(lambda: opened(folder), changes, f"{turn}-")
-            if turn == count - 1 and not total:
-                worker.wait_for_one()
-            worker.kill(rng)
-            done = len(worker.answers)
-            again = worker.note(course, etags)
-            under_way = (f"{turn}-{done}", changes[done]) if done < len(changes) else None
-            earlier = [*earlier, *again]
-            sample = rng.sample(earlier, min(len(earlier), 20))
-            case = f"kill {turn}, after {done} changes"
-            judge(folder, course.states[course.at[done] : course.after(done) + 1], case, etags, sample, under_way)
-            store = opened(folder)
-            tables = course.tables[course.index(found(store, etags), course.at[done], done, case)]
-            store.close()
-            total += done
-    return total
-
-
-def planned(tables: Tables, rng: random.Random) -> list[Change]:
-    """Changes from `tables` on."""
-    changes: list[Change] = [("unalias", alias[1:], None) for alias in tables if alias[0] == "="]
-    changes += [("delete", name, None) for name in sorted({key.partition("@")[0] for key in tables if key[0] in "tuv"})]
-    for change in changes:
-        tables = expected(tables, change)
-    source = random_changes(tables, rng)
-    return changes + [next(source) for _ in range(60)]
-
-
-class Worker:
-    """A process that carries out `changes` and tells of each what was answered."""
-
-    def __init__(self, join: Callable[[], LocalStore], changes: Sequence[Change], prefix: str) -> None:
-        self.changes, self.prefix = changes, prefix
-        self.answers: list[list[str]] = []
-        self._rest = b""
-        self._reader, writer = os.pipe()
-
-        def work() -> None:
-            store = join()
-            os.write(writer, b"\n")
-            for number, change in enumerate(changes):
-                answers = carry_out(store, change, f"{prefix}{number}")
-                os.write(writer, json.dumps(answers).encode() + b"\n")
-            time.sleep(60)
-
-        self.child = spawned(work)
-        os.close(writer)
-        assert os.read(self._reader, 1) == b"\n"
-
-    def read(self, *, wait: bool = False) -> int:
-        """How many changes were acknowledged by now."""
-        while wait or select.select([self._reader], [], [], 0)[0]:
-            piece = os.read(self._reader, 1 << 16)
-            if not piece:
-                break
-            *lines, self._rest = (self._rest + piece).split(b"\n")
-            self.answers += [json.loads(line) for line in lines]
-        return len(self.answers)
-
-    def wait_for_one(self) -> None:
-        """Wait until one of the changes was acknowledged, however slow the machine is."""
-        end = time.monotonic() + 60
-        while not self.read() and time.monotonic() < end:
-            time.sleep(0.001)
-
-    def kill(self, rng: random.Random) -> None:
-        """Kill it some time from now, and read all that it reported."""
-        time.sleep(rng.random() * 0.15)
-        os.kill(self.child, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
-        assert code == -signal.SIGKILL, code
-        self.read(wait=True)
-        os.close(self._reader)
-
-    def note(self, course: Course, etags: Etags) -> Answers:
-        """The scatters that were acknowledged, whose ETags are noted."""
-        again: Answers = []
-        for number, answers in enumerate(self.answers):
-            change = self.changes[number]
-            for etag, content in zip(answers, course.contents[number], strict=True):
-                etags.note(etag, content)
-            again += [
-                (key, one, etag)
-                for (key, one), etag in zip(keyed(change, f"{self.prefix}{number}"), answers, strict=False)
-            ]
-        return again
-
-
 def compile_once() -> None:
     """Make every kind of change once: the children that are forked afterwards have the code compiled for them.
 
@@ -1167,14 +951,11 @@ def compile_once() -> None:
 
 
 def main() -> None:
-    kind, *rest = sys.argv[1:]
-    import_records.REMEMBERED = MOST_RECORDS  # type: ignore[misc]
+    mode, stride, seed, sequence = sys.argv[1:]
     compile_once()
-    if kind == "steps":
-        result = steps(rest[0], int(rest[1]), int(rest[2]), rest[3])
-    else:
-        result = kills(int(rest[0]), int(rest[1]))
-    sys.stdout.write(json.dumps(result))
+    course = Course({}, SEQUENCES[sequence]())
+    count = deaths(int(stride), int(seed), lambda room, last, rng: Case(room, course, mode, last, rng).run())
+    sys.stdout.write(f"{count}\n")
 
 
 if __name__ == "__main__":

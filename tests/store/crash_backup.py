@@ -1,7 +1,6 @@
 """A program that stops backups and restores at every step that they take on the disk, and looks at what is found then.
 
-    python -m tests.store.crash_backup steps MODE STRIDE SEED   die at every STRIDE-th step of two backups and a restore
-    python -m tests.store.crash_backup kills COUNT SEED         SIGKILL of backups while a service changes the store
+    python -m tests.store.crash_backup MODE STRIDE SEED    die at every STRIDE-th step of two backups and a restore
 
 The store is one that a service uses (here: this process), which goes on between the two backups. After each death the
 store is as it was; the folder of the backup has the last backup that was answered, or the next one, whole, or is
@@ -14,14 +13,9 @@ of the disk, the command is given again, and the power fails after it.
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
-import signal
 import sys
-import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -33,20 +27,16 @@ from app.store.maintenance.backup import back_up
 from app.store.maintenance.check_store import check
 from app.store.maintenance.restore import restore
 from tests.store.crash import (
-    MEMORY,
     Change,
     Course,
     Etags,
     State,
-    Tables,
     carry_out,
     compile_once,
-    expected,
+    deaths,
     forked,
     found,
     opened,
-    planned,
-    spawned,
     state_of,
     table,
 )
@@ -216,91 +206,11 @@ def carry_and_number(store: LocalStore, name: str) -> int:
     return store.version_numbers(name)[-1]
 
 
-def steps(mode: str, stride: int, seed: int) -> int:
-    """Die at every `stride`-th step; how many deaths there were."""
-    rng = random.Random(seed)
-    deaths, last = 0, 1 + rng.randrange(stride)
-    while True:
-        with tempfile.TemporaryDirectory(dir=MEMORY) as room:
-            if not Case(Path(room), mode, last, rng).run():
-                return deaths
-        deaths += 1
-        last += stride
-
-
-def kills(count: int, seed: int) -> int:
-    """SIGKILL of a process that makes backups, while this one changes the store; how many backups were answered."""
-    rng = random.Random(seed)
-    answered = 0
-    with tempfile.TemporaryDirectory(dir=MEMORY) as place:
-        room = Path(place)
-        folders, counter = Folders(room), room / "counter"
-        counter.write_text("")
-        store = opened(folders.store)
-        tables: Tables = {}
-        for turn in range(count):
-            store._catalogue.close()  # SQLite's connections must not be there in two processes
-            counter.write_text("")
-
-            def make() -> None:
-                while True:
-                    back_up(folders.store, folders.backup)
-                    with counter.open("a") as file:
-                        file.write("x")
-
-            course = Course(tables, planned(tables, rng)[:40])
-            child = spawned(make)
-            end = time.monotonic() + rng.random() * 0.2
-            done = 0
-            while time.monotonic() < end and done < len(course.changes):
-                carry_out(store, course.changes[done], f"{turn}-{done}")
-                done += 1
-            end += 60
-            while turn == count - 1 and not answered and not counter.read_text() and time.monotonic() < end:
-                time.sleep(0.001)  # for one at least, however slow the machine is
-            os.kill(child, signal.SIGKILL)
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            assert code == -signal.SIGKILL, code
-            answered += len(counter.read_text())
-            for change in course.changes[:done]:
-                tables = expected(tables, change)
-            state = state_of(tables)
-            assert found(store, Etags()) == state, f"kill {turn}: the store has changed"
-            store._catalogue.close()
-            if answered:
-                assert forked(lambda: restore(folders.backup, folders.new)) == 0, f"kill {turn}"
-                assert forked(lambda: judge_copy(folders.new, None)) == 0, f"kill {turn}: the backup is damaged"
-            else:
-                with suppress(StoreRefused):
-                    restore(folders.backup, folders.new)
-            shutil.rmtree(folders.new, ignore_errors=True)
-            assert forked(lambda: back_up(folders.store, folders.backup)) == 0, f"kill {turn}"
-            assert forked(lambda: restore(folders.backup, folders.new)) == 0, f"kill {turn}"
-            assert forked(lambda state=state: judge_copy(folders.new, state)) == 0, f"kill {turn}"  # type: ignore[misc]
-            shutil.rmtree(folders.new)
-            assert forked(lambda: judge_damage(folders.store)) == 0, f"kill {turn}"
-        store.close()
-    return answered
-
-
-def judge_copy(folder: Path, state: State | None) -> None:
-    judge_damage(folder)
-    store = opened(folder)
-    copied = found(store, Etags())
-    assert state is None or copied == state
-    store.close()
-
-
-def judge_damage(folder: Path) -> None:
-    damage = [one for one in check(folder) if one.level == "damage"]
-    assert not damage, damage
-
-
 def main() -> None:
-    kind, *rest = sys.argv[1:]
+    mode, stride, seed = sys.argv[1:]
     compile_once()
-    result = steps(rest[0], int(rest[1]), int(rest[2])) if kind == "steps" else kills(int(rest[0]), int(rest[1]))
-    sys.stdout.write(json.dumps(result))
+    count = deaths(int(stride), int(seed), lambda room, last, rng: Case(room, mode, last, rng).run())
+    sys.stdout.write(f"{count}\n")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,24 @@
-"""A program that stops the store at every step of scatters to a replicated content: see `crash_replicated_case`.
+"""A program that stops the store at every step of changes of a replicated content: see `crash_replicated_case`.
 
-    python -m tests.store.crash_replicated MODE STRIDE SEED
+    python -m tests.store.crash_replicated MODE STRIDE SEED COURSE
 
-It prints how many deaths it tried.
+COURSE is `rows` (scatters of rows) or `growth` (changes by key). It prints how many deaths it tried.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from app import compile_request_functions
 from app.store import LocalStore
-from tests.store.crash_replicated_case import Contents, Course, Model, steps
+from tests.store.crash import deaths
+from tests.store.crash_replicated_case import Case, Contents, Course, Model
+from tests.store.crash_replicated_growth import KEYED_CONTENTS
 from tests.store.helpers import put, scatter
 from tests.store.replicated import (
     ROWS,
@@ -119,9 +124,16 @@ ROW_CONTENTS = Contents(
 )
 
 
+COURSES = {"rows": ROW_CONTENTS, "growth": KEYED_CONTENTS}
+
+
 def main() -> None:
-    mode, stride, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    sys.stdout.write(f"{steps(mode, stride, seed, ROW_CONTENTS)}\n")
+    mode, stride, seed, course = sys.argv[1:]
+    compile_request_functions.configure(Path(os.environ["GATHERND_CACHE_DIR"]))
+    compile_request_functions.warm()
+    contents = COURSES[course]
+    count = deaths(int(stride), int(seed), lambda room, last, rng: Case(room, mode, last, rng, contents).run())
+    sys.stdout.write(f"{count}\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ or a loss of power, as `tests.store.crash` says; `survivor` kills one of two wor
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Protocol
 from app.errors import GatherError
 from app.store import LocalStore
 from app.store.maintenance.check_store import check
-from tests.store.crash import COMPLAINTS, LOGS, MEMORY, forked, opened
+from tests.store.crash import COMPLAINTS, LOGS, forked, opened
 from tests.store.power import LOSSES, Power
 from tests.store.replicated import TENSOR, digest
 
@@ -282,15 +281,3 @@ def tried(work: Work, store: LocalStore) -> GatherError | OSError | None:
     except (GatherError, OSError) as error:
         return error
     return None
-
-
-def steps(mode: str, stride: int, seed: int, contents: Contents) -> int:
-    """Die at every `stride`-th step; how many deaths there were."""
-    rng = random.Random(seed)
-    deaths, last = 0, 1 + rng.randrange(stride)
-    while True:
-        with tempfile.TemporaryDirectory(dir=MEMORY) as room:
-            if not Case(Path(room), mode, last, rng, contents).run():
-                return deaths
-        deaths += 1
-        last += stride

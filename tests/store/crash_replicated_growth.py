@@ -1,6 +1,4 @@
-"""`tests.store.crash_replicated` with a table that is changed by key and grows, as a replica and as a primary.
-
-    python -m tests.store.crash_replicated_growth MODE STRIDE SEED
+"""The course of `tests.store.crash_replicated` of a table that is changed by key, as a replica and as a primary.
 
 A primary of its own makes the records before, with more room. The table has room for its first keys alone: it grows for
 records while its log has a tail, and while it has none. Its string keys come and go, so that their heap is full, too.
@@ -8,8 +6,6 @@ records while its log has a tail, and while it has none. Its string keys come an
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +16,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app import compile_request_functions
 from app.errors import GatherError
 from app.store import LocalStore
 from app.store.catalogue.catalogue_rows import RowCounts
@@ -28,7 +23,7 @@ from app.store.scatters.log_frames import decode, frames_in
 from app.store.scatters.replicated_contents import Batch
 from tests.store.changed_by_key import Key, Model, Table, as_keys, remove, some_key, table_of, upsert
 from tests.store.crash import MEMORY, opened
-from tests.store.crash_replicated_case import Contents, Course, steps
+from tests.store.crash_replicated_case import Contents, Course
 from tests.store.keyed import put_keyed
 from tests.store.replicated import TENSOR, Alone, digest
 
@@ -211,14 +206,3 @@ KEYED_CONTENTS = Contents(
     lambda store: table_of(store.content(TENSOR).resident()).tobytes(),
     lambda records: table_after(records).tobytes(),
 )
-
-
-def main() -> None:
-    mode, stride, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    compile_request_functions.configure(Path(os.environ["GATHERND_CACHE_DIR"]))
-    compile_request_functions.warm()
-    sys.stdout.write(f"{steps(mode, stride, seed, KEYED_CONTENTS)}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""How tests run `tests.store.crash` and `tests.store.crash_backup`, and how many of their steps."""
+"""How tests run `tests.store.crash` and the programs beside it, and how many of their steps."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ def use(store: LocalStore, told: list[str]) -> None:
         lambda: put(store, "new", np.arange(3)),
         lambda: put(store, "table", np.ones((100, 1), np.float32)),
         lambda: store.delete("table"),
+        lambda: put(store, "table", np.ones((100, 1), np.float32)),
     ):
         tried(work)
     for name, value in OTHERS.items():
