@@ -17,9 +17,7 @@ from app.imports.file_source import FileSource
 from app.imports.import_jobs import ImportJobs
 from app.imports.import_steps import ImportSpec, ImportSteps
 from app.imports.source_urls import AllowedSources, parse, parse_prefix
-from app.main import create_app
 from app.memory.budget import Budget
-from app.settings import Settings
 from app.store import Conditions, LocalStore
 from app.store.import_records import ImportRecord
 from app.tensors.shape_limits import Limits
@@ -136,10 +134,3 @@ def test_a_file_that_is_still_being_opened_is_closed_after_that(
 
     asyncio.run(work())
     assert source._file is None
-
-
-def test_what_imports_count_in_is_named_before_their_thread_begins(tmp_path: Path) -> None:
-    # Two threads that name cells at once may name the same one: a count would go into another one's metric.
-    counters = create_app(Settings(store_dir=tmp_path)).metrics.counters
-    assert counters.labels("gathernd_imports") >= {"done", "failed", "cancelled"}
-    assert "gathernd_imported_bytes" in counters.totals()

@@ -27,12 +27,6 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return functions
 
 
-def test_few_keys_are_indexed_at_once() -> None:
-    index, duplicates = build(COLUMN.rows(0, 100), new_seed())
-    assert duplicates.total == 0
-    assert index.find(COLUMN.rows(0, 100), COLUMN.rows(0, 100)).tolist() == list(range(100))
-
-
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_many_keys_wait_until_their_function_is_compiled_or_nobody_compiles(
     succeeds: bool, fast: dict[str, Any], monkeypatch: pytest.MonkeyPatch

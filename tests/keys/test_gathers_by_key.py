@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.keys.probe import Search
-from app.store import LocalStore, Resident
+from app.store import Resident
 from tests.keyed import KEYS, LACKED, TABLE, Column, Tables, ask, by_key, refused, table, tensor
 from tests.store.conftest import folder, store
-from tests.store.keyed import put_keyed
 from tests.strings import packed
 
 __all__ = ["folder", "store"]
@@ -24,11 +22,6 @@ def test_keys_give_what_the_positions_of_their_rows_give(dtype: str, rows: list[
     found = ask(by_key(dtype, [KEYS[dtype][row] for row in rows], shape))
     assert found.pop("missing") == 0
     assert found == ask({"data": {"tensor": dtype}, "indices": tensor("int64", shape, rows)})
-
-
-def test_int32_keys_stand_for_int64_ones() -> None:
-    found = ask({"data": {"tensor": "int64"}, "keys": tensor("int32", [2], [-7, 0])})
-    assert found["output"]["values"] == TABLE[[1, 4]].reshape(-1).tolist()
 
 
 @every_type
@@ -63,12 +56,6 @@ def test_a_row_stands_for_missing_keys_by_its_position_or_key(dtype: str) -> Non
         assert found["found"] == {"dtype": "bool", "shape": [3], "values": [False, True, False]}
 
 
-def test_found_has_the_shape_of_the_keys_and_their_encoding() -> None:
-    found = ask(by_key("int64", [0, 5, 1001, 6], [2, 2], missing="fill", found=True, output_encoding="base64"))
-    assert found["found"] == {"dtype": "bool", "shape": [2, 2], "base64": "AQABAA=="}
-    assert ask(by_key("int64", [], found=True))["found"]["values"] == []
-
-
 @pytest.mark.parametrize("missing", [{}, {"missing": "fill"}, {"missing": "row", "missing_row": 0}])
 def test_a_table_without_rows(missing: dict[str, Any]) -> None:
     asked = {"data": {"tensor": "empty"}, "keys": tensor("int64", [1], [7]), **missing}
@@ -86,33 +73,6 @@ def test_rows_of_other_types_are_filled_and_converted() -> None:
     store.tables["int64"] = Resident(packed(["x", "yz"], (2,)), "content-0", keys=Column("int64", [3, 4]))
     found = ask(by_key("int64", [4, 9, 3], missing="fill", fill_value="none"), store=store)
     assert found["output"] == tensor("string", [3], ["yz", "none", "x"])
-
-
-class Changing(Column):
-    """Keys that change right after they were looked up for the first time: their rows change places."""
-
-    def __init__(self, words: list[int]) -> None:
-        super().__init__("int64", [3, 4])
-        self.words = words
-
-    def search(self, wanted: Any) -> Search:
-        found = super().search(wanted)
-        if self.words[0] == 0:
-            self.words[0], self.keys = 2, [5, 3]
-        return found
-
-
-class ChangingTable(Resident):
-    def refreshed(self) -> Resident:
-        return ChangingTable(self.tensor, f"content-{self.words[0]}", self.words[0], self.words, keys=self.keys)
-
-
-@pytest.mark.parametrize("key", [3, 5])
-def test_keys_are_found_again_when_the_table_changed_meanwhile(key: int) -> None:
-    store, words = Tables(), [0]
-    store.tables["int64"] = ChangingTable(table(None).tensor, "content-0", 0, words, keys=Changing(words))
-    found = ask(by_key("int64", [key]), store=store)
-    assert (found["output"]["values"], found["data_etag"]) == (TABLE[{3: 1, 5: 0}[key]].tolist(), "content-2")
 
 
 @pytest.mark.parametrize(
@@ -157,28 +117,3 @@ def test_a_wrong_request_is_refused(code: str, pointer: str, change: dict[str, A
 def test_fields_for_keys_are_refused_beside_indices(field: dict[str, Any]) -> None:
     error = refused({"data": {"tensor": "int64"}, "indices": tensor("int64", [1], [0]), **field})
     assert (error.code, error.places[0].pointer) == ("invalid_field", f"/{next(iter(field))}")
-
-
-def test_a_request_with_neither_indices_nor_keys_is_told_that_indices_are_missing() -> None:
-    for more in ({}, {"dialect": "onnx-2"}):
-        error = refused({"data": {"tensor": "int64"}, **more})
-        assert (error.code, error.detail, error.places[0].pointer) == (
-            "invalid_field",
-            "indices is missing",
-            "/indices",
-        )
-
-
-def test_other_operators_have_no_keys() -> None:
-    error = refused(by_key("int64", [1001]) | {"indices": tensor("int64", [1, 1], [0])}, "gathernd")
-    assert (error.code, error.places[0].pointer) == ("invalid_field", "/keys")
-
-
-@every_type
-def test_the_keys_of_a_store_on_disk(dtype: str, store: LocalStore) -> None:
-    keys = KEYS[dtype]
-    put_keyed(store, dtype, keys if dtype == "string" else np.array(keys, dtype), TABLE)
-    asked = by_key(dtype, [keys[3], LACKED[dtype], keys[0]], missing="row", missing_row={"key": keys[4]}, found=True)
-    found = ask(asked, store=store)
-    assert found["output"]["values"] == TABLE[[3, 4, 0]].reshape(-1).tolist()
-    assert (found["missing"], found["found"]["values"], found["version"]) == (1, [True, False, True], 1)

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from app.api.exchange import headers_of
-from app.api.schemas.explain_answer import explanation_body
 from app.errors import GatherError
-from app.formats.body_formats import JSON, SAFETENSORS, formats_of
-from app.formats.oip.infer_answer import write_answer
-from app.formats.oip.infer_document import LOOKUP_MODEL
-from app.formats.oip.read_body import read_body
-from app.formats.safetensors.read_request import read_layout
-from app.memory.budget import MemoryReservation
-from app.operators.registry import ROWS
-from app.tensors.lookup_call import LOOKUP_SIGNATURE
-from tests.golden.source import octets, protocol, safetensors
-from tests.keyed import KEYS, LACKED, LIMITS, TABLE, ask, refused, run, running, tensor
-from tests.served import served
+from tests.keyed import KEYS, LACKED, TABLE, ask, refused, tensor
 
 every_type = pytest.mark.parametrize("dtype", [*KEYS])
 BAGS: dict[str, Any] = {"offsets": tensor("int64", [3], [0, 2, 2]), "pooling": "sum"}
@@ -127,48 +114,3 @@ def test_fields_that_need_the_other_kind_of_feature_are_refused() -> None:
         (wrong(feature("int64", [0]), fill_value=1), "/fill_value"),
     ):
         assert (error.code, error.places[0].pointer) == ("invalid_field", pointer)
-
-
-def test_safetensors() -> None:
-    text = {"features": [{"tensor": "int64", "missing": "fill", "found": True}, {"tensor": "uint64"}]}
-    arrays = {"0.keys": tensor("int64", [2], [5, 0]), "1.indices": tensor("int64", [2], [1, 2])}
-    codec = formats_of(LOOKUP_SIGNATURE)[SAFETENSORS]
-    body = safetensors(arrays, {"lookup": json.dumps(text)})
-    call, encoding = codec.read(body, b"", LOOKUP_SIGNATURE, LIMITS, served().memory)
-    answer = run(call)
-    written = b"".join(codec.write(answer, encoding, served().memory))
-    metadata: dict[str, str] = {}
-    (output, known), start = read_layout(written, metadata=metadata)
-    wanted = look_up(feature("int64", [5, 0], missing="fill"), by_position("uint64", [1, 2]))
-    assert (output.name, known.name) == ("output", "0.found")
-    assert written[start : start + output.end] == octets(wanted["output"])
-    assert written[start + known.begin :] == b"\0\1"
-    assert json.loads(metadata["lookup"])["missing"] == 1
-    assert dict(headers_of(answer))[b"x-gathernd-missing"] == b"1"
-
-
-@pytest.mark.parametrize("binary", [False, True])
-def test_the_protocol(binary: bool) -> None:
-    text = {"features": [{"tensor": "string", "missing": "fill", "found": True}], "concat": False}
-    arrays = {"0.keys": tensor("string", [2], ["anna", "bob"])}
-    body, fields = protocol(arrays, {"lookup": json.dumps(text)}, binary=binary)
-    size = fields.get("inference-header-content-length")
-    memory = served().memory
-    asked = read_body((body, None if size is None else int(size)), LOOKUP_MODEL, LIMITS, memory)
-    pieces, length = write_answer(run(asked.call), LOOKUP_MODEL, asked, memory)
-    answer = json.loads(b"".join(pieces)[:length])
-    assert [output["name"] for output in answer["outputs"]] == ["0.output", "0.found"]
-    assert answer["parameters"]["missing"] == 1
-    if binary:
-        assert b"".join(pieces).endswith(b"\1\0")
-    else:
-        assert answer["outputs"][1]["data"] == [True, False]
-
-
-def test_an_explanation_names_the_keys() -> None:
-    signature = ROWS["lookup"].signature
-    text = json.dumps({"features": [feature("int64", [0]), by_position("plain", [0])]}).encode()
-    call, _ = formats_of(signature)[JSON].read(text, b"explain=true", signature, LIMITS, served().memory)
-    with running() as service:
-        found = explanation_body(service.explain(call, MemoryReservation(service.budget)))["explanation"]["features"]
-    assert [name for one in found for name in ("indices", "keys") if name in one] == ["keys", "indices"]

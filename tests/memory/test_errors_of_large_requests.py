@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
-from app.operators.dialects import GATHERND
-from app.operators.index_out_of_bounds import index_error
 from app.operators.lookup_plan import check_indices, check_offsets
-from app.services.gradients import _tuples
 from app.tensors.dtypes import DTYPES
 from app.tensors.lookup_call import Feature
 from app.tensors.tensor import Tensor
@@ -66,18 +63,3 @@ def test_of_indices_of_a_lookup() -> None:
         assert refused.value.total == COUNT
 
     assert peak(check) < LEAST
-
-
-def test_of_indices_of_a_gather() -> None:
-    indices = Tensor(DTYPES["int32"], (COUNT // 2, 2), np.full(COUNT, 7, np.int32))
-    dialect = GATHERND["openvino-8"]
-    assert peak(lambda: index_error(dialect, (7, 7), indices, 0, 2)) < LEAST
-
-
-def test_tuples_of_a_sparse_gradient_are_written_in_place() -> None:
-    places = np.arange(COUNT)[::-1].copy()
-    wanted = np.stack(np.unravel_index(places, (200, 2, 10_000)), axis=-1).reshape(-1)
-    found: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-    size = peak(lambda: found.append(_tuples(places, (200, 2, 10_000))))
-    assert np.array_equal(found[0], wanted)
-    assert size < wanted.nbytes + LEAST

@@ -25,23 +25,6 @@ def test_a_rise_from_nothing_is_one_from_a_zero() -> None:
     assert not any(value for (name, *_), value in shown.items() if name != "gathernd_build_info")
 
 
-def test_what_was_counted_is_shown_beside_the_zeros() -> None:
-    shown = samples(
-        {"gathernd_errors|overloaded": 3.0, "gathernd_sent_bytes": 7.0, "gathernd_requests|GET|/livez|200": 2.0}
-    )
-    assert shown["gathernd_errors_total", "overloaded"] == 3
-    assert shown["gathernd_errors_total", "internal"] == 0
-    assert shown["gathernd_sent_bytes_total",] == 7
-    assert shown["gathernd_requests_total", "GET", "/livez", "200"] == 2
-
-
-def test_labels_that_are_many_are_shown_once_they_are_counted() -> None:
-    shown = samples({"gathernd_limit_refusals|queue": 0.0, "gathernd_kernel_routes|thread": 0.0})
-    assert not [
-        labels for labels in shown if labels[0] in ("gathernd_limit_refusals_total", "gathernd_kernel_routes_total")
-    ]
-
-
 def test_buckets_are_added_up() -> None:
     shown = samples({
         "gathernd_request_seconds|/livez|0.0001": 2.0,

@@ -97,17 +97,6 @@ def test_lookups_are_counted_by_name_up_to_a_bound(monkeypatch: pytest.MonkeyPat
     assert total(successor, "gathernd_tensor_lookups") == {"t0": 5, "t1": 5, "t2": 6, "other": 16}
 
 
-def test_paths_are_forgotten_and_still_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_metrics, "_REMEMBERED", 2)
-    found = known()
-    for turn in range(30):
-        found.begin()
-        found.count(gathered(path=f"/v2/models/{turn % 7}/infer"), None)
-        assert len(found._request_cells) <= 2
-        assert len(found._cell_tables) <= 2
-    assert total(found, "gathernd_requests") == {"POST|/v2/models/{name}/infer|200": 30}
-
-
 def test_an_answer_that_could_not_be_written_is_counted_once_and_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     found = known()
     context = gathered()
@@ -120,17 +109,6 @@ def test_an_answer_that_could_not_be_written_is_counted_once_and_as_an_error(mon
     assert total(found, "gathernd_errors") == {"internal": 1}
     assert found.gauges["gathernd_requests_in_flight"]() == 0
     assert found.counters.totals()["gathernd_sent_bytes"] == 7
-
-
-def test_what_took_long_or_was_refused_is_left_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = known()
-    now_is(monkeypatch, 2.875)
-    assert not found.count_answered(gathered(), 7)
-    refused = gathered()
-    refused.exchange.refusal = "request_timeout"
-    now_is(monkeypatch, 1.000_5)
-    assert not found.count_answered(refused, 7)
-    assert not total(found, "gathernd_requests")
 
 
 def test_a_full_slot_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,11 +79,6 @@ def refused(
     return error
 
 
-def refused_items(dtype: str, values: str, code: str, pointer: str, shape: str | None = None) -> GatherError:
-    """The refusal of a request with these items as its data."""
-    return refused(request(tensor(dtype, values, shape)), code, pointer)
-
-
 STRINGS_OF_40 = Limits(string_bytes=40)
 
 

@@ -6,52 +6,24 @@ import json
 from typing import Any
 
 import numpy as np
-import pybase64
 import pytest
 from numpy.typing import NDArray
 
 from app.errors import GatherError
-from app.formats.json.read_request import read_request
 from app.formats.json.write_answer import write_answer
-from app.formats.oip.infer_document import Model
-from app.formats.oip.read_body import read_body
 from app.json_text.write_values import values_text
 from app.memory.budget import Memory
-from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer
 from app.tensors.little_endian_items import packed_bytes
-from app.tensors.shape_limits import Limits
 from app.tensors.string_frames import ROOM
-from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor
 from tests.for_each import for_each
-from tests.strings import framed, items, packed
-from tests.told_memory import ToldMemory
+from tests.strings import framed, packed
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 NUMBERS = [name for name, dtype in DTYPES.items() if dtype.kind in ("int", "uint", "float")]
-INDICES = {"dtype": "int64", "shape": [1, 1], "values": [0]}
-MODEL = Model("gathernd", OPERATORS["gathernd"].signature)
-
-
-def charged(data: dict[str, Any]) -> tuple[int, int]:
-    """What was charged for `data` when a request with it was read, and the bytes that it takes."""
-    charges: list[int] = []
-    body = json.dumps({"data": data, "indices": INDICES}).encode()
-    call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), ToldMemory(charges.append))
-    assert isinstance(call.data, Tensor)
-    assert charges[-1] == 8  # the one index
-    return sum(charges[:-1]), call.data.array.nbytes
-
-
-@for_each("dtype", NUMBERS)
-def test_no_more_is_charged_than_numbers_take(dtype: str) -> None:
-    size = 100 * DTYPES[dtype].item_size
-    assert charged({"dtype": dtype, "shape": [5, 20], "values": [1] * 100}) == (size, size)
-    charges, taken = charged({"dtype": dtype, "shape": [100], "base64": pybase64.b64encode(bytes(size)).decode()})
-    assert taken <= charges <= taken + 3
 
 
 class Account(Memory):
@@ -99,31 +71,6 @@ def test_the_text_of_an_answer_is_charged_before_it_is_made(dtype: str, count: i
     plain = write_answer(answer, encoding)
     assert whole == b"".join(plain)
     assert json.loads(whole)["output"]["shape"] == [count]
-
-
-@for_each("text", ["", "a", "abc" * 20, "é", "żółw" * 9, "a" * 99 + "\N{GRINNING FACE}"])
-@for_each("how", ["plain", "escaped", "base64", "behind"])
-def test_strings_are_charged_as_the_memory_that_they_take(text: str, how: str) -> None:
-    count = 2000
-    texts = [text + str(number) for number in range(count)]
-    charges: list[int] = []
-    raw = framed(texts)
-    if how == "behind":
-        inputs = [
-            {"name": "data", "datatype": "BYTES", "shape": [count], "parameters": {"binary_data_size": len(raw)}},
-            {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
-        ]
-        head = json.dumps({"inputs": inputs}).encode()
-        call = read_body((head + raw, len(head)), MODEL, Limits(), ToldMemory(charges.append)).call
-    else:
-        data = {"dtype": "string", "shape": [count]}
-        data |= {"base64": pybase64.b64encode(raw).decode()} if how == "base64" else {"values": texts}
-        body = json.dumps({"data": data, "indices": INDICES}, ensure_ascii=how == "escaped").encode()
-        call, _ = read_request(body, b"", OPERATORS["gathernd"].signature, Limits(), ToldMemory(charges.append))
-    assert isinstance(call.data, PackedStrings)
-    assert items(call.data).tolist() == texts
-    octets = 0 if how == "behind" else call.data.octets.nbytes  # else those of the body
-    assert sum(charges) >= call.data.array.nbytes + octets + call.indices.array.nbytes
 
 
 @pytest.mark.parametrize("texts", [["x" * 300] * 9, ["\0"] * 999, [], [""]])

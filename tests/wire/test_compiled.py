@@ -48,13 +48,6 @@ def first(cache: Path) -> Any:
     return warm(cache)
 
 
-def test_each_function_of_the_json_codec_is_compiled_for_one_signature(first: Any) -> None:
-    compiled = first["signatures"]
-    assert len(compiled) > 30
-    assert any(compiled.values())
-    assert {name: signatures for name, signatures in compiled.items() if len(signatures) > 1} == {}
-
-
 def test_compiled_code_is_kept_and_found_again(first: Any, cache: Path) -> None:
     assert first["hits"] == 0
     assert warm(cache)["hits"] == len(compile_request_functions.FUNCTIONS)

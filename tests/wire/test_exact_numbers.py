@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import GatherError
@@ -16,11 +15,10 @@ from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
 from app.operators.registry import OPERATORS
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Call
 from app.tensors.scatter_call import TABLE_SCATTER
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
-from tests.wire.json_requests import call, made, refused, request, tensor
+from tests.wire.json_requests import call, made, request, tensor
 
 pytestmark = pytest.mark.usefixtures("every_codec")
 
@@ -86,51 +84,6 @@ def test_an_integer_is_what_its_decimal_text_says_in_every_format(text: str, dty
         '{"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [0]}]}'
     ).encode()
     assert outcome(lambda: item(read_body((infer, None), MODEL, Limits()).call.data)) == wanted
-
-
-@given(text=numbers())
-def test_batch_dims_axis_and_shapes_are_what_their_decimal_text_says(text: str) -> None:
-    exact = value(text)
-    whole = int(exact) if exact.denominator == 1 else None
-    for name, operator in (("batch_dims", "gathernd"), ("axis", "gather")):
-        body = request(rest=f', "{name}": {text}')
-        wanted: Any = "invalid_field" if whole is None else whole
-
-        def parameter(body: bytes = body, operator: str = operator) -> int:
-            found: Call = call(body, operator)
-            return found.parameters[0]
-
-        assert outcome(parameter) == wanted
-    shaped = request(tensor("int8", "[]", f"[0, {text}]"))
-    if whole is None or whole < 0:
-        refused(shaped, "invalid_field", "/data/shape/1")
-    else:
-        data = call(shaped).data
-        assert isinstance(data, Tensor)
-        assert data.shape == (0, whole)
-
-
-@given(
-    digits=st.integers(1, 2**64 - 1),
-    power=st.integers(280, 340),
-    point=st.integers(0, 19),
-    dtype=st.sampled_from(FLOATS),
-)
-@example(digits=9, power=308, point=0, dtype="float64")
-@example(digits=35953862697246318, power=292, point=0, dtype="float64")
-@example(digits=6511, power=308, point=3, dtype="float32")
-@example(digits=2**64 - 1, power=308, point=19, dtype="float16")
-def test_numbers_around_the_largest_float64_are_that_float64_or_refused(
-    digits: int, power: int, point: int, dtype: str
-) -> None:
-    text = str(digits).rjust(point + 1, "0")
-    text = f"{text[: len(text) - point]}.{text[len(text) - point :]}0e{power + point}"
-    wanted = float(text)
-    for sign in ("", "-"):
-        found = outcome(lambda sign=sign: made(dtype, f"[{sign}{text}]").array.tolist())
-        assert found == (
-            [float(sign + text)] if dtype == "float64" and wanted < math.inf else "value_not_representable"
-        )
 
 
 @given(text=st.from_regex(r"-?(0|[1-9][0-9]{0,13})\.[0-9]{1,14}", fullmatch=True), dtype=st.sampled_from(FLOATS))

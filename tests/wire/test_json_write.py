@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +16,6 @@ from app.formats.json.write_answer import write_answer
 from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Encoding
 from app.tensors.tensor import Tensor
-from tests.for_each import for_each
 from tests.strings import items as items_of
 from tests.strings import packed
 from tests.wire.json_requests import INDICES, call
@@ -82,26 +80,6 @@ def test_the_whole_answer() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [name for name, row in DTYPES.items() if row.kind == "float" and row.item_size > 1])
-def test_floats_have_a_point_or_an_exponent_and_names_if_not_finite(dtype: str) -> None:
-    array = np.array([0.0, -0.0, 1, -2, np.nan, np.inf, -np.inf, 0.5, 100])
-    assert values(dtype, array) == '[0.0,-0.0,1.0,-2.0,"NaN","Infinity","-Infinity",0.5,100.0]'
-    assert values(dtype, array[4:5]) == '["NaN"]'
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_complex_numbers_are_pairs(dtype: str) -> None:
-    array = [1 + 2j, complex(-0.0, np.nan), complex(np.inf, -np.inf)]
-    assert values(dtype, array) == '[[1.0,2.0],[-0.0,"NaN"],["Infinity","-Infinity"]]'
-
-
-@for_each("dtype", DTYPES)
-def test_rank_0_is_a_list_of_one_and_size_0_an_empty_list(dtype: str) -> None:
-    one = ["a"] if dtype == "string" else [1]
-    assert values(dtype, one, ()) in ("[1]", "[1.0]", "[[1.0,0.0]]", "[true]", '["a"]')
-    assert values(dtype, [], (2, 0)) == "[]"
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("encoding", ["values", "base64"])
 def test_every_narrow_float_reads_back(dtype: str, encoding: Encoding) -> None:
@@ -142,24 +120,6 @@ def test_float32_is_as_short_as_it_can_be(soak_scale: int) -> None:
 
 def digits(text: str) -> int:
     return len(text.partition("e")[0].replace(".", "").replace("-", "").strip("0"))
-
-
-def test_float64_is_as_short_as_python_has_it() -> None:
-    rng = random.Random(2)
-    items = [rng.random() for _ in range(1000)] + [
-        rng.uniform(-1, 1) * 10.0 ** rng.randrange(-300, 300) for _ in range(1000)
-    ]
-    assert [digits(text) for text in values("float64", items)[1:-1].split(",")] == [
-        digits(repr(item)) for item in items
-    ]
-
-
-def test_a_decimal_just_beside_the_middle_of_two_float32_is_not_written_for_the_wrong_one() -> None:
-    item = np.array([0x15AE43FD], np.uint32).view(np.float32)
-    assert np.float32(float("7.038531e-26")) != item[0]  # though it is the shortest decimal nearest to it
-    text = values("float32", item)
-    assert np.float32(float(json.loads(text)[0])) == item[0]
-    assert text == "[7.0385307e-26]"
 
 
 @st.composite

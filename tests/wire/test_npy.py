@@ -77,26 +77,6 @@ def test_long_integers_of_python_2_are_read(version: int, text: str) -> None:
     assert start.fortran == (not found.flags.c_contiguous)
 
 
-@for_each("version", [1, 2, 3])
-@for_each(
-    "text",
-    [
-        "{'fortran_order': False, 'shape': (2, 3), 'descr': '<f4'}",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }" + " " * 3000 + "\n",
-        "{'descr':'<f4','fortran_order':False,'shape':(2,3)}  \n\n",
-        '{"descr": "<f4", "fortran_order": False, "shape": (2, 3,)}',
-        "\n{'descr': u'<f4', 'fortran_order': False, # it is small\n 'shape': (0x2, 3)}",
-        "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)}",
-    ],
-)
-def test_a_header_is_written_as_its_writer_likes(version: int, text: str) -> None:
-    assert np.load(io.BytesIO(with_header(text, version) + bytes(24))).shape == (2, 3)
-    start = npy.read_start(with_header(text, version))
-    assert start is not None
-    assert (start.dtype.name, start.shape, start.fortran) == ("float32", (2, 3), False)
-
-
 @for_each("name", NUMBERS)
 @for_each("shape", [(), (0,), (3,), (2, 3, 4)])
 def test_what_is_written_numpy_reads(name: str, shape: tuple[int, ...]) -> None:
@@ -113,15 +93,6 @@ def test_a_long_header_is_of_version_two() -> None:
     assert header[6] == 2
     assert len(header) % 64 == 0
     assert npy.read_start(npy.write_header(DTYPES["int8"], (10**18,) * 3000)) is not None
-
-
-def test_every_cut_header_waits_for_more() -> None:
-    body = saved(np.ones((2, 3)))
-    start = npy.read_start(body)
-    assert start is not None
-    for size in range(start.offset):
-        assert npy.read_start(body[:size]) is None
-    assert npy.read_start(body[: start.offset]) == start
 
 
 def test_a_pickled_object_array_is_refused_and_not_unpickled() -> None:

@@ -104,19 +104,6 @@ def test_a_body_cut_short_at_any_byte_is_malformed() -> None:
             assert outcome(read_call, cut, "gathernd")[0] == "malformed_request", (size, whole)
 
 
-@pytest.mark.parametrize("seed", slow_but_for((8,), (8, 9)))
-def test_every_kind_of_buffer_and_surroundings_reads_alike(seed: int) -> None:
-    requests = Requests(seed)
-    for _ in range(samples(1000)):
-        body, operator = requests.body()
-        wanted = read_by_both(body, operator)
-        padded = b"1" * 7 + body + b'"]}1'
-        forms = (bytearray(body), memoryview(body), memoryview(padded)[7:-4], memoryview(bytearray(padded))[7:-4])
-        assert all(outcome(read_call, form, operator) == wanted for form in forms), body
-        spaced = outcome(read_call, b" " * 90 + body + b"\n" * 90, operator)
-        assert spaced[:2] == wanted[:2], body
-
-
 HOSTILE = [
     "[" * MAX_DEPTH + "]" * MAX_DEPTH,
     "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1),

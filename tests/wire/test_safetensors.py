@@ -150,21 +150,6 @@ def test_a_file_that_the_package_or_the_format_refuses_is_refused(name: str) -> 
     assert is_refused((UNSOUND | FORBIDDEN)[name])
 
 
-@pytest.mark.parametrize("pad", range(8))
-def test_items_are_aligned_and_shared_where_the_header_allows(pad: int) -> None:
-    array = np.arange(4, dtype=np.float32)
-    header = {"data": entry("F32", [4], 0, 16), "indices": entry("I64", [1, 1], 16, 24)}
-    free = -len(json.dumps(header)) % 8
-    raw = bytearray(body(header, array.tobytes() + bytes(8), pad=free + pad))
-    call = read(raw)
-    assert isinstance(call.data, Tensor)
-    whole = np.frombuffer(raw, np.uint8)
-    for tensor, size in ((call.data, 4), (call.indices, 8)):
-        assert tensor.array.flags.aligned
-        assert np.shares_memory(tensor.array, whole) == (pad % size == 0)
-    assert bits(call.data.array) == array.tobytes()
-
-
 @for_each("pad", range(8))
 @for_each("first", ["data", "indices"])
 @for_each(("dtype", "count"), [("I8", 3 << 10), ("I8", (3 << 10) + 3), ("BF16", 1 << 10), ("F32", 3), ("F64", 1 << 8)])
@@ -189,31 +174,10 @@ def test_tensors_are_read_wherever_they_begin(pad: int, first: str, dtype: str, 
     assert bits(read(frozen).indices.array) == bits(arrays["indices"])
 
 
-def test_the_output_is_not_copied() -> None:
-    array = np.arange(5, dtype=np.int16)
-    _, items = write_answer(Answer({"output": Tensor(DTYPES["int16"], (5,), array)}, "onnx-13", "cpu"))
-    assert np.shares_memory(np.frombuffer(items, np.uint8), array)
-
-
 def test_the_same_header_is_not_trusted_for_another_body() -> None:
     read(GOOD)
     assert refused(GOOD[:-1])[0] == "malformed_request"
     assert refused(GOOD + b"\0")[0] == "malformed_request"
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("0", 0), ("-0", 0), ("007", 7), ("-9223372036854775809", -(2**63) - 1), ("1" + "0" * 30, 10**30)],
-)
-def test_an_integer_of_the_query_may_have_any_size(text: str, value: int) -> None:
-    assert read(GOOD, b"batch_dims=" + text.encode()).parameters == (value,)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_an_integer_of_absurd_length_is_cut_and_cheap(sign: int) -> None:
-    text = ("-" if sign < 0 else "") + "9" * 60_000
-    assert read(GOOD, f"batch_dims={text}".encode()).parameters == (sign * 10**4000,)
-    assert read(GOOD, f"batch_dims={'0' * 60_000}5".encode()).parameters == (5,)
 
 
 @pytest.mark.parametrize("octet", [2, 255])
@@ -235,56 +199,35 @@ def test_a_shape_that_the_bytes_do_not_fill_is_a_mismatch(shape: list[int]) -> N
     assert refused(pair(entry("U8", shape, 0, 4), payload=bytes(12))) == ("element_count_mismatch", "/data")
 
 
-def test_a_shape_product_that_wraps_to_the_right_size_is_a_mismatch() -> None:
-    # 2**62 * 4 * 2**2 is 0 modulo 2**64, and (2**63 + 1) * 2 is 2
-    assert refused(pair(entry("F32", [2**62], 0, 0), payload=bytes(8)))[0] == "element_count_mismatch"
-    assert refused(pair(entry("U8", [2**63 + 1, 2], 0, 2), payload=bytes(10)))[0] == "element_count_mismatch"
-
-
-def test_a_zero_beside_a_huge_dimension_is_a_shape() -> None:
-    call = read(pair(entry("F32", [2**62, 0], 0, 0), payload=bytes(8)))
-    assert isinstance(call.data, Tensor)
-    assert call.data.shape == (2**62, 0)
-    assert call.data.array.size == 0
-
-
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "empty body": lambda: b"",
     "header length cut short": lambda: b"\x10\0\0\0\0\0\0",
     "no header": lambda: bytes(8),
-    "header length of 4 GiB": lambda: (2**32).to_bytes(8, "little") + b"{}",
     "header length of 2^63": lambda: (2**63).to_bytes(8, "little") + b"{}",
     "header length of 2^64-1": lambda: b"\xff" * 8 + b"{}",
     "header length one beyond the body": lambda: body(b"{}", size=3),
     "header length one short": lambda: body(b"{}", size=1),
     "header is not JSON": lambda: body(b"{data}"),
     "header is a list": lambda: body(b"[]"),
-    "header is a string": lambda: body(b'"data"'),
-    "header is null": lambda: body(b"null"),
     "header is not UTF-8": lambda: body(b'{"\xff": 1}'),
     "header nests too deep": lambda: body(b'{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "header with a number of 10,000 digits": lambda: body(b'{"__metadata__": ' + b"9" * 10_000 + b"}"),
     "metadata given twice": lambda: body(b'{"__metadata__":{},"__metadata__":{}}'),
     "tensor is a number": lambda: body({"data": 1}),
-    "tensor is null": lambda: body({"data": None}),
     "offsets missing": lambda: body({"data": {"dtype": "U8", "shape": [0]}}),
     "shape missing": lambda: body({"data": {"dtype": "U8", "data_offsets": [0, 0]}}),
     "member unknown that nests too deep": lambda: with_member(f'"a":{"[" * 126}{"]" * 126}'),
     "member unknown without end": lambda: with_member('"a":"' + "[" * 100_000),
     "dtype is a number": lambda: body({"data": {**entry("U8", [0], 0, 0), "dtype": 1}}),
-    "shape is a number": lambda: body({"data": {**entry("U8", [0], 0, 0), "shape": 0}}),
     "two dimensions negative": lambda: pair({**entry("U8", [0], 0, 4), "shape": [-2, -2]}, payload=bytes(12)),
     "one offset": lambda: body({"data": {**entry("U8", [0], 0, 0), "data_offsets": [0]}}),
     "offset is true": lambda: body({"data": {**entry("U8", [1], 0, 1), "data_offsets": [0, True]}}, bytes(1)),
     "offset negative": lambda: pair(entry("U8", [4], -4, 0), payload=bytes(8)),
-    "offsets both negative": lambda: body({"data": entry("U8", [4], -8, -4)}, bytes(8)),
     "offsets reversed": lambda: body({"data": entry("U8", [4], 4, 0)}, bytes(4)),
     "offset beyond the body": lambda: pair(entry("U8", [100], 0, 100), payload=bytes(12)),
-    "offset of 2^63": lambda: body({"data": entry("U8", [1], 2**63, 2**63 + 1)}, bytes(1)),
     "offset of 2^64 wraps to 0": lambda: body({"data": entry("U8", [0], 2**64, 2**64)}),
     "tensors are the same bytes": lambda: pair(entry("I64", [1, 1], 0, 8), entry("I64", [1, 1], 0, 8), bytes(8)),
     "trailing byte": lambda: GOOD + b"\0",
-    "trailing second body": lambda: GOOD + GOOD,
     "bytes without tensors": lambda: body({}, b"\0"),
 }
 
@@ -296,19 +239,6 @@ def test_hostile_body_is_malformed(attack: str) -> None:
     assert (caught.value.code, caught.value.places) == ("malformed_request", ())
     assert "save_file" in str(caught.value.hint)
     assert "--data-binary" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize("dtype", ["F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "I4", "U4", "F6_E2M3"])
-def test_narrow_types_are_told_how_to_keep_their_bytes(dtype: str) -> None:
-    with pytest.raises(GatherError) as caught:
-        read(pair(entry(dtype, [1], 0, 1), entry("I64", [1, 1], 1, 9), bytes(9)))
-    assert caught.value.code == "unsupported_dtype"
-    assert "uint8" in str(caught.value.hint)
-
-
-@for_each("size", range(len(GOOD)))
-def test_a_body_cut_anywhere_is_malformed(size: int) -> None:
-    assert refused(GOOD[:size]) == ("malformed_request", None)
 
 
 def test_a_header_over_the_limit_is_refused_before_it_is_read() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator
 from itertools import product
@@ -19,11 +18,9 @@ from hypothesis import strategies as st
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
-from app.formats.json.read_request import read_request
 from app.json_text.write_values import values_text
 from app.kernels import reference
 from app.memory.budget import Budget
-from app.operators.registry import OPERATORS
 from app.services.service import Service
 from app.store import Resident, Store
 from app.tensors.compiled_string_frames import read_frames
@@ -31,21 +28,17 @@ from app.tensors.dtypes import DTYPES
 from app.tensors.gather_call import Answer, Call
 from app.tensors.little_endian_items import packed_bytes, unpack
 from app.tensors.shape_limits import Limits
-from app.tensors.string_frames import frames_of, text_bounds
 from app.tensors.string_tensor import PackedStrings
 from tests.conftest import samples
 from tests.for_each import for_each
 from tests.http.server import run_program
 from tests.served import served
 from tests.strings import framed, items, packed
-from tests.wire.json_requests import made
 
 pytestmark = pytest.mark.usefixtures("every_codec")
 
 STRING = DTYPES["string"]
-SIGNATURE = OPERATORS["gathernd"].signature
 LETTERS = st.text(max_size=12)
-TEXTS = st.lists(LETTERS | st.sampled_from(("", "é" * 40)))
 NO_STARTS = np.empty(0, np.int64)
 
 
@@ -133,29 +126,6 @@ def sequences() -> Iterator[bytes]:
     yield from map(bytes, product(range(0xE0, 0x100), EDGES, (0x7F, 0x80, 0xBF, 0xC0), (0x7F, 0x80, 0xBF, 0xC0)))
 
 
-@given(TEXTS, st.data())
-def test_offsets_and_bytes_become_frames_and_frames_tell_where_texts_are(texts: list[str], data: st.DataObject) -> None:
-    utf8 = [text.encode() for text in texts]
-    offsets, octets = np.cumsum([0, *map(len, utf8)], dtype=np.int64), np.frombuffer(b"".join(utf8), np.uint8)
-    found, _ = frames_of([(offsets, octets)] * 2)
-    assert (found.frames.tobytes(), found.made, found.wrong) == (framed(texts), len(texts), -1)
-    bounds = np.empty(2 * len(texts), np.int64)
-    text_bounds.run(found.frames, found.starts, bounds)
-    assert [found.frames[start:stop].tobytes() for start, stop in bounds.reshape(-1, 2).tolist()] == utf8
-    if texts:
-        at = data.draw(st.integers(1, len(texts)))
-        offsets[at] = data.draw(st.sampled_from([-1, octets.size + 1, 2**63 - 1, -(2**63)]))
-        assert frames_of([(offsets, octets)])[0].made == at - 1
-        text_bounds.run(found.frames[:-1], found.starts[-1:], bounds[:2])
-        assert bounds[:2].tolist() == [-1, -1]
-
-
-def test_the_first_text_that_is_no_utf_8_is_told() -> None:
-    raw = np.frombuffer(b"ab\xc3\xa9\xff\xc3", np.uint8)
-    found = frames_of([(np.array([0, 2, 4, 5, 6]), raw), (np.array([0, 2, 3, 6]), raw), (np.array([0, 4]), raw)])
-    assert [one.wrong for one in found] == [2, 1, -1]
-
-
 def test_utf_8_is_what_python_takes_for_it() -> None:
     wrong = []
     for sequence in sequences():
@@ -169,29 +139,6 @@ def test_utf_8_is_what_python_takes_for_it() -> None:
         if read_frames(octets, 1, NO_STARTS) != (1, 0, -1 if fine else 0):
             wrong.append(sequence)
     assert not wrong
-
-
-def test_utf_8_is_checked_at_every_place_of_a_text_and_up_to_its_very_end() -> None:
-    for length, place in product(range(1, 40), range(40)):
-        for letter in ("é", "一", "\U0001f642"):
-            text = ("a" * place + letter + "b" * length)[:length]
-            assert reading(framed([text, "é"]), 2) == [text, "é"]
-            for cut in range(1, len(letter.encode())):
-                octets = text[:place].encode() + letter.encode()[:cut]
-                # What follows would go on with the character.
-                raw = len(octets).to_bytes(4, "little") + octets + (0x80).to_bytes(4, "little") + b"\x80" * 0x80
-                assert reading(raw, 2) == 0
-
-
-def test_a_million_empty_strings_and_one_very_long_one() -> None:
-    tensor = unpack(STRING, (1_000_000,), bytes(4_000_000))
-    assert isinstance(tensor, PackedStrings)
-    assert tensor.nbytes == 4_000_000
-    assert (tensor.array == np.arange(0, 4_000_000, 4)).all()
-    assert bytes(values_text(tensor)[0]) == orjson.dumps([""] * 1_000_000)
-    text = "aé一\U0001f642" * 2_000_000
-    (found,) = items(unpack(STRING, (), framed([text])))
-    assert found == text
 
 
 def test_every_character_is_written_as_orjson_writes_it() -> None:
@@ -223,28 +170,6 @@ def gathered(call: Call, data: PackedStrings | None = None, **limits: int) -> An
         return asyncio.run(service.run(call, served(budget)))
     finally:
         pool.close()
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_escapes_are_read_as_python_reads_them(text: str) -> None:
-    units = text.encode("utf-16-be")
-    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
-    escaped = "".join(f"\\u{code:04x}" if code % 2 else f"\\u{code:04X}" for code in codes)
-    for written in (json.dumps(text), json.dumps(text, ensure_ascii=False), f'"{escaped}"'):
-        assert items(made("string", f"[{written}, {written}]")).tolist() == [text, text]
-
-
-@for_each(
-    "text", [r"\ud800", r"\udc00", r"a\ud83d", r"\ud83d\ud83d\ude42", r"\ude42\ud83d", r"\ud83dx\ude42", r"\uDBFF "]
-)
-@for_each("place", [0, 1, 40])
-def test_a_lone_surrogate_is_told_by_its_place(text: str, place: int) -> None:
-    values = ", ".join(['"a"'] * place + [f'"{text}"', '"b"'])
-    body = f'{{"data": {{"dtype": "string", "values": [{values}]}}, "indices": {{"dtype": "int64", "values": [[0]]}}}}'
-    with pytest.raises(GatherError) as caught:
-        read_request(body.encode(), b"", SIGNATURE, Limits())
-    assert caught.value.code == "value_not_representable"
-    assert [found.pointer for found in caught.value.places] == [f"/data/values/{place}"]
 
 
 @pytest.mark.parametrize("count", [3, 5000])
