@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,27 +166,6 @@ def replicated(store: LocalStore, *records: Made) -> None:
 ONE, TWO = Made(1, 1, (1,), 5.0, "one"), Made(2, 1, (2,), 6.0, "two")
 
 
-def test_a_scatter_is_refused_while_no_shard_takes_part_and_goes_through_it_then(store: LocalStore) -> None:
-    replicated(store, ONE)
-    values = np.ones((1, WIDTH), np.float32)
-    with pytest.raises(GatherError, match="shard_unavailable"):
-        scatter(store, TENSOR, [[3]], values)
-    batches: list[Batch] = []
-
-    class Noting(Alone):
-        def replicate(self, tensor: str, batch: Batch) -> None:
-            with self.store.replicated.open(tensor) as content:  # the tensor's lock is free
-                assert content.state().tail == (1,)
-            assert read(store, tensor)[3, 0] == 0
-            batches.append(batch)
-
-    store.replicated.replication = Noting(store)
-    assert scatter(store, TENSOR, [[3]], values, key="k").endswith('-2"')
-    assert scatter(store, TENSOR, [[3]], values, key="k").endswith('-2"')
-    assert [(batch.after, batch.after_epoch, batch.last) for batch in batches] == [(1, 1, 2)]
-    assert read(store, TENSOR)[[1, 3], 0].tolist() == [5, 1]
-
-
 def test_a_batch_that_is_not_known_to_be_committed_stays_a_tail_and_its_key_is_not_answered(store: LocalStore) -> None:
     replicated(store)
 
@@ -321,19 +299,4 @@ def test_a_backup_goes_on_without_a_content_that_stays_unsettled(
     again = restored(tmp_path)
     assert read(again, TENSOR)[:3, 0].tolist() == [0, ONE.value, 0]
     assert read(again, "other").tolist() == [0, 1, 2]
-    again.close()
-
-
-def test_a_backup_waits_for_a_content_to_be_settled(
-    unsettled: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def settled(_: float) -> None:
-        with unsettled.replicated.open(TENSOR) as content:
-            content.commit_to(2)
-
-    monkeypatch.setattr(time, "sleep", settled)
-    done = back_up(unsettled.folder, tmp_path / "backup")
-    assert (done.versions, done.left_out, done.kept) == (2, {}, {})
-    again = restored(tmp_path)
-    assert read(again, TENSOR)[:3, 0].tolist() == [0, ONE.value, TWO.value]
     again.close()
