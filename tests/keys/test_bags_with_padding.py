@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.errors import GatherError
+from tests.conftest import samples
 from tests.keyed import KEYS, LACKED, TABLE, ask, refused, tensor
 
 RANDOM = np.random.default_rng(41)
@@ -56,7 +57,7 @@ def pooled(
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("last", [False, True])
 def test_random_bags_are_pooled_as_one_by_one(pooling: str, dtype: str, last: bool) -> None:
-    for _ in range(40):
+    for _ in range(samples(160)):
         rows = RANDOM.integers(0, 5, RANDOM.integers(0, 12)).tolist()
         cuts = [0, *sorted(RANDOM.integers(0, len(rows) + 1, RANDOM.integers(0, 5)).tolist())]
         padding, default = (int(RANDOM.integers(0, 5)) if RANDOM.random() < 0.7 else None for _ in range(2))

@@ -25,7 +25,6 @@ from app.keys.key_index import (
     hash_keys,
     new_seed,
 )
-from app.keys.row_changes import fill_gaps, number_new_keys
 from app.tensors.dtypes import DTYPES
 from app.tensors.string_tensor import PackedStrings
 from tests.for_each import for_each
@@ -117,52 +116,6 @@ def test_duplicates_are_rows_that_repeat_a_key_however_an_upload_is_cut(kind: Ke
     repeated = [row for row, key in enumerate(keys) if key in keys[:row]]
     assert duplicates == Duplicates(len(repeated), tuple(repeated[:10])) == build(column, SEED)[1]
     assert found(index, column, column) == [keys.index(key) for key in keys]
-
-
-@for_each("kind", KEY_TYPES)
-@given(data=st.data())
-def test_new_keys_get_the_next_rows_and_gaps_the_last_ones(kind: KeyType, data: st.DataObject) -> None:
-    keys = data.draw(st.lists(KEYS[kind], unique=True, max_size=20))
-    asked = data.draw(st.lists(KEYS[kind] | (st.sampled_from(keys) if keys else st.nothing()), max_size=30))
-    column, wanted = column_of(kind, keys), column_of(kind, asked)
-    index, _ = build(column, SEED)
-    rows = np.array(found(index, column, wanted), np.int64)
-    first = number_new_keys(wanted, rows, len(keys))
-    new = list(dict.fromkeys(key for key in asked if key not in keys))
-    assert wanted.take(first).tolist() == new
-    assert rows.tolist() == [[*keys, *new].index(key) for key in asked]
-
-    gone = np.array(sorted(data.draw(st.sets(st.integers(0, len(keys) - 1)))) if keys else [], np.int64)
-    sources, targets = fill_gaps(len(keys), gone)
-    assert index.remove(column, gone) == len(gone)
-    assert index.move(column, sources, targets) == len(sources)
-    left = np.arange(len(keys))
-    left[targets] = sources
-    left = left[: len(keys) - len(gone)]
-    assert sorted(left.tolist()) == sorted(set(range(len(keys))) - set(gone.tolist()))
-    places = dict(zip(left.tolist(), range(len(left)), strict=True))
-    assert found(index, column.take(left), column) == [places.get(row, -1) for row in range(len(keys))]
-
-
-@given(data=st.data())
-def test_one_call_searches_tables_of_all_types_and_says_what_is_missing(data: st.DataObject) -> None:
-    searches, instead, expected = [], [], []
-    for kind in data.draw(st.lists(st.sampled_from(KEY_TYPES), max_size=4)):
-        keys = data.draw(st.lists(KEYS[kind], unique=True, max_size=90))
-        asked = data.draw(st.lists(KEYS[kind] | (st.sampled_from(keys) if keys else st.nothing()), max_size=90))
-        column, row = column_of(kind, keys), data.draw(st.integers(-1, 2**62))
-        wanted: KeyColumn | PackedStrings = column_of(kind, asked)
-        if kind == "string" and data.draw(st.booleans()):
-            wanted = in_frames(asked)
-        index, _ = build(column, SEED)
-        searches.append(index.search(column, wanted))
-        instead.append(row)
-        expected.append([keys.index(key) if key in keys else row for key in asked])
-    missing = find(searches, instead)
-    assert [one.rows.tolist() for one in searches] == expected
-    assert [one.lacks.sum() for one in searches] == missing
-    for one, row in zip(searches, instead, strict=True):
-        assert (one.rows[one.lacks] == row).all()
 
 
 def in_frames(keys: list[bytes]) -> PackedStrings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import socket
 import threading
 import time
@@ -36,14 +35,6 @@ def request(seed: int, head: bytes = HEAD) -> tuple[bytes, bytes, NDArray[Any]]:
 def check(answer: Answer, expected: NDArray[Any]) -> None:
     assert answer.status == 200, answer
     assert np.array_equal(load(answer.body)["output"], expected)
-
-
-def test_one_after_another_on_one_connection(server: Server) -> None:
-    with Wire(server) as at:
-        for seed in range(3):
-            head, body, expected = request(seed)
-            at.send(head, body)
-            check(at.read(), expected)
 
 
 def test_requests_sent_in_one_go_are_told_apart(server: Server) -> None:
@@ -83,16 +74,6 @@ def test_a_chunked_body_is_read(server: Server) -> None:
             at.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         at.send(b"0\r\n\r\n")
         check(at.read(), expected)
-
-
-def test_a_compressed_body_is_read(server: Server) -> None:
-    _, body, expected = request(3)
-    packed = gzip.compress(body, 1)
-    assert len(packed) > 4 * MIN_DIRECT_BYTES
-    with Wire(server) as at:
-        for _ in range(2):
-            at.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed), packed)
-            check(at.read(), expected)
 
 
 def test_a_client_that_leaves_in_the_middle_costs_nothing(server: Server) -> None:

@@ -15,6 +15,7 @@ import pytest
 from app.api.disk_threads import DiskThreads
 from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
+from app.errors import GatherError
 from app.kernels import reference
 from app.memory.budget import Budget
 from app.operators.gather_plan import GatherPlan
@@ -26,7 +27,7 @@ from app.tensors.gather_call import Answer, Call
 from app.tensors.shape_limits import Limits
 from app.tensors.tensor import Tensor
 from tests.served import served
-from tests.store.helpers import put, scatter
+from tests.store.helpers import put, scatter, strings
 
 
 class Cold(Store):
@@ -44,18 +45,18 @@ class Cold(Store):
         return self.store.names()
 
 
-def answered(store: Any, call: Call, kernel: Any) -> Answer:
+def answered(store: Any, call: Call, kernel: Any, limits: Limits | None = None) -> Answer:
     budget, pool = Budget(2**30), RequestThreadPool(2, 8)
-    service = Service(Limits(), store, kernel, pool, BackendChooser(threads=2), budget)
+    service = Service(limits or Limits(), store, kernel, pool, BackendChooser(threads=2), budget)
     try:
         return asyncio.run(service.run(call, served(budget)))
     finally:
         pool.close()
 
 
-def gather(store: Any, rows: list[int], kernel: Any) -> Answer:
+def gather(store: Any, rows: list[int], kernel: Any = reference, limits: Limits | None = None) -> Answer:
     indices = Tensor(DTYPES["int64"], (len(rows), 1), np.array(rows, np.int64))
-    return answered(store, Call("gathernd", "x", indices, (0,), "onnx-13"), kernel)
+    return answered(store, Call("gathernd", "x", indices, (0,), "onnx-13"), kernel, limits)
 
 
 class OvertakenInputs:
@@ -139,6 +140,13 @@ def test_a_cold_content_is_read_off_the_event_loop(store: LocalStore, count: int
         readers.clear()
         gather(tables, [1] * count, Noting())
         assert [reader is threading.main_thread() for reader in readers] == [on_the_loop]
+
+
+def test_the_size_of_gathered_strings_is_limited_exactly(store: LocalStore) -> None:
+    put(store, "x", strings("a" * 100, "b", ""))
+    assert gather(store, [0] * 3, limits=Limits(output_bytes=312)).output.shape == (3,)
+    with pytest.raises(GatherError, match="output_too_large"):
+        gather(store, [0] * 3, limits=Limits(output_bytes=311))
 
 
 def test_gathers_that_wait_for_one_stalled_tensor_leave_the_threads_to_others(store: LocalStore) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from itertools import product
@@ -15,24 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dispatch.choose_backend import BackendChooser
-from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.json_text.write_values import values_text
-from app.kernels import reference
-from app.memory.budget import Budget
-from app.services.service import Service
-from app.store import Resident, Store
 from app.tensors.compiled_string_frames import read_frames
 from app.tensors.dtypes import DTYPES
-from app.tensors.gather_call import Answer, Call
 from app.tensors.little_endian_items import packed_bytes, unpack
-from app.tensors.shape_limits import Limits
 from app.tensors.string_tensor import PackedStrings
 from tests.conftest import samples
 from tests.for_each import for_each
 from tests.http.server import run_program
-from tests.served import served
 from tests.strings import framed, items, packed
 
 pytestmark = pytest.mark.usefixtures("every_codec")
@@ -148,48 +138,9 @@ def test_every_character_is_written_as_orjson_writes_it() -> None:
     assert bytes(values_text(packed(texts))[0]) == orjson.dumps(texts)
 
 
-class Table(Store):
-    """A store with one tensor."""
-
-    def __init__(self, data: PackedStrings) -> None:
-        self.resident = Resident(data, '"etag"')
-
-    def get(self, reference: str) -> Resident | None:
-        return self.resident if reference == "table" else None
-
-    def names(self) -> list[str]:
-        return ["table"]
-
-
-def gathered(call: Call, data: PackedStrings | None = None, **limits: int) -> Answer:
-    """What the service answers."""
-    store: Any = Store() if data is None else Table(data)
-    pool, budget = RequestThreadPool(2, 8), Budget(2**30)
-    service = Service(Limits(**limits), store, reference, pool, BackendChooser(threads=2), budget)
-    try:
-        return asyncio.run(service.run(call, served(budget)))
-    finally:
-        pool.close()
-
-
-@pytest.mark.parametrize("count", [3, 5000])
-def test_the_bytes_of_gathered_strings_are_limited_exactly(count: int) -> None:
-    indices = unpack(DTYPES["int64"], (count, 1), bytes(8 * count))
-    call = Call("gathernd", packed(["é" * 5, ""]), indices, (0,), "onnx-13")
-    assert gathered(call, output_bytes=14 * count).output.shape == (count,)
-    with pytest.raises(GatherError) as caught:
-        gathered(call, output_bytes=14 * count - 1)
-    assert caught.value.code == "output_too_large"
-    assert caught.value.detail == (f"the gathered strings would have {14 * count} bytes; the limit is {14 * count - 1}")
-
-
 def test_a_content_whose_strings_reach_beyond_it_is_damaged_and_nothing_beyond_it_is_read() -> None:
     for starts, octets in (([0], b"\2\0\0\0a"), ([2], b"\0\0\0\0"), ([-4], b"\0\0\0\0"), ([2**62], b"\0\0\0\0")):
         table = PackedStrings(STRING, (1,), np.array(starts, np.int64), octets=np.frombuffer(octets, np.uint8))
-        indices = unpack(DTYPES["int64"], (1, 1), bytes(8))
-        with pytest.raises(GatherError) as caught:
-            gathered(Call("gathernd", "table", indices, (0,), "onnx-13"), table)
-        assert caught.value.code == "tensor_damaged"
         for write in (values_text, packed_bytes):
             with pytest.raises(GatherError, match="tensor_damaged"):
                 write(table)
