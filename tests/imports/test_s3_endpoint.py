@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pytest
 
 from app.imports import http_ranges
@@ -18,6 +19,9 @@ from app.imports.s3_source import S3Source
 from app.imports.source import PIECE_BYTES, SourceFailed
 from app.imports.source_urls import parse
 from tests.for_each import for_each
+from tests.http.conftest import Start
+from tests.http.held import ended
+from tests.http.tensors import npy
 from tests.imports.range_server import Handler, RangeServer, range_server
 from tests.imports.sources import read_all
 
@@ -162,3 +166,23 @@ def test_credentials_are_the_operators_and_are_checked(
     with pytest.raises(SourceFailed, match="refuses the operator's credentials") as failure:
         read_all(source(endpoint, key))
     assert secret not in failure.value.why
+
+
+def test_a_service_imports_from_its_operators_endpoint_and_tells_nobody_the_keys(
+    start: Start, endpoint: RangeServer
+) -> None:
+    table = np.arange(20, dtype=np.float32)
+    endpoint.files = {PATH: npy(table)}
+    endpoint.respond = lambda handler: not is_signed(handler, {"ours": "nobody-reads-this"}) and handler.answer(403)
+    keys = {"AWS_ACCESS_KEY_ID": "ours", "AWS_SECRET_ACCESS_KEY": "nobody-reads-this", "AWS_REGION": "us-east-1"}
+    flags = "--import-from", "s3://models/tables/", "--import-s3-endpoint", endpoint.url
+    with start(*flags, environment=keys) as server, server.client() as client:
+        made = ended(client, client.post("/tensors/t/import", json={"url": "s3://models/tables/a.npy"}))
+        assert (made["state"], made["bytes_done"]) == ("done", table.nbytes), made
+        assert client.get("/tensors/t/content").content == table.tobytes()
+        wrong = client.post("/tensors/t/import", json={"url": "s3://models/tables/missing.npy"})
+        assert (wrong.status_code, wrong.json()["code"]) == (502, "import_failed")
+        told = client.get("/imports").text + client.get("/metrics").text + wrong.text + server.log_text()
+    assert "s3://models/tables/a.npy" in told
+    for secret in ("nobody-reads-this", "X-Amz-Signature", "Credential="):
+        assert secret not in told

@@ -120,3 +120,8 @@ def test_narrowing_is_exact_for_every_bfloat16_and_its_middles() -> None:
     ]
     wanted = np.concatenate([items, items[:-1] + (items[:-1] & 1), items[:-1], items[1:]])
     assert (made("bfloat16", f"[{','.join(texts)}]").array.view(np.uint16) == wanted).all()
+
+
+def test_float32_is_rounded_once_more_from_binary64() -> None:
+    text = "7.038531e-26"  # rounded at once it were another float32
+    assert made("float32", f"[{text}]").array.view(np.uint32)[0] == np.float32(float(text)).view(np.uint32)

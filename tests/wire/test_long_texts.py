@@ -10,10 +10,11 @@ import pytest
 from app.errors import LONG_TEXT, GatherError
 from app.formats.oip.infer_document import Model
 from app.formats.oip.read_body import read_body
+from app.json_text import envelope
 from app.operators.registry import OPERATORS
 from app.tensors.shape_limits import Limits
 from tests.for_each import for_each
-from tests.wire.json_requests import call
+from tests.wire.json_requests import call, request
 
 SPACE = b" " * LONG_TEXT
 MODEL = Model("gathernd", OPERATORS["gathernd"].signature)
@@ -62,3 +63,16 @@ def test_a_long_text_is_refused_at_a_byte_and_else_as_a_short_one(case: tuple[bo
     assert told(refused_long) == told(refused_short)
     assert [place.offset for place in refused_long.places] == [offset]
     assert all(place.offset is None for place in refused_short.places)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_fields_of_more_than_a_megabyte_are_over_a_limit() -> None:
+    error = refusal(request(rest=f', "x": "{"y" * envelope.MAX_BYTES}"'), protocol=False)
+    assert (error.code, error.facts) == ("limit_exceeded", {"limit": "fields_bytes", "maximum": envelope.MAX_BYTES})
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_depth_512_is_read_and_depth_513_is_malformed(opening: str, closing: str) -> None:
+    for depth, code in ((511, "invalid_field"), (512, "malformed_request")):
+        assert refusal(request(rest=f', "x": {opening * depth}1{closing * depth}'), protocol=False).code == code
