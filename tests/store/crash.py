@@ -98,17 +98,19 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where the folders are: what dying does is played here, so no real disk needs to be waited for."""
 
 
-def table(seed: int, rows: int = 300) -> NDArray[np.float32]:
+def table(seed: int) -> NDArray[np.float32]:
     """A table whose rows tell its version; some hundreds of bytes more than a block of checksums."""
-    return (np.arange(rows * 64, dtype=np.float32) + seed * 1000).reshape(rows, 64)
+    return (np.arange(300 * 64, dtype=np.float32) + seed * 1000).reshape(300, 64)
+
+
+def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
+    """These rows of a table, each full of a value."""
+    return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
 
 
 def versioned() -> list[Change]:
     """Versions that are kept, that aliases keep and that go; scatters by each way to name one; aliases that move."""
     words = strings("a", "bé", "", "d" * 300)
-
-    def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
-        return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
 
     return [
         ("put", "t", table(1)),
@@ -148,9 +150,6 @@ def imported() -> list[Change]:
 
     Records of some are forgotten.
     """
-
-    def rows(value: float, *numbers: int) -> tuple[list[list[int]], NDArray[np.float32]]:
-        return [[number] for number in numbers], np.full((len(numbers), 64), value, np.float32)
 
     return [
         ("import", "t", (1, table(1))),

@@ -38,17 +38,15 @@ WIDTH = 3
 
 
 class Leading(Alone):
-    """A primary that ships each batch to replicas, of which those in `away` follow later."""
+    """A primary that ships each batch to replicas."""
 
     def __init__(self, store: LocalStore, replicas: list[LocalStore]) -> None:
         super().__init__(store)
         self.replicas = replicas
-        self.away: set[int] = set()
 
     def replicate(self, tensor: str, batch: Batch) -> None:
-        for number, replica in enumerate(self.replicas):
-            if number not in self.away:
-                follow(replica, batch.frame, batch.after)
+        for replica in self.replicas:
+            follow(replica, batch.frame, batch.after)
 
 
 def follow(replica: LocalStore, frames: bytes, committed: int) -> None:
@@ -65,18 +63,6 @@ def commit(store: LocalStore) -> None:
     with store.replicated.open(NAME) as content:
         content.commit_to(content.state().last)
         content.settle()
-
-
-def catch_up(primary: LocalStore, replica: LocalStore) -> bool:
-    """Take what the log of the primary has; False if it has not all of it."""
-    with replica.replicated.open(NAME) as content:
-        last = content.state().last
-    with primary.replicated.open(NAME) as content:
-        frames = content.frames_after(last)
-    if frames is None:
-        return False
-    follow(replica, frames, last)
-    return True
 
 
 def filled(store: LocalStore, dtype: str, count: int = 5, capacity: int | None = None) -> Model:
@@ -136,24 +122,6 @@ def test_copies_that_begin_with_other_room_are_those_of_a_dictionary_after_each_
         assert same(found_by_key(one, NAME), model.table)
         assert {(each.key, each.counts) for each in one.replicated.keys(NAME)} == known
         assert list(check(tmp_path / str(number))) == []
-
-
-@pytest.mark.parametrize("dtype", slow_but_for(("int64", "string"), TYPES))
-def test_a_replica_catches_up_from_the_log_also_across_its_own_growth(stores: list[LocalStore], dtype: str) -> None:
-    rng = random.Random(1)
-    model = filled(stores[0], dtype, capacity=1000)
-    filled(stores[1], dtype)
-    leading = stores[0].replicated.replication = Leading(stores[0], stores[1:2])
-    leading.away = {0}
-    for _ in range(30):
-        change(rng, stores[0], dtype, model)
-    assert catch_up(stores[0], stores[1])
-    with stores[1].replicated.open(NAME) as content:
-        assert len(content.state().tail) == 30
-    leading.away = set()
-    change(rng, stores[0], dtype, model)
-    commit(stores[1])
-    assert same(found_by_key(stores[1], NAME), model.table)
 
 
 def rows_file(folder: Path) -> Path:
