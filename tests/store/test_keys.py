@@ -26,17 +26,11 @@ from app.store.maintenance.restore import restore
 from app.store.processes.directory_lock import StateWord
 from app.tensors.dtypes import DTYPES
 from app.tensors.keys_spec import KeysSpec
-from tests.store.helpers import flip, opened, put, read, reopened, uploaded
-from tests.store.keyed import Keys, keys_spec, put_keyed, raw_keys, rows_of
+from tests.store.helpers import flip, opened, put, read, uploaded
+from tests.store.keyed import Keys, put_keyed, rows_of
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 INTEGERS = np.array([7, -1, 3, 2**62])
-COLUMNS: dict[str, tuple[Keys, Keys]] = {
-    "int64": (INTEGERS, np.array([2**62, 8, 7, -1])),
-    "uint64": (np.array([7, 2**64 - 1, 3, 0], np.uint64), np.array([0, 8, 7, 2**64 - 1], np.uint64)),
-    "string": (["a", "bé", "", "z\0"], ["z\0", "z", "a", "bé"]),
-}
-"""For each type, keys of four rows, and four that are wanted: those of rows 3, none, 0 and 1."""
 
 
 def in_folder(folder: Path) -> list[str]:
@@ -54,26 +48,6 @@ def refused(work: Callable[[], Any], code: str) -> GatherError:
         work()
     assert caught.value.code == code
     return caught.value
-
-
-@pytest.mark.parametrize("dtype", COLUMNS)
-def test_keys_find_their_rows_in_every_worker_and_after_a_restart(
-    store: LocalStore, other: LocalStore, folder: Path, dtype: str
-) -> None:
-    keys, wanted = COLUMNS[dtype]
-    metadata = put_keyed(store, "x", keys, ROWS, step=5)
-    assert metadata.keys is not None
-    assert metadata.keys.dtype == dtype
-    for one in (store, other):
-        assert rows_of(one, "x", wanted) == [3, -1, 0, 1]
-        assert one.metadata("x") == metadata
-    other.close()
-    again = reopened(store, folder)
-    assert rows_of(again, "x", wanted) == [3, -1, 0, 1]
-    np.testing.assert_array_equal(read(again, "x"), ROWS)
-    assert again.metadata("x") == metadata
-    assert list(check(folder)) == []
-    again.close()
 
 
 @pytest.mark.parametrize("keys", [np.empty(0, np.int64), np.empty(0, np.uint64), []], ids=["int64", "uint64", "string"])
@@ -139,19 +113,6 @@ def test_keys_that_the_disk_has_no_room_for_are_refused_before_they_are_sent(
     refused(lambda: store.upload(spec), "insufficient_storage")
     assert list((folder / "incoming").iterdir()) == []
     put_keyed(store, "x", INTEGERS, ROWS)
-
-
-def test_an_upload_that_died_leaves_nothing(store: LocalStore, folder: Path) -> None:
-    put_keyed(store, "x", INTEGERS, ROWS)
-    before = in_folder(folder)
-    upload = store.upload(UploadSpec("x", DTYPES["float32"], ROWS.shape, keys=keys_spec(INTEGERS)))
-    upload.write(raw_keys(INTEGERS))
-    assert len(in_folder(folder)) == len(before) + 3
-    store.remove_leftovers(at_once=True)
-    assert len(in_folder(folder)) == len(before) + 3  # its process lives
-    upload.close()
-    store.remove_leftovers(at_once=True)
-    assert in_folder(folder) == before
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "header", "index cut", "index missing", "of another"])

@@ -6,11 +6,8 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from itertools import count
 from pathlib import Path
 from threading import Event
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -132,35 +129,6 @@ def test_a_content_larger_than_memory_is_told_to_be_cold(folder: Path) -> None:
     assert [getattr(store.get(name), "cold", None) for name in ("small", "large")] == [False, True]
     assert read(store, "large").tolist() == list(range(3000))
     store.close()
-
-
-def test_scatters_that_race_readers_are_seen_whole_or_not_at_all(store: LocalStore, other: LocalStore) -> None:
-    put(store, "x", np.zeros((4000, 16), np.int64))
-    stop, end = Event(), monotonic() + 60
-
-    def write() -> None:
-        for turn in count(1):  # until some were seen, however slow the reader is
-            scatter(store, "x", np.arange(4000)[:, None], np.full((4000, 16), turn))
-            if turn >= 60 and (len(seen) > 3 or monotonic() > end):
-                break
-        stop.set()
-
-    seen: set[int] = set()
-    torn = 0
-    writer = threading.Thread(target=write)
-    writer.start()
-    while not stop.is_set():
-        resident = other.get("x")
-        assert resident is not None
-        copy = resident.tensor.array.copy()
-        if resident.is_consistent:
-            assert (copy == copy[0]).all()
-            assert resident.etag.endswith(f'-{copy[0]}"')
-            seen.add(int(copy[0]))
-        else:
-            torn += 1
-    writer.join()
-    assert len(seen) > 3
 
 
 PREFAULT = """
