@@ -1,4 +1,4 @@
-"""The contents of a cluster's catalogue: immutable records, stored as JSON under keys of a database.
+"""The records of a cluster's catalogue: immutable, and stored as JSON under the keys of a database.
 
     options           how new versions are divided, and the API key for calls to shards
     tables/NAME       a table: its versions, each a list of segments with the shards that have them
@@ -11,8 +11,9 @@
     reconciler        the leading reconciler, see `reconciler`
     forgotten         the highest version number of tables whose records were removed
 
-A content id is drawn for each upload and used once. A content that is in neither `uploads` nor `tables` is never
-published later. So whoever finds its files first, and then finds it in neither, may drop the files.
+A new random content ID is drawn for each upload and is used only once. A content that is in neither `uploads` nor
+`tables` is never published later. So a process that first finds a content's files, and then finds the content in
+neither, may drop the files.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Options:
     """Defaults for new versions: `ranges` segments, each on `replicas` shards.
 
     `key` is the API key for calls to shards. A segment of more than `segment_bytes` is split in two; None disables
-    that. `cluster` is drawn when the options are first written, and identifies the cluster to which a shard's store
-    belongs.
+    splitting. `cluster` is drawn at random when the options are first written, and identifies the cluster that a
+    shard's store belongs to.
     """
 
     ranges: int = 4
@@ -47,11 +48,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows `start` to `stop` - 1 of one content, complete on each of `nodes`: `size` bytes with the digest `sha256`.
+    """Rows `start` to `stop` - 1 of one content, complete on each of `nodes`: `size` bytes with the SHA-256 digest
+    `sha256`.
 
-    For a table with keys, these are the `rows` rows whose keys have hashes from `start` to `stop` - 1. `size` then
+    In a table with keys, these are the `rows` rows whose keys have hashes from `start` to `stop` - 1; `size` then
     includes the keys, and the digest is computed by `shard_map.digest_of`. Before the rows are written, the digest is
-    "", and `nodes` are the shards that will receive them.
+    "", and `nodes` are the shards that will receive the rows.
     """
 
     start: int
@@ -67,7 +69,7 @@ class Segment:
         return self.stop - self.start if self.rows is None else self.rows
 
     def shape(self, of: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the segment's tensor on shards, for a table of the shape `of`."""
+        """Return the shape of the segment's tensor on shards, for a table of shape `of`."""
         return (self.row_count, *of[1:])
 
 
@@ -78,8 +80,8 @@ class Version:
     Its segments cover the rows in order, without gaps or overlaps. A table without rows has no segments.
 
     If the table has `keys`, the segments cover the hashes of keys instead. `created` is in nanoseconds since 1970.
-    `sha256` and `size` (bytes) are those of all items, in the order sent. `origin` is the URL or URL#TENSOR of an
-    import, or "" for an upload. `note` is the caller's note.
+    `sha256` and `size` (in bytes) cover all items, in the order sent. `origin` is the URL or URL#TENSOR of an import,
+    or "" for an upload. `note` is the caller's note.
     """
 
     number: int
@@ -96,12 +98,12 @@ class Version:
 
     @property
     def etag(self) -> str:
-        """The version's ETag as uploaded."""
+        """The ETag of the version as uploaded."""
         return f'"{self.content_id}-0"'
 
     @property
     def row_bounds(self) -> Sequence[tuple[int, int]]:
-        """The first row of each segment and the row after its last one, in the order of a download."""
+        """The first row of each segment and the row after its last one, in download order."""
         return bounds_of(one.row_count for one in self.segments)
 
     def tensor(self, segment: Segment) -> str:
@@ -113,8 +115,7 @@ class Version:
 class Table:
     """The kept versions, oldest first; the last one is current.
 
-    A table whose versions have all been removed keeps its record, so that `last_number` and lower numbers are never
-    reused.
+    A table whose versions have all been removed keeps its record, so that no number up to `last_number` is ever reused.
     """
 
     versions: tuple[Version, ...]
@@ -126,9 +127,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A shard: it is reached at `address` (host:port) and may hold `capacity` bytes of rows.
+    """A shard, which is reached at `address` (host:port) and may hold `capacity` bytes of rows.
 
-    `zone` is its failure domain, or "" if unknown. `release` is its version of the service.
+    `zone` is its failure domain, or "" if unknown. `release` is the version of the service that it runs.
     """
 
     address: str
@@ -139,9 +140,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class UploadRecord:
-    """A version of `table` that is being uploaded: its segments, and the shards to which the process `router` writes
-    them.
-    """
+    """An upload of a version of `table`: its segments, and the shards to which the process `router` is writing them."""
 
     table: str
     segments: tuple[Segment, ...]
@@ -150,10 +149,10 @@ class UploadRecord:
 
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
-    """An open segment. `primary` orders its scatters, and each shard in `in_sync` has all acknowledged ones.
+    """An open segment. `primary` orders its scatters, and each shard in `in_sync` has all acknowledged scatters.
 
     `primary` is in `in_sync`. Once a primary has begun, each change of the record raises `epoch`, so an epoch belongs
-    to one primary. A segment without such a record is closed and has the uploaded rows.
+    to one primary. A segment without a RangeRecord is closed and has the uploaded rows.
     """
 
     epoch: int
@@ -163,14 +162,14 @@ class RangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A record whose key alone carries the meaning. `of` tells people who wrote it."""
+    """A record whose key alone carries the meaning. `of` says who wrote it, for people."""
 
     of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The highest version number of any table whose record was removed. The numbers of a new table begin after it."""
+    """The highest version number of any table whose record was removed. A new table's numbers begin after it."""
 
     last_number: int = 0
 
@@ -189,15 +188,14 @@ KINDS: Final[Mapping[str, type[Record]]] = {
     "reconciler": Mark,
     "forgotten": Forgotten,
 }
-"""The record types by the prefix of their keys. An entry that does not end with a slash is a whole key.
-
-`Catalogue` has a member for each, named like the prefix.
+"""The record types by the prefix of their keys. An entry that does not end with a slash is a whole key. `Catalogue` has
+a member for each prefix, with the prefix as its name.
 """
 _ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
 
 
 def kind_of(key: str) -> str | None:
-    """Return the prefix of a key if it is in KINDS, else None. Other releases may have more kinds."""
+    """Return the prefix of a key if it is in KINDS, or else None. Other releases may have more kinds."""
     beginning = key[: key.find("/") + 1] or key
     return beginning if beginning in KINDS else None
 
@@ -211,7 +209,7 @@ def to_json(record: Record) -> bytes:
 def from_json(key: str, text: bytes) -> Record | None:
     """Parse the record of a key. Returns None if its kind is unknown. Unknown members are ignored.
 
-    Raises ValueError (pydantic's) if the text is not such a record.
+    Raises pydantic's ValueError if the text is not a valid record.
     """
     kind = kind_of(key)
     if kind is None:
@@ -224,7 +222,7 @@ def from_json(key: str, text: bytes) -> Record | None:
 class Catalogue:
     """All records at one moment. `revision` never decreases.
 
-    `revisions` has the revision that last wrote each key, so that a change can name the ones it depends on.
+    `revisions` holds the revision that last wrote each key, so that a change can specify the revisions it depends on.
     """
 
     revision: int = 0
@@ -236,7 +234,7 @@ class Catalogue:
     drained: frozenset[str] = frozenset()
     uploads: Mapping[str, UploadRecord] = field(default_factory=dict)
     ranges: Mapping[str, RangeRecord] = field(default_factory=dict)
-    """The open ranges, by the names of their segments on shards."""
+    """The open ranges, by the names under which shards hold their segments."""
     reconciler: Mark | None = None
     """The leading reconciler, or None. Its fence is the revision that wrote the record."""
     forgotten: Forgotten = Forgotten()
@@ -259,11 +257,11 @@ class Catalogue:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the catalogue, made atomically.
+    """An atomic change of the catalogue.
 
-    `puts` has new records by key, or None to remove the key. etcd removes the keys in `leased` when the process that
-    made the change has been silent for too long. The change is made only if no key in `puts` or `unchanged`, and no key
-    with a prefix in `no_newer`, has been written since the catalogue from which it was computed.
+    `puts` holds the new records by key, or None for a key to remove. etcd removes the keys in `leased` when the process
+    that made the change has been silent for too long. The change is made only if no key in `puts` or `unchanged`, and
+    no key with a prefix in `no_newer`, has been written since the catalogue from which the change was computed.
     """
 
     puts: Mapping[str, Record | None] = field(default_factory=dict)
@@ -273,17 +271,17 @@ class Change:
 
 
 class TooLarge(Exception):
-    """A change has more bytes or records than the database accepts in one transaction. Nothing was written."""
+    """A change contains more bytes or records than the database accepts in one transaction. Nothing was written."""
 
 
 _NOTHING: Final = Catalogue()
 
 
 def apply_writes(catalogue: Catalogue, revision: int, written: Mapping[str, tuple[bytes, int] | None]) -> Catalogue:
-    """Return the catalogue at `revision`, with the records written since.
+    """Return the catalogue at `revision`, including the records written since `catalogue`.
 
-    `written` has each record and its revision by key, or None if the key was removed. Raises OSError for an unreadable
-    record, because leaving it out would mean that it does not exist.
+    `written` holds each record and its revision by key, or None if the key was removed. Raises OSError for an
+    unreadable record, because omitting the record would mean that it does not exist.
     """
     revisions = dict(catalogue.revisions)
     changed: dict[str, Any] = {}

@@ -10,7 +10,9 @@ from app.cluster.shard_map import Primary, Replica, RowRange, ShardedTable, Shar
 
 
 class ServingMap:
-    """Builds the map of each catalogue in turn. Only the tables that have changed since the last one are rebuilt."""
+    """Build the map of each catalogue in turn. Only the tables that have changed since the last catalogue are
+    rebuilt.
+    """
 
     def __init__(self) -> None:
         self._known = Catalogue()
@@ -42,7 +44,7 @@ class ServingMap:
 
 
 def _changed_contents(before: Mapping[str, RangeRecord], after: Mapping[str, RangeRecord]) -> frozenset[str]:
-    """Return the content ids of ranges whose records differ."""
+    """Return the content IDs of ranges whose records differ."""
     tensors = before.keys() | after.keys() if before is not after else ()
     return frozenset(content_of(tensor) for tensor in tensors if before.get(tensor) is not after.get(tensor))
 
@@ -55,7 +57,7 @@ def _version(version: Version, addresses: Mapping[str, str], opened: Mapping[str
         nodes, primary = one.nodes, None
         behind: tuple[str, ...] = ()
         if record is not None:
-            # Shards that have left the in-sync set, or are unknown, get no requests.
+            # Shards get no requests if they have left the in-sync set or have no known address.
             nodes = tuple(node for node in record.in_sync if node in one.nodes)
             primary = Primary(record.primary, addresses.get(record.primary, ""), record.epoch)
             behind = tuple(sorted(set(one.nodes) - set(nodes)))

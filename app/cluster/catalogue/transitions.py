@@ -1,7 +1,8 @@
-"""The changes of the catalogue: pure functions that return the records to write, or raise GatherError.
+"""Changes to the catalogue: pure functions that return the records to write, or raise GatherError.
 
-Each change names the records it depends on, and is made only if those are unchanged when it is committed. A transition
-returns None if its outcome already holds, so it may be repeated. `app.catalogue` has the rules of names.
+Each change specifies the records it depends on, and is made only if they have not changed by the time it is committed.
+A transition returns None if its outcome already holds, so it may be repeated. The rules for names are in
+`app.catalogue`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from app.errors import GatherError
 from app.tensors.tensor_name import check_new_name, split_reference
 
 REMEMBERED: Final = 10_000
-"""Number of tables without versions whose records are kept; those that lost their last version most recently."""
+"""Number of tables without versions whose records are kept: those that lost their last version most recently."""
 _FORGOTTEN_AT_ONCE: Final = 100
 
 
@@ -48,10 +49,10 @@ def begin_upload(
 ) -> Change | None:
     """Place the segments of a new version on shards.
 
-    The record is under a lease, and protects the written rows from being dropped. `parts` are the segments without
-    their shards. `replicas` is the upload's request; without it, the table and then the options decide. The change
-    depends on the table's record, so that a duplicate request that arrives after publication does not restore the
-    upload's record.
+    The record is under a lease, and protects the written rows from being dropped. `parts` are the segments before
+    shards are assigned. `replicas` is the number that the upload requests; if it is None, the table's number or else
+    the options' number applies. The change depends on the table's record, so that a duplicate request that arrives
+    after publication does not restore the upload's record.
     """
     if content_id in catalogue.uploads:
         return None
@@ -73,7 +74,7 @@ def begin_upload(
 def move_upload(
     catalogue: Catalogue, content_id: str, start: int, old: str, avoid: Collection[str] = ()
 ) -> Change | None:
-    """Move the segment of an upload that begins at `start` from shard `old` to one that is not in `avoid`."""
+    """Move the segment of an upload that begins at `start` from shard `old` to a shard that is not in `avoid`."""
     upload = catalogue.uploads.get(content_id)
     if upload is None:
         raise unavailable("the upload has ended: etcd did not hear from its router for too long")
@@ -99,11 +100,11 @@ def publish(
     replicas: int | None = None,
     conditions: Conditions = ALWAYS,
 ) -> Change | None:
-    """Make an upload the current version of its table, with the next number (`version.number` is ignored).
+    """Publish an upload as the current version of its table, with the next number (`version.number` is ignored).
 
-    Its segments must be complete on all their shards and have their digests. `versions.select_replaced` decides
-    which versions are removed. `replicas`, if given, becomes the table's. Raises name_conflict, precondition_failed and
-    shard_unavailable.
+    Its segments must be complete on all their shards and must have their digests. `versions.select_replaced` decides
+    which versions are removed. If `replicas` is given, it becomes the table's number of replicas. Raises name_conflict,
+    precondition_failed and shard_unavailable.
     """
     known, own = catalogue.tables.get(table), catalogue.record_of(table)
     content_id = version.content_id
@@ -133,7 +134,7 @@ def publish(
 
 
 def end_upload(catalogue: Catalogue, content_id: str) -> Change | None:
-    """Give up an upload. Its rows are then dropped."""
+    """Give up an upload. Its rows are dropped afterwards."""
     if content_id not in catalogue.uploads:
         return None
     return Change({f"uploads/{content_id}": None})
@@ -155,8 +156,8 @@ def remove_versions(catalogue: Catalogue, reference: str, conditions: Conditions
 def put_aliases(made: Iterable[Alias]) -> Change | None:
     """Write aliases, all or none, as computed from a catalogue by `aliases.move_aliases`.
 
-    The change depends on all tables, including those without versions, because etcd limits the number of keys that a
-    transaction compares.
+    The change depends on all tables, including those without versions, because etcd limits the number of keys that one
+    transaction can compare.
     """
     changed: dict[str, Record | None] = {f"aliases/{one.alias}": one for one in made}
     return Change(changed, frozenset({"forgotten"}), no_newer=("tables/",)) if changed else None
@@ -184,7 +185,7 @@ def set_replicas(catalogue: Catalogue, name: str, replicas: int) -> Change | Non
 
 
 def set_options(catalogue: Catalogue, new: Options, given: Mapping[str, Any]) -> Change | None:
-    """Set the given options. If the catalogue has no options yet, the others are taken from `new`."""
+    """Set the given options. If the catalogue has no options yet, the remaining ones come from `new`."""
     is_first = "options" not in catalogue.revisions
     options = replace(new if is_first else catalogue.options, **given)
     return Change({"options": options}) if is_first or options != catalogue.options else None
@@ -205,8 +206,8 @@ def undrain(catalogue: Catalogue, node: str) -> Change | None:
 def forget_node(catalogue: Catalogue, node: str) -> Change | None:
     """Remove the records of a shard that will not come back. If it does, it registers itself again.
 
-    The change depends on all tables, ranges and uploads. Another running shard must have each segment that is listed on
-    this one, and be in sync with each range that this one is in sync with.
+    The change depends on all tables, ranges and uploads. For each segment listed on this shard, another running shard
+    must have it and, if its range is open, be in sync.
     """
     if node not in catalogue.nodes:
         return None
@@ -226,7 +227,7 @@ def forget_node(catalogue: Catalogue, node: str) -> Change | None:
 
 
 def mark_lost(catalogue: Catalogue, node: str) -> Change | None:
-    """Count a shard as lost before its lease ends, because its machine is known to be gone."""
+    """Count a shard as lost before its lease ends, because its machine is known to be lost."""
     return Change({f"alive/{node}": None}) if node in catalogue.alive else None
 
 
@@ -234,13 +235,15 @@ def mark_lost(catalogue: Catalogue, node: str) -> Change | None:
 
 
 def segment_bounds(rows: int, ranges: int) -> list[tuple[int, int]]:
-    """Divide `rows` into `ranges` segments whose sizes differ by at most one; into fewer if there are fewer rows."""
+    """Divide `rows` into `ranges` segments whose sizes differ by at most one; use fewer segments if there are fewer
+    rows.
+    """
     ranges = min(ranges, rows)
     return [(number * rows // ranges, (number + 1) * rows // ranges) for number in range(ranges)]
 
 
 def synced_nodes(catalogue: Catalogue, version: Version, segment: Segment) -> tuple[str, ...]:
-    """Return the shards with the current rows of a segment; for an open range, those in sync."""
+    """Return the shards that have the current rows of a segment. For an open range, these are the in-sync ones."""
     opened = catalogue.ranges.get(version.tensor(segment))
     return segment.nodes if opened is None else opened.in_sync
 
@@ -252,7 +255,7 @@ def replicas_of(catalogue: Catalogue, table: Table | None) -> int:
 
 
 def used_bytes(catalogue: Catalogue) -> dict[str, int]:
-    """Return the bytes that tables and uploads have, or will have, on each shard."""
+    """Return the bytes that tables and uploads occupy, or will occupy, on each shard."""
     used = dict.fromkeys(catalogue.nodes, 0)
     segments = [one for upload in catalogue.uploads.values() for one in upload.segments]
     for table in catalogue.tables.values():
@@ -283,7 +286,7 @@ def zones_of(catalogue: Catalogue) -> Mapping[str, str]:
 
 
 def unavailable(detail: str) -> GatherError:
-    """Return shard_unavailable for a change of the catalogue."""
+    """Return a shard_unavailable error for a change of the catalogue."""
     return GatherError("shard_unavailable", detail, hint="Send the request again after 1 s.", retry_after=1)
 
 
@@ -294,7 +297,7 @@ def _check_node(catalogue: Catalogue, node: str) -> None:
 
 
 def _forget_oldest_tables(catalogue: Catalogue) -> dict[str, Record | None]:
-    """Return the changes that remove the oldest tables without versions, if there are more than REMEMBERED."""
+    """Return the changes that remove the oldest tables without versions, if there are at least REMEMBERED of them."""
     gone = [name for name, table in catalogue.tables.items() if not table.versions]
     if len(gone) < REMEMBERED:
         return {}

@@ -1,1 +1,1 @@
-"""The reconciler: compares the catalogue with the shards' segments, and tells shards what to pull and drop."""
+"""The reconciler, which compares the catalogue with the shards' segments and tells shards what to pull and drop."""

@@ -15,7 +15,7 @@ from app.cluster.catalogue.records import Catalogue
 class CatalogueCalls:
     """A client of the catalogue for an event loop.
 
-    `taken` is called in the loop whenever there is a newer catalogue.
+    `taken` is called on the loop whenever there is a newer catalogue.
     """
 
     def __init__(self, database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Describe the status of a cluster for people: its shards and their segments."""
+"""Describe the status of a cluster's shards and segments for people."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.cluster.reconciler.cluster_view import HeldSegment
 def status_of(catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> dict[str, Any]:
     """Return the shards and tables of a cluster as plain values.
 
-    `held` has the segment list of each shard that responded. A shard is `lost` if it is not running, and `draining` if
-    it is giving up its segments. A replica is `whole` if its shard lists it. An open range also has its `primary`, the
-    replicas `in_sync` and the `epoch`.
+    `held` holds the segment list of each shard that responded. A shard is `lost` if it is not running, and `draining`
+    if it is giving up its segments. A replica is `whole` if it is in its shard's list. For an open range, the result
+    also includes its `primary`, the in-sync replicas as `in_sync`, and its `epoch`.
     """
     used = used_bytes(catalogue)
     return {
@@ -81,9 +81,9 @@ def _describe_record(catalogue: Catalogue, tensor: str) -> dict[str, Any]:
 
 
 def living_replicas(one: Listed, catalogue: Catalogue, held: Mapping[str, Mapping[str, HeldSegment]]) -> int:
-    """Return the number of running shards that have a segment, or for an open range, that are in sync.
+    """Return the number of running shards that have a segment or, for an open range, that are in sync.
 
-    If a shard did not respond, the catalogue's list is trusted.
+    For a shard that did not respond, the catalogue's list is trusted.
     """
     nodes = one.segment.nodes if one.opened is None else one.opened.in_sync
     living = [node for node in nodes if node in catalogue.alive]

@@ -1,4 +1,4 @@
-"""A reconciler's view of its cluster: the catalogue, and the segments of each shard that was listed."""
+"""A reconciler's view of its cluster: the catalogue, and the segments of each shard whose list was received."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.cluster.shard_map import shard_tensor
 
 @dataclass(frozen=True, slots=True)
 class HeldSegment:
-    """A shard's description of a complete segment."""
+    """What a shard reports about a complete segment."""
 
     size: int
     sha256: str
@@ -22,7 +22,7 @@ class HeldSegment:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The complete segments of a shard, by name, from a list that was requested with the fence `fence`.
+    """The complete segments of a shard, by name, from a list that was requested with the fencing token `fence`.
 
     `revision` is the revision of a catalogue read before the list, so a segment published later may be missing.
     """
@@ -34,7 +34,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The catalogue, and the segments of the shards that were listed."""
+    """The catalogue, and the segments of the shards whose lists were received."""
 
     catalogue: Catalogue
     holdings: Mapping[str, Holding]
@@ -46,7 +46,7 @@ class ClusterView:
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, HeldSegment]]:
-        """The segments of each running shard that was listed with the current fence."""
+        """The segments of each running shard whose list was requested with the current fencing token."""
         return {
             node: holding.segments
             for node, holding in self.holdings.items()
@@ -74,7 +74,7 @@ class ClusterView:
 
     @cached_property
     def used(self) -> Mapping[str, int]:
-        """Bytes of rows on each shard, including open ranges that it has yet to copy."""
+        """Bytes of rows on each shard, including open ranges that the shard has yet to copy."""
         found = dict.fromkeys(self.catalogue.nodes, 0)
         for one in self.segments:
             for node in self.whole(one) if one.opened is None else one.segment.nodes:
@@ -91,14 +91,14 @@ class ClusterView:
         return found is not None and sha256 in ("", found.sha256)
 
     def whole(self, one: Listed) -> tuple[str, ...]:
-        """Return the shards that have a complete copy of a segment; for an open range, only those in sync."""
+        """Return the shards that have a complete copy of a segment. For an open range, only in-sync shards count."""
         if one.opened is not None:
             own = (node for node in one.segment.nodes if node in one.opened.in_sync)
             return tuple(node for node in own if self.has(node, one.tensor, ""))
         return tuple(node for node in one.segment.nodes if self.has(node, one.tensor, one.segment.sha256))
 
     def lacks(self, node: str, one: Listed) -> bool:
-        """Return whether a shard has lost a segment that the catalogue lists on it."""
+        """Return whether a shard has lost a segment that the catalogue lists for it."""
         listed_at = self.catalogue.revisions.get(f"tables/{one.table}", 0)
         is_listed = node in self.known and self.holdings[node].revision >= listed_at
         return is_listed and not self.has(node, one.tensor, one.segment.sha256)

@@ -1,15 +1,16 @@
 """Failover of open ranges.
 
-It runs concurrently with the rounds, because a round takes seconds, and a range without a primary refuses scatters.
+Failover runs concurrently with the rounds, because a round takes seconds and a range without a primary refuses
+scatters.
 
-A shard counts as lost when its lease has expired, 15 s after its last renewal. It counts as lost earlier if its process
-is gone, that is, if its address has refused every connection for GONE_AFTER_S. Only a running machine without a
-listener refuses connections. A shard that is slow, suspended or cut off does not refuse them, and keeps its ranges
-until its lease expires.
+A shard counts as lost when its lease has expired, 15 s after the last renewal. The shard counts as lost earlier if its
+process is gone, that is, if its address has refused every connection for GONE_AFTER_S seconds. Only a running machine
+on which nothing listens at that port refuses connections. A shard that is slow, suspended or cut off does not refuse
+them, and keeps its ranges until its lease expires.
 
 Correctness does not depend on this decision. A shard that is wrongly considered lost is fenced like any other: the new
-primary has every acknowledged record and refuses older epochs. A mistake costs one change of primary and one catch-up.
-The lease is not revoked, so no rows are copied for a shard that merely restarts.
+primary has every acknowledged record and refuses older epochs. A wrong decision costs one change of primary and one
+catch-up. The lease is not revoked, so a shard that merely restarts causes no copying of rows.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Failover:
         self._is_leader = is_leader
         self._wake = asyncio.Event()
         self._refused_since: dict[str, float] = {}
-        """Since when each shard has refused every connection."""
+        """The time since which each shard has refused every connection."""
         self._gone: frozenset[str] = frozenset()
         self.count = 0
         """Number of times that a range was given a new primary."""
@@ -53,7 +54,7 @@ class Failover:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
+        """Run until canceled."""
         loop = asyncio.get_running_loop()
         probe_at = 0.0
         while True:
@@ -77,7 +78,7 @@ class Failover:
                     await self._wake.wait()
 
     async def _probe(self, catalogue: Catalogue, nodes: Collection[str]) -> None:
-        """Connect to these shards and record which are gone."""
+        """Try to connect to these shards, and record which ones are gone."""
         now = asyncio.get_running_loop().time()
         refused = await asyncio.gather(*(self._shards.refuses(catalogue, node) for node in nodes))
         refusing = [node for node, is_so in zip(nodes, refused, strict=True) if is_so]
@@ -85,7 +86,7 @@ class Failover:
         self._gone = frozenset(node for node in refusing if now - self._refused_since[node] >= GONE_AFTER_S)
 
     async def _fail_over(self, catalogue: Catalogue) -> None:
-        """Give all ranges whose primary is lost a new one, if possible."""
+        """Assign a new primary to each range whose primary is lost, if possible."""
         lost = {one.primary for one in catalogue.ranges.values()} - self._running(catalogue)
         made = only_as_leader(lambda catalogue: fail_over(catalogue, self._gone), self._is_leader)
         moved = len(catalogue.ranges) if lost else 0

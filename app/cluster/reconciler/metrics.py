@@ -1,4 +1,4 @@
-"""The metrics of a reconciler, served at /metrics on a port of their own and computed for each scrape."""
+"""The metrics of a reconciler, served at /metrics on a separate port and computed for each scrape."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COUNTERS: Final = {
     "lists_failed": ("gathernd_reconciler_lists_failed", "Requests for a shard's segment list that got no answer."),
     "flips": ("gathernd_reconciler_flips", "Moves that are recorded in the catalogue."),
 }
-"""Name and help by field of `Counts`."""
+"""The name and help text of each metric, by field of `Counts`."""
 SERIES: Final = frozenset(
     [name for name, _ in (IN_OFFICE, SHORT, UNREACHABLE, PULLS, OLDEST, ALIVE, USED, CAPACITY)]
     + [name for name, _ in (OPEN, OPEN_BELOW, OPEN_SHORT)]

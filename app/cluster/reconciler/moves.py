@@ -1,7 +1,9 @@
-"""Moves: a segment in the catalogue, the parts that will replace it, and the copies that must be complete first.
+"""Moves. Each consists of a segment in the catalogue, the parts that will replace it, and the copies that must be
+complete first.
 
-Moves place a replica on another shard, add or remove one, or split a segment in two. A move of an open range has no
-copies: the catalogue lists a shard before it has the rows, and the shard counts once it is in sync.
+A move transfers a replica to another shard, adds or removes a replica, or splits a segment in two. A move of an open
+range has no copies: the catalogue lists a shard before that shard has the rows, and the shard counts once it is in
+sync.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from app.cluster.catalogue.records import Catalogue, Change, Record, Segment, Ta
 AT_ONCE: Final = 50
 """Maximum number of moves per transaction.
 
-Each compares a table and a range, and etcd's default limit is 128 operations.
+Each move compares a table and a range, and etcd's default limit is 128 operations.
 """
 Reason: TypeAlias = Literal["restore", "replace", "add", "remove", "spread", "split", "even out"]
-"""Why a segment moves, in order: its shard has lost it; its shard is lost or drained; there are too few replicas; there
-are too many; two replicas are in one zone; it is too large; other shards hold less.
+"""Why a segment moves, in the order of the values: its shard has lost it; its shard is lost or drained; there are too
+few replicas; there are too many replicas; two replicas are in one zone; it is too large; other shards hold less.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A part that `node` must hold complete before the catalogue lists it there."""
+    """A part of which `node` must hold a complete copy before the catalogue lists the part there."""
 
     node: str
     part: Segment
@@ -35,9 +37,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Replacement of a segment by `parts` once all `copies` are complete.
+    """The replacement of a segment with `parts` once all `copies` are complete.
 
-    `leaving` is the shard that gives it up, or "".
+    `leaving` is the shard that gives the segment up, or "" if none does.
     """
 
     of: Listed
@@ -48,7 +50,7 @@ class Move:
 
     @property
     def changes_catalogue(self) -> bool:
-        """Whether the catalogue changes. It does not if a shard only restores what it has lost."""
+        """Whether the move changes the catalogue. It does not if a shard only restores what it has lost."""
         return self.parts != (self.of.segment,)
 
 
@@ -72,12 +74,12 @@ def remove_replica(one: Listed, old: str) -> Move:
 
 
 def restore_replica(one: Listed, node: str) -> Move:
-    """Return a move that restores on a shard what the catalogue lists there."""
+    """Return a move that restores a segment on a shard for which the catalogue lists it."""
     return Move(one, "restore", (one.segment,), (Copy(node, one.segment),))
 
 
 def apply_moves(catalogue: Catalogue, moves: Sequence[Move]) -> Change | None:
-    """Replace each segment with the parts of its move, if the catalogue still has exactly the same segment.
+    """Replace each segment with the parts of its move if the catalogue still contains exactly that segment.
 
     A shard that leaves an open range is removed from its in-sync set. A move planned for a closed range is skipped once
     the range is open. Returns None if nothing changes.

@@ -18,17 +18,19 @@ from app.cluster.reconciler.moves import Move, add_replica, remove_replica
 
 JOIN_S: Final = 120.0
 SLOWEST: Final = 5 << 20
-"""Bytes per second. A shard may take JOIN_S seconds to join, plus the time for the range's size at this rate."""
+"""Bytes per second. A shard may take JOIN_S seconds to join, plus the time that the range's size takes at this rate."""
 
 
 class Joining:
-    """Records since when running shards have been listed and not in sync, although there is a primary to copy from."""
+    """The times since which running shards have been listed but out of sync, although there is a primary to copy
+    from.
+    """
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], float] = {}
 
     def note(self, view: ClusterView, now: float) -> None:
-        """Update the records from the current catalogue."""
+        """Update the times from the current catalogue."""
         waiting = {
             (node, one.tensor)
             for one in view.segments
@@ -50,7 +52,8 @@ def needed_move(
 ) -> Move | None:
     """Return the most urgent move of an open range, or None if it needs none or has to wait.
 
-    `able` has the free bytes of the shards that may receive it. Shards in `late` count as lost until they are in sync.
+    `able` holds the free bytes of the shards that may receive the range. Shards in `late` count as lost until they are
+    in sync.
     """
     nodes, replicas = one.segment.nodes, one.replicas
     staying = [node for node in nodes if not view.is_leaving(node) and node not in late]
@@ -78,7 +81,7 @@ def is_settled(one: Listed, view: ClusterView) -> bool:
 def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
     """Return the number of copies of open ranges that running shards are making.
 
-    A late shard does not count: it may be full.
+    A late shard does not count, because it may be full.
     """
     return sum(
         node in view.known and one.tensor not in view.known[node]
@@ -89,7 +92,7 @@ def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
 
 
 def lost_rows(view: ClusterView) -> dict[str, str]:
-    """Return, by open range, a shard listed as in sync that has lost its rows, according to a list newer than the
+    """Return, for each open range, a shard listed as in sync that has lost its rows according to a list newer than the
     record.
     """
     return {

@@ -1,17 +1,17 @@
-"""Decide what a reconciler orders from shards, based on the catalogue and the segments they hold. Does no I/O.
+"""Decide what a reconciler orders shards to do, based on the catalogue and the segments they hold. Does no I/O.
 
-A `Planner` is the memory of one reconciler: the moves it has begun, and since when segments have been unwanted. `plan`
-is called once per round with the results of that round's lists. It returns the pulls that should be running, the drops
-to request, and the moves to flip. Three rules protect what the catalogue lists; docs/cluster-protocol.md shows why they
-suffice:
+A `Planner` is the memory of one reconciler: the moves it has begun, and the times since which segments have been
+unwanted. `plan` is called once per round with the results of that round's lists. It returns the pulls that should be
+running, the drops to request, and the moves to flip. Three rules protect what the catalogue lists;
+docs/cluster-protocol.md shows why they suffice:
 
-- A list counts if it was requested with this reconciler's fence and began after every earlier drop was answered. A drop
-  without an answer is followed by a new fence. The catalogue is read after the lists.
-- A move is flipped only if such lists show all its copies as complete.
-- A segment is dropped only if neither the catalogue nor a running move wants it there. If the catalogue lists it on
-  other shards, one of those must have it complete.
+- A list counts if it was requested with this reconciler's fencing token and after every earlier drop had received its
+  response. A drop without a response is followed by a new fencing token. The catalogue is read after the lists.
+- A move is flipped only if lists that count show that all its copies are complete.
+- A segment is dropped from a shard only if neither the catalogue nor a running move wants it there. If the catalogue
+  lists it on other shards, at least one of those must have it complete.
 
-Open ranges have rules of their own, in `open_moves`.
+Open ranges have separate rules, which are in `open_moves`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from app.cluster.shard.pull_order import PullOrder, PullSource
 
 COPIES_AT_ONCE: Final = 4
 DROP_AFTER_S: Final = 5.0
-"""Seconds that an unwanted segment is kept for requests that began with an older catalogue."""
+"""Seconds that an unwanted segment is kept for requests that began under an older catalogue."""
 AGAIN_AFTER_S: Final = 5.0
 """Seconds until a failed copy is retried on the same shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """An order for `node` to pull the segment `tensor`. Its fence is set when it is sent."""
+    """An order for `node` to pull the segment `tensor`. The order's fencing token is set when it is sent."""
 
     node: str
     tensor: str
@@ -56,7 +56,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The actions to take. Running pulls that are not in `pulls` must be cancelled."""
+    """The actions to take. Running pulls that are not in `pulls` must be canceled."""
 
     pulls: tuple[Pull, ...] = ()
     drops: tuple[Drop, ...] = ()
@@ -67,12 +67,12 @@ class Plan:
 
 @dataclass
 class Planner:
-    """The moves that a reconciler has begun; see the module."""
+    """The moves that a reconciler has begun; see the module docstring."""
 
     copies_at_once: int = COPIES_AT_ONCE
     drop_after: float = DROP_AFTER_S
     moves: dict[str, Move] = field(default_factory=dict)
-    """Moves by the name of the moved segment."""
+    """Moves, by the name of the segment that is moved."""
     _joining: Joining = field(default_factory=Joining)
     _unwanted_since: dict[Drop, float] = field(default_factory=dict)
     _not_before: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -99,11 +99,11 @@ class Planner:
         )
 
     def is_ready(self, move: Move, view: ClusterView) -> bool:
-        """Return whether all copies of a move are complete, so that the catalogue may list them."""
+        """Return whether all copies of a move are complete, so that the catalogue may list its parts."""
         return all(is_whole(copy, move, view) for copy in move.copies)
 
     def pull_failed(self, node: str, tensor: str, now: float) -> None:
-        """Record that a shard could not pull a segment. The move is planned again, on another shard if possible."""
+        """Record that a shard failed to pull a segment. The move is planned again, on another shard if possible."""
         self._not_before[node, tensor] = now + AGAIN_AFTER_S
         for name, move in list(self.moves.items()):
             if any((copy.node, _segment_name(move, copy.part)) == (node, tensor) for copy in move.copies):
@@ -164,12 +164,16 @@ class Planner:
         return None if spread is None else move_replica(one, *spread, "spread")
 
     def _restoring_move(self, one: Listed, view: ClusterView) -> Move | None:
-        """Return a move that restores uploaded rows on a shard. Until a primary has begun, the rows are unchanged."""
+        """Return a move that restores uploaded rows on a shard, or None. The rows are unchanged until a primary has
+        begun.
+        """
         lacking = (node for node in one.segment.nodes if view.lacks(node, one) and self._may_copy(node, one.tensor))
         return next((restore_replica(one, node) for node in lacking), None)
 
     def _splitting_move(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
-        """Return a move that splits a segment in two, or None. Parts stay on the segment's shards where both fit."""
+        """Return a move that splits a segment in two, or None. Parts stay on the segment's shards if both parts fit
+        there.
+        """
         middle = (one.segment.start + one.segment.stop) // 2
         left = dict(free)
         parts = []
@@ -247,7 +251,7 @@ def _segment_name(move: Move, part: Segment) -> str:
 def _reserve_room(free: dict[str, int], move: Move) -> int:
     """Subtract the sizes of a move's copies from `free`. Returns the number of copies."""
     known = set(move.of.segment.nodes)
-    if move.of.opened is not None:  # its new shards copy the rows by themselves
+    if move.of.opened is not None:  # the new shards copy the rows on their own
         new = [(node, move.of.segment.size) for node in set(move.parts[0].nodes) - known]
     else:
         new = [(copy.node, copy.part.size) for copy in move.copies if copy.node not in known or move.reason == "split"]
@@ -258,9 +262,9 @@ def _reserve_room(free: dict[str, int], move: Move) -> int:
 
 
 def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
-    """Return whether a running move still has its reason, and its shards may still receive their copies."""
+    """Return whether a running move still has its reason, and whether its shards may still receive their copies."""
     if now_listed.segment != move.of.segment or now_listed.opened is not None:
-        return False  # moves of open ranges are chosen again in each round
+        return False  # moves of open ranges are chosen anew in each round
     if move.reason == "restore":
         return view.is_alive(move.copies[0].node)
     if any(view.is_leaving(copy.node) for copy in move.copies):
@@ -271,7 +275,7 @@ def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
         case "add":
             return len(move.of.segment.nodes) < now_listed.replicas
         case "remove":
-            return False  # it has no copies; if it is still needed, it is chosen again
+            return False  # a removal has no copies; if it is still needed, it is chosen again
         case _:
             return True
 
@@ -279,7 +283,8 @@ def _is_needed(move: Move, now_listed: Listed, view: ClusterView) -> bool:
 def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -> Pull:
     """Return the order for a copy.
 
-    Sources are shards that have the segment complete, then the `further` shards, then the origin.
+    The sources are, in this order, the shards that have the segment complete, its other shards, the `further` shards,
+    and the origin.
     """
     one, part = move.of, _with_digest(move, copy.part, view)
     whole = view.whole(one)
@@ -315,7 +320,9 @@ def is_whole(copy: Copy, move: Move, view: ClusterView) -> bool:
 
 
 def _with_digest(move: Move, part: Segment, view: ClusterView) -> Segment:
-    """Return a part with its size and digest. For a half, they come from the first shard that has it complete."""
+    """Return a part with its size and digest. For one half of a split, they come from the first shard that has the half
+    complete.
+    """
     if part.sha256:
         return part
     name = _segment_name(move, part)

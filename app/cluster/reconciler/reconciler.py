@@ -1,11 +1,13 @@
-"""Run a reconciler: elections, rounds of lists, and the pulls, drops and flips that its planner decides.
+"""Run a reconciler: hold elections, list segments in rounds, and carry out the pulls, drops and flips that its planner
+decides on.
 
-Several reconcilers may run, and one is the leader: the one whose identity is in the record `reconciler`, under its
-lease. The revision that wrote the record is its fence.
+Several reconcilers may run, and one of them is the leader: the one whose identity is in the record `reconciler`, under
+that process's lease. The revision that wrote the record is the leader's fencing token.
 
-A round lists the segments of all shards, then reads the catalogue, and executes the plan. It begins when the catalogue
-has changed, when a pull has ended, and every few seconds. It ends when all drops are answered. If a drop or a flip gets
-no answer, the next round begins with a new fence. `Failover` runs concurrently with the rounds.
+A round lists the segments of all shards, then reads the catalogue, and then executes the plan. It begins when the
+catalogue has changed, when a pull has ended, and every few seconds. It ends when all drops have received a response. If
+a drop or a flip gets no response, the next round begins with a new fencing token. `Failover` runs concurrently with the
+rounds.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from app.cluster.reconciler.shard_calls import ShardCalls, ShardFailed
 from app.errors import GatherError
 
 ROUND_S: Final = 3.0
-"""Seconds after which a round begins even without a change."""
+"""Seconds after which a round begins even if nothing has changed."""
 REST: Final = 4.0
-"""The pause after a round as a multiple of the round's duration, at most MOST_REST_S, because lists of many segments
-are expensive.
+"""The pause after a round as a multiple of the round's duration, limited to MOST_REST_S seconds. Rounds pause because
+listing many segments is expensive.
 """
 LEAST_REST_S: Final = 0.1
 MOST_REST_S: Final = 5.0
@@ -44,7 +46,7 @@ logger = logging.getLogger("gathernd")
 
 @dataclass
 class Counts:
-    """Counts of a reconciler since its start, for its metrics."""
+    """Counts since a reconciler's startup, for its metrics."""
 
     pulls: int = 0
     pulls_failed: int = 0
@@ -65,7 +67,7 @@ class RunningPull:
 
 @dataclass
 class Reconciler:
-    """One reconciler. Its public fields expose its state to the metrics."""
+    """One reconciler. Its public fields expose its state for the metrics."""
 
     catalogues: CatalogueCalls
     shards: ShardCalls
@@ -82,7 +84,7 @@ class Reconciler:
         self._planner = self.planner()
         self._fence = 0
         self._renew = False
-        """Whether a drop or flip without an answer may still be executed. A new fence prevents that."""
+        """Whether a drop or flip without an answer may still be executed. A new fencing token prevents that."""
         self._wake = asyncio.Event()
         self.failover = Failover(
             self.catalogues, self.shards, lambda catalogue: self._is_leader_in(catalogue, self._fence)
@@ -94,7 +96,7 @@ class Reconciler:
         self.failover.wake()
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
+        """Run until canceled."""
         failing_over = asyncio.create_task(self.failover.run())
         try:
             while True:
@@ -145,7 +147,7 @@ class Reconciler:
     async def _apply_moves(self, moves: tuple[Move, ...], fence: int) -> None:
         """Write the segments of these moves into the catalogue.
 
-        A former leader writes nothing, and notices in its next round.
+        A former leader writes nothing, and notices its loss of leadership in its next round.
         """
         try:
             await self._transact(partial(apply_moves, moves=moves), fence)
@@ -205,7 +207,7 @@ class Reconciler:
     # Leadership
 
     async def _become_leader(self) -> bool:
-        """Become the leader if there is none, or again to get a new fence.
+        """Become the leader if there is none, or become the leader again to get a new fencing token.
 
         Returns whether this reconciler is the leader.
         """
@@ -219,7 +221,7 @@ class Reconciler:
         if fence != self._fence:
             logger.info("this reconciler is the leader, with fencing token %d", fence)
             self._fence, self._renew = fence, False
-            self.failover.wake()  # the fence was not known yet when the catalogue changed
+            self.failover.wake()  # when the catalogue changed, the fencing token was not yet known
         return True
 
     def _election(self, catalogue: Catalogue) -> Change | None:

@@ -1,4 +1,4 @@
-"""The process of a reconciler: its event loop, its signals and its metrics port."""
+"""The process that runs a reconciler: its event loop, its signals and its metrics port."""
 
 from __future__ import annotations
 

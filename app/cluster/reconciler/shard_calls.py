@@ -1,6 +1,6 @@
 """A reconciler's calls to shards over HTTP: list, pull and drop segments.
 
-Each request names its shard, so that another shard at the same address refuses it.
+Each request carries the name of its shard, so that a different shard at the same address refuses it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from app.cluster.reconciler.plan import Drop, Pull
 
 CONNECT_S: Final = 2.0
 REFUSAL_S: Final = 1.0
-"""Seconds within which a running machine refuses a connection."""
+"""Seconds to wait for a refusal; a running machine refuses a connection within this time."""
 LIST_S: Final = 5.0
 DROP_S: Final = 5.0
 PULL_S: Final = 60.0
 SLOWEST: Final = 5 << 20
-"""Bytes per second. A pull may take PULL_S seconds, plus the time for its size at this rate."""
+"""Bytes per second. A pull may take PULL_S seconds, plus the time that its size takes at this rate."""
 UNKNOWN_SIZE: Final = 1 << 34
-"""Assumed bytes of a pull whose size is unknown."""
+"""Size in bytes assumed for a pull whose size is unknown."""
 
 
 class ShardFailed(Exception):
-    """A shard failed to do what was requested. `is_over` means that it will not do it later either."""
+    """A shard failed to do what was requested. `is_over` means that it will not do so later either."""
 
     def __init__(self, detail: str, *, is_over: bool) -> None:
         super().__init__(detail)
@@ -62,7 +62,7 @@ class ShardCalls:
     async def list(self, catalogue: Catalogue, node: str, fence: int | None = None) -> Mapping[str, HeldSegment]:
         """List the complete segments of a shard.
 
-        With a fence, the shard refuses orders with a lower one from then on.
+        If a fencing token is given, the shard refuses orders with a lower one from then on.
         """
         answer = await self._ask("GET", catalogue, node, "", LIST_S, fence)
         try:

@@ -1,4 +1,4 @@
-"""What a primary may do, and when its records are committed. All decisions are made with the tensor's lock held."""
+"""What a primary may do, and when its records are committed. All decisions are made while holding the tensor's lock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final, Protocol
 from app.cluster.replication.replica import Append, AppendAnswer, Appended, ReplicaState, Why
 
 SHIP_S: Final = 2.0
-"""A replica that has not responded after this many seconds leaves the in-sync set."""
+"""Seconds without a response after which a replica leaves the in-sync set."""
 FIRST_TERM: Final = 2
-"""The epoch of a range's first primary. At lower epochs the catalogue has only proposed one (see `ranges`)."""
+"""The epoch of a range's first primary. At lower epochs, the catalogue has only proposed a primary (see `ranges`)."""
 NOTICE_S: Final = 5.0
-"""A replica that has not applied committed records after this many seconds leaves the in-sync set."""
+"""Seconds after which a replica that has not applied committed records leaves the in-sync set."""
 
 
 class Members(Protocol):
@@ -29,31 +29,34 @@ class Members(Protocol):
 
 
 class Standing(StrEnum):
-    """What a shard may do with a range, according to the catalogue that it knows."""
+    """What a shard may do with a range, according to the newest catalogue known to it."""
 
     NOT_PRIMARY = "not_primary"
     """Another shard is the primary, or the range is not open, so this shard refuses scatters."""
     NO_ROWS = "no_rows"
-    """It is the primary but has lost its rows. It asks the catalogue for another primary (`lose_rows`)."""
+    """This shard is the primary but has lost its rows. It asks the catalogue for another primary (`lose_rows`)."""
     RAISE_RECORD = "raise_record"
-    """Its own epoch is higher than the catalogue's.
+    """This shard's own epoch is higher than the catalogue's.
 
     It raises the epoch in the catalogue (`raise_epoch`) and checks again.
     """
     BEGIN = "begin"
-    """The range is open but has had no primary yet. It sets its own epoch to FIRST_TERM, durably, and checks again."""
+    """The range is open but has had no primary yet. This shard durably sets its own epoch to FIRST_TERM and checks
+    again.
+    """
     RAISE_OWN = "raise_own"
-    """The catalogue's epoch is higher. It sets its own epoch to that, durably, and checks again."""
+    """The catalogue's epoch is higher. This shard durably sets its own epoch to the catalogue's and checks again."""
     RESOLVE = "resolve"
-    """It must first ship its tail, or an empty message if it has none."""
+    """This shard must first ship its tail, or an empty message if it has no tail."""
     READY = "ready"
-    """It may create records, let replicas join, and answer callers."""
+    """This shard may create records, let replicas join, and respond to callers."""
 
 
 def standing(members: Members | None, node: str, state: ReplicaState | None, resolved: int) -> Standing:
     """Return what `node` may do.
 
-    `resolved` is the epoch at which it last committed its whole tail, or 0 since its start.
+    `resolved` is the epoch at which the shard last committed its whole tail, or 0 if it has not done so since its
+    startup.
 
     `resolved` need not be durable or shared between processes, because resolving again is harmless.
     """
@@ -69,7 +72,7 @@ def standing(members: Members | None, node: str, state: ReplicaState | None, res
 
 
 def may_acknowledge(members: Members, min_in_sync: int) -> bool:
-    """Return whether a committed scatter may be acknowledged, even a repeated one.
+    """Return whether a committed scatter may be acknowledged. This also applies to a repeated scatter.
 
     This is checked before a record is created and again once it is committed, each time with the range's current record
     in the catalogue.
@@ -78,9 +81,9 @@ def may_acknowledge(members: Members, min_in_sync: int) -> bool:
 
 
 def append_of(state: ReplicaState, after: int, epochs: tuple[int, ...]) -> Append:
-    """Return the message with the records after the sequence `after`, which have `epochs`, from a primary's log.
+    """Return the message with the records of a primary's log after the sequence `after`; `epochs` are their epochs.
 
-    `state` is the primary's state, read with the lock held. `after` is its `applied`, or the last sequence that the
+    `state` is the primary's state, read while holding the lock. `after` is its `applied`, or the last sequence that the
     receiver has.
     """
     return Append(state.epoch, after, state.epoch_of(after), state.applied, state.last, epochs)
@@ -93,9 +96,9 @@ class Step(StrEnum):
     """The next step of a primary in a round."""
 
     COMMITTED = "committed"
-    """Every in-sync replica has the records. Apply them, then answer the callers and notify the replicas."""
+    """Every in-sync replica has the records. Apply them, then respond to the callers and notify the replicas."""
     WAIT = "wait"
-    """Continue when a response arrives, or SHIP_S after the round began at the latest."""
+    """Continue when a response arrives, or at the latest SHIP_S after the round began."""
     LEAVE = "leave"
     """Remove `Round.replicas_to_remove` from `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to
     `with_members`.
@@ -110,8 +113,8 @@ class Step(StrEnum):
     BEHIND = "behind"
     """A replica has applied records that the primary lacks, so the primary's rows were restored from an older copy.
 
-    They count as lost (`lose_rows`). Otherwise the primary would reuse the sequences for new records, and replicas
-    would take those for the ones they have.
+    The primary's rows count as lost (`lose_rows`). Otherwise the primary would reuse the sequences for new records, and
+    replicas would mistake those for the records they already have.
     """
 
 
@@ -121,7 +124,7 @@ class Round:
 
     `first_epoch` is the epoch at which the round began, and `epoch` that of the newest known catalogue record. The
     primary sets its own epoch to `epoch`, durably, before it sends more. `matched` is the sequence up to which each
-    replica has reported to have the primary's log.
+    replica has reported that its log equals the primary's.
     """
 
     node: str
@@ -136,12 +139,12 @@ class Round:
     is_behind: bool = False
 
     def with_answer(self, replica: str, answer: AppendAnswer) -> Round:
-        """Return the round after a replica's answer.
+        """Return the round after a replica's response.
 
-        If it refused because of a gap, send the records after its `applied`.
+        If the replica refused because of a gap, send it the records after its `applied`.
         """
         if isinstance(answer, Appended) and answer.epoch < self.first_epoch:
-            return self  # an answer to an earlier message, from when it may not have been in sync
+            return self  # a response to an earlier message, from a time when the replica may not have been in sync
         if isinstance(answer, Appended) and answer.applied > self.end:
             return replace(self, is_behind=True)
         if isinstance(answer, Appended):
@@ -151,13 +154,14 @@ class Round:
         return self if answer.why is Why.GAP else self.with_failure(replica)
 
     def with_failure(self, replica: str) -> Round:
-        """Return the round after a failure of a replica: it is unreachable, or needs records that the log no longer
-        has.
+        """Return the round after a replica has failed: it is unreachable, or needs records that are no longer in the
+        log.
         """
         return replace(self, failed=self.failed | {replica})
 
     def with_members(self, members: Members | None) -> Round:
-        """Return the round with the catalogue's new record of the range, or None if there is none.
+        """Return the round after the catalogue's record of the range has changed; `members` is None if the record was
+        removed.
 
         Replicas that have left no longer count. If a replica has joined through another process, the round is over,
         because that replica may lack the round's records.
@@ -180,11 +184,13 @@ class Round:
 
     @property
     def pending_replicas(self) -> frozenset[str]:
-        """The in-sync replicas that have not reported to have everything."""
+        """The in-sync replicas that have not reported having everything."""
         return frozenset(one for one in self.in_sync if one != self.node and self.matched.get(one, -1) < self.end)
 
     def replicas_to_remove(self, now: float) -> frozenset[str]:
-        """Return the replicas that must leave the in-sync set: those that have failed, or all that are too late."""
+        """Return the replicas that must leave the in-sync set: those that have failed or, once it is too late, all
+        missing ones.
+        """
         return self.pending_replicas if now >= self.began + SHIP_S else self.pending_replicas & self.failed
 
 
@@ -203,11 +209,10 @@ def begin_round(members: Members, state: ReplicaState, now: float) -> Round:
 class Join:
     """The request of the replica `node` to get in sync, or to learn what is committed.
 
-    `state` is None if it has no rows.
-
-    An in-sync replica asks after its start, and when it has had a tail for a second: after a power failure it may have
-    applied less than it had reported. The primary first sends what is committed, and uses `state` only if records are
-    missing, because it may be older than the last round.
+    `state` is None if the replica has no rows. An in-sync replica sends this request after its startup, because after a
+    power failure it may have applied less than it had reported, and when it has had a tail for a second. The primary
+    first sends what is committed, and uses `state` only if records are missing, because `state` may be older than the
+    last round.
     """
 
     node: str
@@ -215,37 +220,37 @@ class Join:
 
 
 class JoinAnswer(StrEnum):
-    """A primary's answer to a replica that wants to join."""
+    """A primary's response to a replica that wants to join."""
 
     NOT_READY = "not_ready"
     """The shard is not the primary, has a tail, or is behind the replica.
 
-    The replica asks again, using the newest catalogue.
+    The replica tries again, using the newest catalogue.
     """
     JOINED = "joined"
     """The replica is in sync."""
     LOST = "lost"
-    """The replica is listed as in sync but has lost records, or needs records that the log no longer has.
+    """The replica is listed as in sync but has lost records, or needs records that are no longer in the log.
 
-    It leaves the in-sync set (`leave_in_sync`) and asks again.
+    It leaves the in-sync set (`leave_in_sync`) and tries again.
     """
     RECORDS = "records"
-    """The replica receives the records after its `applied`, as an Append, and asks again."""
+    """The replica receives the records after its `applied`, as an Append, and tries again."""
     COPY = "copy"
-    """The replica copies the rows, as a CopyOrder says."""
+    """The replica copies the rows, as specified by a CopyOrder."""
     ADMIT = "admit"
-    """The primary raises its own epoch by one, durably, and then adds the replica in the catalogue (`join_in_sync`)."""
+    """The primary durably raises its own epoch by one, and then adds the replica in the catalogue (`join_in_sync`)."""
 
 
 def on_join(members: Members, stands: Standing, state: ReplicaState, join: Join, log_start: int) -> JoinAnswer:
-    """Decide on a request to join. The primary's log has all records from the sequence `log_start` + 1 on."""
+    """Decide on a request to join. The primary's log holds all records from sequence `log_start` + 1."""
     theirs = join.state
     is_ahead = theirs is not None and (theirs.epoch > state.epoch or theirs.applied > state.applied)
     if stands is not Standing.READY or is_ahead:
         return JoinAnswer.NOT_READY
     if join.node in members.in_sync:
         if theirs is None or theirs.last < state.applied or theirs.applied < log_start:
-            return JoinAnswer.LOST  # not a copy, because that would replace a tail that may have been acknowledged
+            return JoinAnswer.LOST  # not COPY, because a copy would replace a tail that may have been acknowledged
         return JoinAnswer.JOINED if theirs.applied == state.applied else JoinAnswer.RECORDS
     if theirs is None or theirs.applied < log_start:
         return JoinAnswer.COPY

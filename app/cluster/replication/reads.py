@@ -1,4 +1,4 @@
-"""Decide who may answer a read of an open range."""
+"""Decide which replicas may serve a read of an open range."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Final
 
 READ_LEASE_S: Final = 15.0
-"""Seconds that a replica serves after it began to read the newest catalogue, and after a record entered its tail.
+"""Seconds that a replica keeps serving after it began to read the newest catalogue, and after a record entered its
+tail.
 
 This bounds the staleness of reads.
 """
@@ -20,13 +21,15 @@ class Read(StrEnum):
 
     SERVED = "served"
     BEHIND = "behind"
-    """The replica is not at the sequence that the reader has seen. It waits for WAIT_S and then refuses."""
+    """The replica has not reached the sequence that the reader has already seen. It waits for WAIT_S and then
+    refuses.
+    """
     NOT_IN_SYNC = "not_in_sync"
     CUT_OFF = "cut_off"
-    """The replica has not read the catalogue for READ_LEASE_S."""
+    """The replica has not read the catalogue for READ_LEASE_S seconds."""
     UNSETTLED = "unsettled"
-    """The replica has had records for READ_LEASE_S without knowing whether they are committed, or the primary has not
-    reported since the replica's start what is committed.
+    """For READ_LEASE_S seconds, the replica has had records without knowing whether they are committed; or the primary
+    has not reported what is committed since the replica's startup.
     """
 
 
@@ -34,9 +37,9 @@ class Read(StrEnum):
 class Readable:
     """The state of a replica when a read arrives. Times are in seconds of a monotonic clock.
 
-    `confirmed` is when the last successful read of the catalogue began. `is_in_sync` is by the newest known catalogue.
-    `tail_since` is when the oldest record of its tail arrived: None if there is no tail, and -inf if the primary has
-    not reported since the replica's start what is committed.
+    `confirmed` is when the last successful read of the catalogue began. `is_in_sync` is what the newest known catalogue
+    says. `tail_since` is when the oldest record in the replica's tail arrived. It is None if there is no tail, and -inf
+    if the primary has not reported what is committed since the replica's startup.
     """
 
     is_in_sync: bool

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """The log of a replica. `epoch` is the highest epoch it has seen, durably.
+    """The log of a replica. `epoch` is the highest epoch that the replica has seen, and is durable.
 
-    `applied` is the sequence of its rows, and `tail` has the epochs of the records after it, in order. `applied_epoch`
-    is the epoch of the record `applied`, or 0 if the log no longer has that record.
+    `applied` is the sequence of the replica's rows, and `tail` lists the epochs of the records after it, in order.
+    `applied_epoch` is the epoch of the record `applied`, or 0 if that record is no longer in the log.
     """
 
     epoch: int = 0
@@ -36,8 +36,8 @@ class ReplicaState:
 class Append:
     """A message from a primary at `epoch`: append records after the record `after`, whose epoch is `after_epoch`.
 
-    `epochs` are the epochs of the new records, in order; their content is sent along with the message. All records up
-    to `commit` are committed. `last` is the sequence of the last record in the primary's log.
+    `epochs` are the epochs of the new records, in order; the records themselves are sent along with the message. All
+    records up to `commit` are committed. `last` is the sequence of the last record in the primary's log.
     """
 
     epoch: int
@@ -57,7 +57,7 @@ class Why(StrEnum):
     """Why a replica refuses records."""
 
     STALE = "stale"
-    """The replica has seen a higher epoch, so the sender is no longer the primary or knows an old catalogue."""
+    """The replica has seen a higher epoch, so the sender is no longer the primary or has an old catalogue."""
     GAP = "gap"
     """The replica lacks the preceding record. The primary sends the records after the replica's `applied`."""
     NO_ROWS = "no_rows"
@@ -66,9 +66,9 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The answer of a replica that refuses records. `epoch` is the replica's own if it refuses as STALE.
+    """The response of a replica that refuses records. `epoch` is the replica's own epoch if `why` is STALE.
 
-    Otherwise it is the message's epoch for a GAP, and 0 without rows.
+    Otherwise, it is the message's epoch for GAP, and 0 for NO_ROWS.
     """
 
     why: Why
@@ -78,7 +78,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer of a replica whose log, durably, equals the primary's up to `matched`."""
+    """The response of a replica whose log durably equals the primary's up to `matched`."""
 
     epoch: int
     applied: int
@@ -87,10 +87,10 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """The steps of a replica, each durable before the next one. None and 0 mean that a step is skipped.
+    """The steps of a replica, each durable before the next one begins. None and 0 mean that a step is skipped.
 
-    In this order: raise the epoch; truncate the tail after `truncate_after`; append the message's records from number
-    `skip` on; apply all records up to `commit_to`; answer.
+    The order is: raise the epoch; truncate the tail after `truncate_after`; append the message's records, starting at
+    index `skip`; apply all records up to `commit_to`; respond.
     """
 
     epoch: int | None
@@ -101,7 +101,7 @@ class AppendPlan:
     answer: Appended | Refused
 
     def state_after(self, state: ReplicaState) -> ReplicaState:
-        """Return the state after all steps."""
+        """Return the state after all steps have been carried out."""
         tail = state.tail if self.truncate_after is None else state.tail[: self.truncate_after - state.applied]
         grown = replace(state, epoch=self.epoch or state.epoch, tail=tail + self.new)
         return grown if self.commit_to is None else apply_up_to(grown, self.commit_to)
@@ -119,7 +119,7 @@ def apply_up_to(state: ReplicaState, sequence: int) -> ReplicaState:
 def is_stale(own_epoch: int, epoch: int) -> bool:
     """Return whether to refuse a sender at `epoch`.
 
-    This is checked before waiting for the tensor's lock, and again with the lock held.
+    This is checked before waiting for the tensor's lock, and again while holding it.
     """
     return epoch < own_epoch
 
@@ -153,8 +153,8 @@ def on_append(state: ReplicaState | None, message: Append) -> AppendPlan:
 def _has_record_before(state: ReplicaState, message: Append) -> bool:
     """Return whether the log has the primary's record `message.after`. Applied records are the same everywhere.
 
-    A record of the primary's own epoch is always in the primary's log, even if the primary no longer knows the record's
-    epoch.
+    A record of the primary's own epoch is always in the primary's log, even if the primary no longer knows that
+    record's epoch.
     """
     if message.after <= state.applied:
         return True
@@ -164,10 +164,11 @@ def _has_record_before(state: ReplicaState, message: Append) -> bool:
 
 
 def _last_kept_sequence(state: ReplicaState, message: Append) -> int | None:
-    """Return the sequence after which the tail has only records of earlier primaries that this primary lacks, or None.
+    """Return the sequence after which the tail holds only records of earlier primaries that this primary lacks, or
+    None.
 
     When a primary begins, it has all records of earlier epochs that it will ever have, so this holds even for messages
-    that arrive late. Records of its own epoch after its log's end came with a later message.
+    that arrive late. Records of the primary's own epoch after the end of its log came with a later message.
     """
     end = max(message.last, state.applied)
     return end if end < state.last and state.epoch_of(end + 1) < message.epoch else None
@@ -179,10 +180,10 @@ def _refusal(epoch: int | None, answer: Refused) -> AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class CopyOrder:
-    """The answer of a primary at `epoch` whose log lacks the records that a replica needs: copy the rows.
+    """The response of a primary at `epoch` whose log lacks the records that a replica needs: copy the rows.
 
-    The replica sets its own epoch to `epoch`, durably, before it begins to copy. `least` is the primary's applied
-    sequence; a copy from a replica that is behind it is rejected.
+    The replica durably sets its own epoch to `epoch` before it begins to copy. `least` is the primary's applied
+    sequence; a copy from a replica that is behind this sequence is rejected.
     """
 
     epoch: int
@@ -190,7 +191,7 @@ class CopyOrder:
 
 
 def may_adopt(state: ReplicaState | None, sequence: int, order: CopyOrder) -> bool:
-    """Return whether a copy of the rows at `sequence` may replace the replica's rows. Call with the lock held."""
+    """Return whether a copy of the rows at `sequence` may replace the replica's rows. Call while holding the lock."""
     if sequence < order.least:
         return False
     return state is None or (state.epoch == order.epoch and sequence > state.applied)

@@ -1,7 +1,7 @@
 """Follow the catalogue in one process of a shard, and record when etcd last confirmed it.
 
-Each process watches etcd. In addition it reads the catalogue every REFRESH_S seconds and records when the read began:
-at that moment, the catalogue was the newest one.
+Each process watches etcd. In addition, it reads the catalogue every REFRESH_S seconds and records when the read began,
+because the catalogue that it read is at least as new as that moment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("gathernd")
 
 
 class CatalogueFollower:
-    """Follows the catalogue. `changed` is called after each newer catalogue, from any thread."""
+    """Follow the catalogue. `changed` is called after each newer catalogue, from any thread."""
 
     def __init__(self, database: Database, changed: Callable[[], None] = lambda: None) -> None:
         self.client = CatalogueClient(database, lambda _: changed())
@@ -34,7 +34,7 @@ class CatalogueFollower:
     def begin(self, stop: Event, each: Callable[[], None]) -> None:
         """Follow the catalogue in threads until `stop` is set.
 
-        `each` is called after each read, before the read counts.
+        `each` is called after each read, before the time of the read is recorded.
         """
         Thread(target=self.client.watch, args=(stop,), name="catalogue", daemon=True).start()
         Thread(target=self._confirm, args=(stop, each), name="read-lease", daemon=True).start()
