@@ -115,26 +115,6 @@ def test_without_the_packages_the_start_says_which_extra_has_them(tmp_path: Path
     assert "extra `grpc`" in done.stderr
 
 
-def loaded_files(process: int) -> set[str]:
-    """The names of the compiled modules in a process."""
-    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-    return {Path(line.split()[-1]).name.partition(".")[0] for line in lines if line.endswith(".so")}
-
-
-@pytest.mark.slow
-def test_without_a_port_no_process_of_a_running_service_has_grpc(start: Start, start_grpc: StartGrpc) -> None:
-    def loaded(process: int) -> list[set[str]]:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return [loaded_files(one) & {"cygrpc", "_message"} for one in (process, *map(int, children))]
-
-    with start("--workers", "2") as server:
-        processes = loaded(server.process.pid)
-        assert len(processes) > 2
-        assert not any(processes)
-    with start_grpc("--workers", "2") as grpc_server:
-        assert {"cygrpc", "_message"} in loaded(grpc_server.http.process.pid)
-
-
 def test_a_stop_answers_what_runs_and_ends_streams(start_grpc: StartGrpc) -> None:
     with start_grpc("--drain-delay", "300", "--drain-timeout", "300") as server, Channel(server.address) as channel:
         raw: Any = channel.channel
