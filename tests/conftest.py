@@ -1,8 +1,7 @@
-"""Rules that hold for every test: what a missing Debian package means, which tests soak, and how far counts scale.
+"""Rules for every test.
 
-GATHERND_REQUIRE_ALL=1 turns a skip for want of a Debian package or of an environment beside the main one into a failure
-(`make test-all` sets it: where all is to run, a skip hides a test). GATHERND_TEST_ALL=1 lets tests marked `slow` run.
-GATHERND_SOAK=N does so too, multiplies counts by N and lets tests marked `soak` run.
+GATHERND_TEST_ALL=1 runs slow tests, too. GATHERND_REQUIRE_ALL=1 fails a test that skips because a Debian package or an
+environment is missing. GATHERND_SOAK=N multiplies counts by N and runs tests marked `soak`.
 """
 
 from __future__ import annotations
@@ -126,11 +125,7 @@ def every_codec(request: pytest.FixtureRequest, compiled: Path) -> Generator[Non
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect the tests with garbage collection off; it takes two fifths of the time otherwise, and more in the tests.
-
-    Of the processes that share the tests, one collects first. In a fresh clone it compiles every module and reads
-    hypothesis's constants, which cost more than the rest of a collection; the others then load both from its files.
-    """
+    """Collect with garbage collection off, which takes two fifths less time; one process first, which fills caches."""
     gc.disable()
     try:
         with _after_the_first():
@@ -165,12 +160,9 @@ def _runs(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that do not belong to this run, order the others, and demand that names are unique.
+    """Leave out tests of other runs, demand unique names, and begin with files whose tests start servers or are slow.
 
-    The file with most tests that start servers or programs of their own, or that are slow, comes first. While it has
-    all that such tests share compiled (`warmed`), other processes take the files that need nothing of that, which come
-    next. Then the rest, those with many such tests, or `long` ones, first: begun last, one of them would run alone at
-    the end.
+    The first of them compiles what all such tests share (`warmed`), while other processes take files without servers.
     """
     left_out = [item for item in items if not _runs(item)]
     config.hook.pytest_deselected(items=left_out)

@@ -1,7 +1,6 @@
-"""Finds another Python than the one that runs: `python -m tests.other_python` prints its path, nothing where none is.
+"""Print the newest other Python that pyproject.toml has a classifier for, or nothing: `python -m tests.other_python`.
 
-It is the newest of those for which pyproject.toml has a classifier, as a command `python3.N` or as a version of pyenv,
-whose commands of that name are there also where they refuse to run. Needs nothing but the standard library.
+Needs only the standard library. pyenv has commands `python3.N` that refuse to run, so each is tried.
 """
 
 from __future__ import annotations

@@ -12,11 +12,7 @@ from app.api.request_body import UnknownLengthBody
 
 
 def peak_of(run: Callable[[], object]) -> int:
-    """The most bytes that are traced at once while `run` runs.
-
-    With NumPy from 2.5 on, which Python 3.12 and newer have, what is traced while the block of a body changes its size
-    is left out: it adds the new size before it subtracts the old one, though the block is the same.
-    """
+    """The most bytes traced at once while `run` runs, without what NumPy from 2.5 on counts twice in a resize."""
     peaks = [0]
     resize = UnknownLengthBody._resize
 

@@ -85,17 +85,3 @@ def test_rows_are_changed_added_and_removed_by_key(open_page: Open, tables: Clie
     said.get_by_text("1 row removed, 1 key missing; keyed has 2 rows.").wait_for()
     line.get_by_text("float32 [2, 2]").wait_for()
     assert tables.gather("keyed", keys=[8, 2**62 + 1]).tolist() == [[9, 9], [4.25, 5]]
-
-
-def test_a_refused_change_says_why(open_page: Open, tables: Client) -> None:
-    page = open_page("/#tensors")
-    line = page.locator("#tensors-rows > li").filter(has=page.get_by_text("named", exact=True))
-    line.get_by_role("button", name="Rows of named").click()
-    line.get_by_text("Change or add rows").click()
-    form = line.get_by_role("form", name="Change or add rows of named")
-    form.get_by_label("Keys").fill('["a&b", "new"]')
-    form.get_by_label("Rows").fill("[1]")
-    form.get_by_role("button", name="Change rows").click()
-    line.get_by_role("status", name="Changes of named").locator(".problem-text").wait_for()
-    assert form.get_by_label("Keys").input_value() == '["a&b", "new"]'
-    assert tables.metadata("named").shape == (2,)

@@ -139,7 +139,6 @@ def test_a_lookup_of_several_tables_with_pooling(open_page: Open, tables: httpx.
     ("changes", "code", "control"),
     [
         ({"0-indices": "[0, 9]"}, "index_out_of_bounds", "lookup-0-indices"),
-        ({"1-indices": "[0, -1, 0]"}, "index_out_of_bounds", "lookup-1-indices"),
         ({"1-indices": "[0, 1"}, "malformed_request", "lookup-1-indices"),
         ({"1-offsets": "[1, 2]"}, "offsets_invalid", "lookup-1-offsets"),
         ({"1-weights": "[1]"}, "updates_shape_mismatch", "lookup-1-weights"),
@@ -187,8 +186,6 @@ def test_a_gradient_dense_and_sparse(open_page: Open, tables: httpx.Client) -> N
     ("changes", "code", "control"),
     [
         ({"indices": "[[4]]", "grad-output": "[[1, 2]]"}, "index_out_of_bounds", "backward-indices"),
-        ({"indices": "[[0.5]]"}, "value_not_representable", "backward-indices"),
-        ({"indices": "[[0]"}, "malformed_request", "backward-indices"),
         ({"grad-output": "[[1, 2]]"}, "updates_shape_mismatch", "backward-grad-output"),
         ({"data-shape": "[4, -2]"}, "invalid_field", "backward-data-shape"),
         ({"lda-coeff": "1e39"}, "value_not_representable", "backward-lda-coeff"),

@@ -1,12 +1,7 @@
-"""The client that openapi-generator generates for Java: no warnings, every operation, compiled strictly, and at work.
+"""The client that openapi-generator generates for Java: no warnings, compiled strictly, and at work.
 
-What comes from where, with no Maven repository at hand:
-
-- the generator: openapi-generator.jar, from the Python package openapi-generator-cli in requirements/clients.lock;
-- the compiler and Java itself: Debian's default-jdk-headless;
-- Jackson (annotations, core, databind) and jakarta.annotation (Generated, Nonnull, Nullable): Debian's packages below;
-- Jackson's module for java.time, jackson-datatype-jsr310, which the generated code asks for and Debian has not: the
-  copy within openapi-generator.jar, which stands last on the class path so that only this is taken from it.
+The generator is openapi-generator.jar of requirements/clients.lock. Jackson's jars are Debian's. Only
+jackson-datatype-jsr310 comes from within openapi-generator.jar, which is last on the class path.
 """
 
 from __future__ import annotations

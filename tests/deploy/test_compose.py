@@ -107,26 +107,6 @@ def test_settings_that_are_named_exist(name: str) -> None:
     assert named <= set(SETTING_NAMES), named - set(SETTING_NAMES)
 
 
-def mounts(service: str) -> dict[str, str]:
-    """Where files of the repository are in the container, and which."""
-    texts = [text.split(":") for text in services(MONITORING)[service]["volumes"] if text.startswith("./")]
-    assert all(mode == ["ro"] for _, _, *mode in texts)
-    return {inside: outside for outside, inside, *_ in texts}
-
-
-def test_prometheus_finds_its_configuration_rules_and_target() -> None:
-    config = read("deploy/compose/prometheus.yml")
-    inside = mounts("prometheus")
-    flags = services(MONITORING)["prometheus"]["command"]
-    assert f"--config.file={next(path for path in inside if path.endswith('prometheus.yml'))}" in flags
-    (rules,) = config["rule_files"]
-    assert inside[str(Path(rules).parent)] == "./deploy/prometheus"
-    (job,) = config["scrape_configs"]
-    port = read_dockerfile()["cpu"].environment()["GATHERND_PORT"]
-    assert job["job_name"] == "gathernd"
-    assert job["static_configs"] == [{"targets": [f"gathernd:{port}"]}]
-
-
 def test_nobody_can_log_in_to_grafana_with_a_well_known_password() -> None:
     environment = services(MONITORING)["grafana"]["environment"]
     assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == environment["GF_AUTH_ANONYMOUS_ENABLED"] == "true"
