@@ -75,6 +75,13 @@ def test_keys_are_imported_with_their_rows(service: Any, source: RangeServer, im
     assert service.metadata("b").keys.dtype == "int64"
 
 
+def test_the_service_reads_no_parquet_and_says_what_does(service: Any, source: RangeServer) -> None:
+    source.files["/t/users.parquet"] = b"PAR1" + bytes(100) + b"PAR1"
+    with pytest.raises(errors.ImportFailed, match="Parquet") as caught:
+        service.import_tensor("a", f"{source.url}/t/users.parquet")
+    assert "gathernd tensors put NAME URL" in str(caught.value.hint)
+
+
 def test_an_import_is_begun_looked_at_and_listed(service: Any, source: RangeServer) -> None:
     begun = service.begin_import("b", f"{source.url}/t/a.npy?secret")
     assert (begun.name, begun.url, begun.bytes_total) == ("b", f"{source.url}/t/a.npy", TABLE.nbytes)

@@ -15,7 +15,7 @@ from app.dispatch.choose_backend import BackendChooser
 from app.dispatch.request_thread_pool import RequestThreadPool
 from app.errors import GatherError
 from app.kernels import Unfinished, reference
-from app.memory.budget import Budget
+from app.memory.budget import Budget, MemoryReservation
 from app.operators.gather_plan import Plan
 from app.services.service import Service
 from app.store import Store
@@ -150,3 +150,12 @@ def test_no_slice_to_fill_with_is_made_where_there_are_no_tuples() -> None:
     answer, _ = gather(service(budget=2**20), asked)
     assert answer.output.shape == (0, items)
     assert answer.replaced == 0
+
+
+def test_an_explanation_allocates_nothing_and_refuses_what_could_never_fit() -> None:
+    made = service(budget=1 << 20)
+    reservation = MemoryReservation(made.budget)
+    with pytest.raises(GatherError, match="payload_too_large"):
+        made.explain(call(RANDOM), reservation)
+    assert made.explain(call(RANDOM[:100]), reservation).outputs["output"][1] == (100, 64)
+    assert made.budget.used == made.budget.small_used == 0
