@@ -23,9 +23,7 @@ from tests.client.conftest import Awaited
 from tests.http import server as servers
 from tests.http.conftest import Start
 from tests.http.server import GATHERND, TWO_WORKERS
-from tests.http.test_tls import pair
 
-__all__ = ["pair"]
 DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
 INDICES = np.array([[1], [-3]])
 

@@ -27,6 +27,7 @@ import pytest
 
 from app.errors import CATALOGUE
 from app.formats.body_formats import LONG_HEADER, LONG_JSON, LONG_LOOKUP
+from app.formats.grpc.infer_request import LONG_REST
 from app.formats.json.read_request import read_request
 from app.json_text.write_values import values_text
 from app.operators.registry import OPERATORS
@@ -42,7 +43,7 @@ from tests.http.raw import TINY, ask, request
 from tests.http.server import Server, check_hint
 from tests.http.tensors import put_raw
 from tests.processor_time import LONGEST, unit, units
-from tests.security.hostile import SMUGGLED, Whole, attack, whole
+from tests.security.hostile import SMUGGLED, Whole, attack, flipped, whole
 
 SEED = int(os.environ.get("GATHERND_SEED") or (secrets.randbits(32) if SOAK else 1))
 MIB = 1 << 20
@@ -134,6 +135,7 @@ def test_hostile_bodies_stay_within_the_budget_and_others_are_answered(server: S
         def send(item: tuple[Body, str]) -> str:
             body, coding = item
             if body.format == "grpc":
+                called(channel, body._replace(content=flipped(body.content, Random(f"{SEED} {body.name}"))))
                 return "" if coding else called(channel, body)
             return asked(HTTPConnection("127.0.0.1", server.port, timeout=60), body, coding, server.log.parent)
 
@@ -244,7 +246,7 @@ def test_hostile_requests_harm_nobody(server: Server, soak_scale: int) -> None:
 
 def on_the_event_loop() -> Iterator[Body]:
     """Bodies that are read on the event loop, as large as they may be for that."""
-    longest = {"json": LONG_JSON - 1000, "v2": LONG_JSON - 1000, "safetensors": LONG_HEADER - 100}
+    longest = {"json": LONG_JSON - 1000, "v2": LONG_JSON - 1000, "safetensors": LONG_HEADER - 100, "grpc": LONG_REST}
     for group, make in MAKERS.items():
         for form, size in longest.items():
             bodies = make(LONG_LOOKUP - 300 if group == "lookups" else size)
