@@ -40,10 +40,10 @@ logger = logging.getLogger(__name__)
 
 
 class ChildProcess:
-    """A supervised process. `command` returns its command line before each start.
+    """A supervised process. `command` returns its command line and is called before each start.
 
-    `is_live` tells whether the process answers, or is None to skip that check. The process's output is appended to the
-    file `log`, or goes to this process's output if there is none.
+    `is_live` returns whether the process responds; None skips that check. The process's output is appended to the file
+    `log` or, if `log` is None, goes to this process's output.
     """
 
     def __init__(

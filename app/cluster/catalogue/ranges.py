@@ -42,13 +42,12 @@ def min_in_sync(replicas: int) -> int:
 
 
 def open_ranges(catalogue: Catalogue, name: str, number: int) -> Change | None:
-    """Open the closed ranges of a version for scatters, if they have a running shard.
+    """Open the closed ranges of a version for scatters. Ranges whose shards are all lost stay closed.
 
     The running shards of a segment count as in sync if they have the uploaded rows. One of them is proposed as the
-    primary, at epoch PROPOSED. It begins once it has found its rows, and raises the epoch. Nothing is acknowledged
-    before that, so any shard of the segment that has its rows may join (`join_unled_range`) and be proposed instead.
-    The change depends on the table's record, so that no segment moves in the meantime. A range whose shards are all
-    lost stays closed. Raises tensor_not_found.
+    primary, at epoch PROPOSED. It begins, and raises the epoch, once it has found its rows. Nothing is acknowledged
+    before that, so any of the segment's shards that has its rows may join (`join_unled_range`) and be proposed instead.
+    The change depends on the table's record, so that no segment moves in the meantime. Raises tensor_not_found.
     """
     own = catalogue.record_of(name)
     version = own.version(number)
@@ -124,10 +123,10 @@ def raise_epoch(catalogue: Catalogue, tensor: str, node: str, epoch: int) -> Cha
 
 
 def lose_rows(catalogue: Catalogue, tensor: str, node: str) -> Change | None:
-    """Remove a replica that has lost its rows from the in-sync set. If it was the primary, another one replaces it.
+    """Remove a replica that has lost its rows from the in-sync set. If it was the primary, another replica replaces it.
 
     If no other replica is in sync, nothing changes and the range waits, because a replica that lacks acknowledged
-    scatters must not replace it. Before a primary has begun, a shard that has its rows can end the wait with
+    scatters must not become the primary. Before a primary has begun, a shard that has its rows can end the wait with
     `join_unled_range`.
     """
     record = catalogue.ranges.get(tensor)

@@ -36,7 +36,9 @@ logger = logging.getLogger("gathernd")
 
 
 class Failover:
-    """Gives ranges a new primary while its reconciler is the leader. `is_leader` tells that from a catalogue."""
+    """Assign new primaries to ranges while its reconciler is the leader, which `is_leader` determines from a
+    catalogue.
+    """
 
     def __init__(self, catalogues: CatalogueCalls, shards: ShardCalls, is_leader: Callable[[Catalogue], bool]) -> None:
         self._catalogues = catalogues

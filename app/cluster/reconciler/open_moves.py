@@ -1,8 +1,9 @@
-"""Plan the moves of open ranges. The uploaded digests say nothing about their current rows, so the in-sync sets decide.
+"""Plan the moves of open ranges. Digests of uploads say nothing about current rows, so the in-sync sets decide.
 
-To move a replica, a new shard is first added to the segment's list; it then copies the rows by itself and joins. Once
-enough others are in sync, the old shard is removed from the list and from the in-sync set. So a move takes two steps,
-an addition and a removal. Each round chooses them again from the catalogue alone. Open ranges are never split.
+To move a replica, a new shard is first added to the segment's list; it then copies the rows on its own and joins. Once
+enough other shards are in sync, the old shard is removed from the list and from the in-sync set. So a move takes two
+steps, an addition and a removal. Each round chooses these steps anew, from the catalogue alone. Open ranges are never
+split.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Step(StrEnum):
     """Remove `Round.replicas_to_remove` from `in_sync` in the catalogue (`leave_in_sync`), and pass the new record to
     `with_members`.
 
-    They count until that is done. If the outcome is unknown, read the catalogue and pass on its record.
+    The nodes still count until that is done. If the outcome is unknown, read the catalogue and pass on its record.
     """
     STOP = "stop"
     """This shard is no longer the primary, or no longer at this epoch.

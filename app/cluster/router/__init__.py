@@ -1,1 +1,1 @@
-"""The router: fetches a request's rows from the machines that hold them, and streams uploads to those machines."""
+"""The router, which fetches a request's rows from the machines that hold them and streams uploads to those machines."""

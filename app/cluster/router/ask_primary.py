@@ -24,17 +24,17 @@ from app.tensors.buffer_type import Buffer
 LATE_S: Final = 6.0
 """Seconds without a response after which a primary is late.
 
-By then, unresponsive replicas have left the in-sync set.
+By then, the primary has removed unresponsive replicas from the in-sync set.
 """
 SLOWEST: Final = 1 << 24
-"""Lowest rate at which a primary is expected to make data durable on all its replicas, in bytes per second."""
+"""Lowest expected rate at which a primary makes data durable on all its replicas, in bytes per second."""
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 0.5
 _MOST_ANSWER: Final = 1 << 12
 _FINAL: Final[frozenset[Code]] = frozenset(
     {"invalid_field", "unsupported_dtype", "insufficient_storage", "limit_exceeded", "payload_too_large"}
 )
-"""Errors that a retry does not change."""
+"""Codes of errors that would recur on a retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class RangeFailed:
 
 
 class PrimaryAsks:
-    """Calls primaries over the connections of `fetcher`, in the event loop."""
+    """Calls to primaries over the connections of `fetcher`, made from the event loop."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
 
     async def ask(self, one: RowRange, scatter: RangeScatter, request: ServedRequest) -> RangeScattered | RangeFailed:
-        """Send a scatter to the primary of a range, once. Raises errors that a retry does not change."""
+        """Send a scatter to the primary of a range, once. Raises errors that would recur on a retry."""
         body = scatter.pieces()
         size = sum(map(len, body))
         fields = b"content-type: application/octet-stream\r\nx-gathernd-timeout: %d\r\ncontent-length: %d\r\n" % (
@@ -74,7 +74,9 @@ class PrimaryAsks:
         return found
 
     async def sequence(self, one: RowRange, request: ServedRequest) -> int | RangeFailed:
-        """Ask the primary of a range, once, for the number of committed scatters. Its replicas confirm the primary."""
+        """Request the number of committed scatters from the primary of a range, once. Its replicas confirm that it is
+        the primary.
+        """
         sink = WholeBody(_MOST_ANSWER)
         failure = await self._send(one, b"GET", b"?confirmed=true", b"", [], sink, request)
         if failure is not None:
@@ -96,7 +98,9 @@ class PrimaryAsks:
         sink: WholeBody,
         request: ServedRequest,
     ) -> Failure | None:
-        """Send a request for `path` below a range to its primary. Returns why `sink` does not have the response."""
+        """Send a request for `path` below a range to its primary. Returns the failure if `sink` did not get the
+        response.
+        """
         primary, fetcher = one.primary, self._fetcher
         assert primary is not None
         head = b"%b /shard/ranges/%b%b HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n%b%b%b\r\n" % (
@@ -117,7 +121,7 @@ class PrimaryAsks:
             raise
 
     async def refresh_map(self) -> None:
-        """Switch to a newer map if there is one. Waits for at most a second."""
+        """Switch to a newer map if there is one. Waits for at most one second."""
         read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._fetcher.refresh(lambda: None if read.done() else read.set_result(None))
         await read
@@ -128,7 +132,7 @@ class PrimaryAsks:
 
 
 class Pauses:
-    """Pauses between attempts: each reads the newest map, and waits only if that shows nothing new."""
+    """Pauses between attempts. Each reads the newest map, and waits only if the map shows nothing new."""
 
     def __init__(self, asks: PrimaryAsks, deadline: float) -> None:
         self._asks = asks
@@ -136,7 +140,9 @@ class Pauses:
         self._pause = FIRST_PAUSE
 
     async def wait(self, is_new: Callable[[], bool]) -> bool:
-        """Pause, unless the newest map `is_new`. Returns False if the deadline has passed."""
+        """Pause, unless `is_new` returns True after the newest map was read. Returns False if the deadline has
+        passed.
+        """
         await self._asks.refresh_map()
         left = self._deadline - perf_counter()
         if left > 0 and not is_new():
@@ -156,5 +162,5 @@ def _ignore_beginning(ask: Ask) -> None:
 
 
 def has_new_primary(one: RowRange | None, epoch: int) -> bool:
-    """Return whether a range has a reachable primary at an epoch other than `epoch`, or (None) no longer exists."""
+    """Return whether a range has a reachable primary at an epoch other than `epoch`, or no longer exists (None)."""
     return one is None or (one.primary is not None and bool(one.primary.address) and one.primary.epoch != epoch)

@@ -1,4 +1,4 @@
-"""The parts that only a router of a cluster has: the catalogue in etcd, and its tables and shards."""
+"""The parts that only a cluster's router has: the catalogue in etcd, and its tables and shards."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from app.tensors.shape_limits import Limits
 
 _ASK_S: Final = 0.5
 _REFRESH_S: Final = 1.0
-"""Seconds that a request with an outdated map waits for a newer one before it retries with the current one."""
+"""Maximum seconds that a request with an outdated map waits for a newer one before it retries with the current map."""
 _TAKE_S: Final = 10.0
 _LOOK_S: Final = 0.01
-"""Seconds between checks for a newer map in other workers."""
+"""Seconds between checks whether other workers have a newer map."""
 _WORKERS_S: Final = 2.0
-"""Seconds that a change waits for the other workers to use its map. A worker that hangs answers no requests anyway."""
+"""Maximum seconds that a change waits for the other workers to use its map. A worker that hangs sends no responses
+anyway.
+"""
 logger = logging.getLogger("gathernd")
 
 
@@ -49,7 +51,9 @@ class CatalogueService(RoutedTables):
         files: RouterFiles,
         counters: Counters | None = None,
     ) -> None:
-        """`counters` are shared by a router's workers, so that a change is acknowledged only once all use its map."""
+        """Set up the service. A router's workers share `counters`, so that a change is acknowledged only once all use
+        its map.
+        """
         self._database = database
         self._files = files
         self._counters = counters or unshared_counters()
@@ -74,7 +78,8 @@ class CatalogueService(RoutedTables):
         while not self._closing.is_set():
             try:
                 self._client.refresh()
-                # Changes wait for this worker from now on. Read again to get the changes that others made before.
+                # From now on, changes wait for this worker. Read again to include the changes that were made before
+                # that.
                 found = self._client.refresh()
             except OSError as error:
                 why = str(error)
@@ -94,11 +99,11 @@ class CatalogueService(RoutedTables):
             self._watching.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_workers())
-            # Map and key come from the catalogue; only the authorities may come from a file.
+            # The map and the key come from the catalogue; only the authorities may come from a file.
             group.create_task(self._files.watch(lambda _: None, self.fetcher.use_key, self._use_tls))
 
     async def _follow_workers(self) -> None:
-        """Read the catalogue when another worker of this router uses a newer one."""
+        """Read the catalogue whenever another worker of this router uses a newer one."""
         asked_for = 0
         while self._counters.shared:
             await asyncio.sleep(_LOOK_S)
@@ -112,8 +117,8 @@ class CatalogueService(RoutedTables):
             await asyncio.to_thread(self._client.refresh)
 
     def _refresh(self, then: Callable[[], None]) -> None:
-        """Read the catalogue for a request whose map is outdated, then call `then`, at the latest after _REFRESH_S
-        seconds.
+        """Read the catalogue for a request whose map is outdated. Calls `then` afterwards, or at the latest after
+        _REFRESH_S seconds.
         """
         self._refreshed.append(then)
         if self._refreshing is None or self._refreshing.done():
@@ -127,7 +132,7 @@ class CatalogueService(RoutedTables):
         for then in waiting:
             then()
 
-    # Switching to catalogues
+    # Switching to newer catalogues
 
     def map_of(self, catalogue: Catalogue) -> ShardMap:
         """Return the map of a catalogue."""
@@ -135,7 +140,7 @@ class CatalogueService(RoutedTables):
             return self._maps.of(catalogue)
 
     def serve(self, catalogue: Catalogue) -> ShardMap:
-        """Wait until all workers use this catalogue or a newer one. Returns its map."""
+        """Wait until all workers use this catalogue or a newer one, and return its map."""
         wanted = catalogue.revision
         with self._is_served:
             self._is_served.wait_for(lambda: self.tables.shard_map.generation >= wanted, _TAKE_S)
@@ -148,7 +153,7 @@ class CatalogueService(RoutedTables):
         return self.map_of(catalogue)
 
     def _take(self, catalogue: Catalogue) -> None:
-        """Take a newer catalogue. Called from any thread, one call at a time."""
+        """Switch to a newer catalogue. Called from any thread, one call at a time."""
         found = self.map_of(catalogue)
         loop = self._loop
         if loop is None:

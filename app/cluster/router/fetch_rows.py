@@ -1,6 +1,6 @@
-"""Fetch the rows of requests from shards in parallel; `range_reads` decides which shards to ask.
+"""Fetch the rows of requests from shards in parallel. `range_reads` decides which shards to ask.
 
-A whole request has one future, and asks have no tasks: a shard's connection calls back when its response arrives.
+A whole request has a single future, and asks are not tasks: a shard's connection calls back when its response arrives.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from app.telemetry.served_request import ServedRequest
 BYTES_PER_SECOND: Final = 1 << 27
 """A large response from a shard counts as late if it arrives at less than this many bytes per second."""
 BEGUN_ANEW: Final = 2
-"""How often a request is restarted if its version is removed."""
+"""Number of times that a request is restarted because its version was removed."""
 READ_ANSWERS_S: Final = 0.001
 """Seconds that a hedge waits for responses that arrived while the event loop was busy."""
 HEDGE_AGAIN_S: Final = 0.05
-"""Seconds until a slow read that may not be hedged yet is checked again."""
+"""Seconds after which a slow read that could not be hedged is checked again."""
 
 
 @dataclass(slots=True)
 class TableReads:
-    """The ranges of one version of a table that a request needs, by number.
+    """The ranges of one version of a table that a request needs, by their index.
 
-    After the fetch, `read` has the sequence of each range that comes from a catalogue, by the name of its tensor.
+    After the fetch, `read` holds the sequence of each range that comes from a catalogue, by the name of its tensor.
     """
 
     resident: ShardedResident
@@ -48,9 +48,9 @@ class TableReads:
 
 
 class VersionGone(GatherError):
-    """The newest map lacks the version that was read; the request is restarted with the version that the map has.
+    """The newest map lacks the version that was being read. The request is restarted with the version that the map has.
 
-    It is the error shard_unavailable, which is raised to the caller if that happens repeatedly.
+    This is a shard_unavailable error, which reaches the caller if it happens repeatedly.
     """
 
     def __init__(self, one: TableReads) -> None:
@@ -60,7 +60,9 @@ class VersionGone(GatherError):
 
 @dataclass(slots=True)
 class LostRange:
-    """A range for which no replica responded: the number of its read in the request, the range's number, and why."""
+    """A range for which no replica responded: the index of its read in the request, the range's index, and the
+    failures.
+    """
 
     reads: int
     number: int
@@ -68,7 +70,7 @@ class LostRange:
 
 
 class RowFetcher:
-    """Fetches rows by the newest map.
+    """Fetch rows using the newest map.
 
     A shard is late if its response has not begun after `late_after` seconds. `key` is the API key for shards.
     """
@@ -79,24 +81,28 @@ class RowFetcher:
         self.sequences = Sequences()
         self.late_after = late_after
         self.fields = b""
-        """Header lines of every request to a shard."""
+        """Header lines that are part of every request to a shard."""
         self.use_key(key)
         self.refresh: Callable[[Callable[[], None]], object] = lambda then: asyncio.get_running_loop().call_soon(then)
-        """Fetches a newer map if there is one, then calls its argument. A static map is always the newest."""
+        """A function that fetches a newer map if there is one, then calls its argument. A static map is always the
+        newest.
+        """
         self.forwarded_lines: Callable[[ServedRequest], bytes] = lambda request: request.forwarded_lines
-        """Returns the header lines that tell a shard on behalf of which request it is called."""
+        """A function that returns the header lines that tell a shard which request it is serving."""
 
     def use_key(self, key: str | None) -> None:
-        """Use this API key for shards from now on."""
+        """Start using this API key for calls to shards."""
         self.fields = b"" if key is None else b"authorization: Bearer %b\r\n" % key.encode()
 
     def use_map(self, shard_map: ShardMap) -> None:
-        """Use this map from now on."""
+        """Start using this map."""
         self.shard_map = shard_map
         self.sequences.keep_only(shard_map)
 
     def etag_of(self, resident: ShardedResident, read: Mapping[str, int] | None = None) -> str:
-        """Return the ETag of a table whose ranges in `read` were read; the known sequences are used for the others."""
+        """Return a table's ETag, using the sequences in `read` for the ranges that were read and known ones for the
+        others.
+        """
         version = resident.version_in_map
         if not version.is_open and not self.sequences.knows(version.content_id):
             return resident.etag
@@ -105,9 +111,8 @@ class RowFetcher:
     async def fetch(self, wanted: Sequence[TableReads], request: ServedRequest) -> list[LostRange]:
         """Send all requests to shards, whose responses go to the requests' sinks.
 
-        Returns the ranges without a response.
-
-        Raises deadline_exceeded, ClientGone, VersionGone, and errors of shards that concern the whole request.
+        Returns the ranges for which there was no response. Raises deadline_exceeded, ClientGone, VersionGone, and
+        errors from shards that concern the whole request.
         """
         fetch = _Fetch(self, wanted, request)
         caller = request.caller
@@ -127,10 +132,10 @@ class RowFetcher:
 
 @dataclass(slots=True)
 class _AskTarget:
-    """The target of an ask: a range of the reads at `place`.
+    """The target of an ask: a range of the reads at index `place`.
 
-    Its response may take `spare` extra seconds because of its size. The read is slow at `hedge_at`. It is `in_haste` if
-    the deadline is so close that a late response says little about the shard.
+    Its response may take `spare` extra seconds because of its size. The read counts as slow at `hedge_at`. `in_haste`
+    means that the deadline is so close that a late response says little about the shard.
     """
 
     place: int
@@ -142,9 +147,9 @@ class _AskTarget:
 
 
 class _Fetch:
-    """The asks of one request, until all have been answered, lost, or are too late.
+    """The asks of one request, until each has received its response, has been lost, or is too late.
 
-    One timer serves hedges and deadline.
+    A single timer serves both the hedges and the deadline.
     """
 
     def __init__(self, fetcher: RowFetcher, wanted: Sequence[TableReads], request: ServedRequest) -> None:
@@ -158,7 +163,7 @@ class _Fetch:
         self.deadline = now + left
         self.timer: asyncio.TimerHandle | None = None
         self.alarm = inf
-        """When the timer fires: at the next hedge, or the deadline."""
+        """When the timer fires: at the next hedge or at the deadline."""
         self.is_hedged = False
         self.fields = (
             fetcher.fields + fetcher.forwarded_lines(request) + b"x-gathernd-timeout: %d\r\n" % max(1, ceil(left))
@@ -183,7 +188,7 @@ class _Fetch:
             self._wake_at(self.deadline)
 
     def close(self) -> None:
-        """Drop everything that is still in progress."""
+        """Drop all asks and timers that are still in progress."""
         if self.timer is not None:
             self.timer.cancel()
         for timer in self.timers:
@@ -220,7 +225,8 @@ class _Fetch:
         own = action.late_at - self.loop.time()
         spare = request.answer_bytes / BYTES_PER_SECOND
         fields, check = self.fields, None
-        if replica.node and replica.etag is None:  # the range is from a catalogue, so it may have been opened since
+        # the range comes from a catalogue, so it may have been opened in the meantime
+        if replica.node and replica.etag is None:
             wanted = self.wanted[place]
             if wanted.read is None:
                 wanted.read = {}
@@ -263,7 +269,7 @@ class _Fetch:
         self._check_reads(place)
 
     def _on_response_begin(self, ask: Ask) -> None:
-        """Handle the beginning of a response. If its read is hedged, drop the other ask."""
+        """Handle the beginning of a response. If its read is hedged, drop the other asks."""
         if not self.is_hedged:
             return
         begun = self.asks[ask]
@@ -273,7 +279,7 @@ class _Fetch:
         self.reads[begun.place].on_response_begin(begun.number, begun.replica)
 
     def _drop(self, ask: Ask) -> None:
-        """Drop an ask. If its response has not begun, record how long it waited."""
+        """Drop an ask. If its response has not begun, record how long the ask waited."""
         asked = self.asks.pop(ask)
         ask.drop()
         if not ask.has_begun:
@@ -281,7 +287,7 @@ class _Fetch:
             choice.record_drop(asked.replica.address, ask.seconds - asked.spare, self.loop.time())
 
     def _wake_at(self, at: float) -> None:
-        """Set the timer."""
+        """Set the timer to fire at `at`, or at the deadline if that is earlier."""
         if self.timer is not None:
             self.timer.cancel()
         self.alarm = min(at, self.deadline)
@@ -319,7 +325,7 @@ class _Fetch:
 
     def _on_wake(self, place: int, at: float) -> None:
         if not self.future.done():
-            # When a timer fires, the event loop's clock may be rounded down to before the timer's time.
+            # When a timer fires, the event loop's clock may have been rounded down to a time before the timer's.
             self._execute(place, self.reads[place].on_wake(max(self.loop.time(), at)))
             self._check_reads(place)
 

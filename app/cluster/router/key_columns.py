@@ -13,7 +13,7 @@ from app.tensors.tensor import Tensor
 
 
 def column_of(given: Sequence[Tensor], dtype: KeyType) -> KeyColumn:
-    """Return all keys as one column of this type, copied. int32 is converted."""
+    """Return all keys as one column of type `dtype`. The keys are copied, and int32 keys are converted."""
     if dtype != "string":
         return KeyColumn.integers(np.concatenate([one.array.astype(dtype, copy=False) for one in given]))
     columns = [wanted_column(one) for one in given if isinstance(one, PackedStrings)]

@@ -1,7 +1,7 @@
-"""Run requests by key: fetch the rows of the request's distinct keys into a small table, and use it locally.
+"""Run requests by key: fetch the rows of the request's distinct keys into a small table, and use that table locally.
 
-The code for a single machine then runs on the small table. It has exactly those of the requested keys that the large
-table has, so missing keys, padding, fills and bags give the same results.
+The code for a single machine then runs on the small table. Of the requested keys, the small table has exactly those
+that the large table has, so missing keys, padding, fills and bags give the same results.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ from app.tensors.string_tensor import PackedStrings
 from app.tensors.tensor import Tensor, coordinates
 
 _KEY_BYTES: Final = 160
-"""Upper bound of the bytes per key, in addition to the key's own bytes and the index."""
+"""Upper bound of the number of bytes per key, in addition to the key's own bytes and the index."""
 
 
 class KeyedRead:
-    """The distinct keys that a request looks up in one table, by range, and the rows fetched for them.
+    """The distinct keys that a request looks up in one table, grouped by range, and the rows fetched for them.
 
-    Creating one takes a pass over the keys.
+    Creating a KeyedRead takes one pass over the keys.
     """
 
     def __init__(
         self, resident: ShardedResident, given: Sequence[Tensor], resources: ShardResources, memory: Memory
     ) -> None:
-        """`given` are all keys to look up; `numbers` is in their order."""
+        """Find the distinct keys and build the requests. `given` are all keys to look up; `numbers` is in the same
+        order.
+        """
         version, dtype = resident.version_in_map, resident.tensor.dtype
         assert version.keys is not None
         self.resident = resident
@@ -54,7 +56,7 @@ class KeyedRead:
         first = index.find(column, column)
         distinct = np.flatnonzero(first == np.arange(len(column)))
         self.numbers = version.keys.range_numbers(column, version.first_hashes)
-        """The range number of each key."""
+        """The range index of each key."""
         own = self.numbers[distinct]
         self._keys = column.take(distinct[np.argsort(own, kind="stable")])
         self.count = len(distinct)
@@ -69,7 +71,7 @@ class KeyedRead:
         self.reads = TableReads(resident, requests)
 
     def table(self, etag: str) -> Resident:
-        """Return the fetched rows as a table with the keys that were found. Takes a pass over the keys."""
+        """Return the fetched rows as a table that has the keys that were found. Takes one pass over the keys."""
         dtype = self.resident.tensor.dtype
         tensor = Tensor(dtype, (self.count, *self.resident.tensor.shape[1:]), self._items.view(dtype.numpy))
         index, _ = build(self._keys, new_seed())
@@ -78,7 +80,9 @@ class KeyedRead:
         return Resident(tensor, etag, data_version=self.resident.data_version, keys=keys)
 
     def needing_places(self, keys: Tensor, begin: int, lost: LostRange) -> NeedingPlaces:
-        """Return where a request has keys of a lost range, among `keys`, which begin at number `begin`."""
+        """Return the places where a request has keys of a lost range. `keys` are keys of the request, starting at index
+        `begin`.
+        """
         own = np.flatnonzero(self.numbers[begin : begin + keys.array.size] == lost.number)
         places = [
             (item, Place(keys.locate(item), coordinates(item, keys.shape), value_of(keys, item)))
@@ -92,7 +96,7 @@ async def fetch_tables(
 ) -> dict[int, Resident] | list[LostRange]:
     """Fetch all rows. Returns the tables, or the ranges for which no replica responded.
 
-    `LostRange.reads` is then the position in `reads`.
+    In those ranges, `LostRange.reads` is the position in `reads`.
     """
     wanted = [one.reads for one in reads.values()]
     lost = await resources.fetcher.fetch(wanted, request) if any(one.requests for one in wanted) else []
@@ -107,7 +111,7 @@ async def fetch_tables(
 
 
 def bytes_to_read(given: Iterable[Tensor]) -> int:
-    """Return an upper bound of the bytes that a `KeyedRead` uses in addition to the rows."""
+    """Return an upper bound of the number of bytes that a `KeyedRead` uses in addition to the rows."""
     size = 0
     for one in given:
         count = one.array.size
@@ -117,18 +121,20 @@ def bytes_to_read(given: Iterable[Tensor]) -> int:
 
 
 def row_key(row: NamedRow | None, dtype: str) -> list[Tensor]:
-    """Return the key with which a request names a row, if any. Raises value_not_representable."""
+    """Return the key by which a request refers to a row, as a list, or an empty list. Raises
+    value_not_representable.
+    """
     return [] if row is None or row.key is None else [row.key.item(DTYPES[dtype])]
 
 
 def check_by_key(row: NamedRow | None, name: str) -> None:
-    """Raise not_implemented if a request names a row by position."""
+    """Raise not_implemented if a request refers to a row by position."""
     if row is not None and row.position is not None:
         raise without_positions(name, row.pointer, f'Name a key at {row.pointer}, as in {{"key": 7}}.')
 
 
 def check_keyed(resident: Resident, by_key: ByKey | None, name: str, indices: Tensor) -> None:
-    """Raise not_implemented if a request names rows by position in a table that places rows by key."""
+    """Raise not_implemented if a request refers to rows by position in a table that places rows by key."""
     if not isinstance(resident, ShardedResident) or resident.keys is None:
         return
     if by_key is None:

@@ -1,4 +1,5 @@
-"""Write a version of a table with keys: each row goes to the range of its key's hash, as the rows stream in.
+"""Write a version of a table with keys: each row goes to the range of its key's hash, while the rows are still
+arriving.
 
 A shard receives a segment as a separate table with keys, as safetensors: first the keys, then the rows, both in upload
 order. The keys are read from their file whenever they are needed, a slice at a time.
@@ -31,13 +32,13 @@ from app.tensors.keys_spec import KeysSpec
 
 _KEYS_AT_ONCE: Final = 1 << 15
 _STRINGS_AT_ONCE: Final = 1 << 20
-"""Bytes of strings in a slice."""
+"""Maximum bytes of strings in a slice."""
 _LONG_ROW: Final = 1 << 16
-"""Rows of at least this many bytes are sent as they arrive; shorter ones are first sorted by range."""
+"""Rows of at least this many bytes are sent as they arrive. Shorter rows are first sorted by range."""
 
 
 class KeyedVersionWriter(VersionWriter):
-    """One version with keys in progress; see `VersionWriter`. `column` has the keys, one for each row."""
+    """A version with keys that is being written; see `VersionWriter`. `column` holds the keys, one for each row."""
 
     keys: KeyPlacement
 
@@ -53,7 +54,7 @@ class KeyedVersionWriter(VersionWriter):
         uploads: RunningUploads,
         replicas: int | None = None,
     ) -> None:
-        """Place the segments. Raises the errors of `transitions.begin_upload`."""
+        """Assign the segments to shards. Raises the errors of `transitions.begin_upload`."""
         self.keys = keys
         self._column = column
         self._row = row = prod(shape[1:]) * dtype.item_size
@@ -61,14 +62,14 @@ class KeyedVersionWriter(VersionWriter):
         self._cut: Sequence[Segment] = ()
         self._specs: Sequence[KeysSpec] = ()
         self._incomplete = b""
-        """The beginning of an incomplete row."""
+        """The bytes of a row that has only partly arrived."""
         self._is_begun = False
         super().__init__(client, access, table, dtype, shape, lambda number: number * row, uploads, replicas)
 
     def _parts(self, options: Options) -> Sequence[Segment]:
         """Return segments with equal shares of the hashes.
 
-        A transition may ask for them again, so the keys are counted only once.
+        A transition may call this method more than once, so the keys are counted only the first time.
         """
         whole = KeysSpec(self._column.dtype, self._column.count, _string_bytes(self._column))
         bounds = hash_bounds(ranges_for(self._size_of(whole), options))
@@ -81,12 +82,12 @@ class KeyedVersionWriter(VersionWriter):
         return self._cut
 
     def _size_of(self, keys: KeysSpec) -> int:
-        """Return the bytes of rows with these keys on a disk: rows, keys and index."""
+        """Return the number of bytes that rows with these keys take on disk: rows, keys and index."""
         of_keys = KeyLayout(keys.dtype, keys.count, keys.string_bytes).size
         return keys.count * self._row + of_keys + index_bytes(keys.count)
 
     def _count_keys(self, starts: NDArray[np.uint64]) -> list[KeysSpec]:
-        """Return the number and bytes of the keys of each range."""
+        """Return the number of keys of each range, and the bytes of its strings."""
         counts, octets = np.zeros((2, len(starts)), np.int64)
         for part in _slices(self._column):
             numbers = self.keys.range_numbers(part, starts)
@@ -126,7 +127,7 @@ class KeyedVersionWriter(VersionWriter):
                 self._send(start, keys.keys.tobytes())
 
     def _send_offsets(self) -> None:
-        """Send the offsets of each range's strings among their bytes."""
+        """Send, for each range, the offsets of its strings within the range's string bytes."""
         ends = {one.start: 0 for one in self._segments}
         for start in ends:
             self._send(start, bytes(8))
@@ -143,7 +144,9 @@ class KeyedVersionWriter(VersionWriter):
             yield start, part.take(order[begin:end])
 
     def _sort_by_range(self, part: KeyColumn) -> tuple[NDArray[np.int64], list[tuple[int, int, int]]]:
-        """Return the order of a slice's keys by range, and begin and end of each non-empty range in that order."""
+        """Return the order that sorts a slice's keys by range, and where each non-empty range begins and ends in that
+        order.
+        """
         numbers = self.keys.range_numbers(part, self._starts)
         ends = np.cumsum(np.bincount(numbers, minlength=len(self._starts))).tolist()
         bounds = zip((one.start for one in self._segments), [0, *ends], ends, strict=False)
@@ -152,7 +155,7 @@ class KeyedVersionWriter(VersionWriter):
     def _send(self, start: int, piece: Buffer) -> None:
         """Pass bytes to all shards of the segment that begins at `start`.
 
-        Empty pieces are skipped: they would end it.
+        Empty pieces are skipped because an empty piece would end the segment.
         """
         for writer in self._writers[start] if len(piece) else ():
             writer.write(piece)
@@ -192,7 +195,9 @@ class KeyedVersionWriter(VersionWriter):
             self._check(segment)
 
     def finish(self) -> None:
-        """Wait until each segment is complete and durable on all its shards, after all bytes were written."""
+        """Wait until each segment is complete and durable on all its shards. Call this after all bytes have been
+        written.
+        """
         for segment in self._segments:
             for writer in self._writers[segment.start]:
                 writer.end()
@@ -201,7 +206,7 @@ class KeyedVersionWriter(VersionWriter):
 
 
 def _slices(column: KeyColumn) -> Iterator[KeyColumn]:
-    """Yield a column in slices with a bounded number of keys and of string bytes (or a single string)."""
+    """Yield a column in slices that limit the number of keys and the bytes of strings. A slice has at least one key."""
     stop = 0
     while stop < column.count:
         start, stop = stop, min(stop + _KEYS_AT_ONCE, column.count)
@@ -213,7 +218,7 @@ def _slices(column: KeyColumn) -> Iterator[KeyColumn]:
 
 
 def _string_bytes(column: KeyColumn) -> int:
-    """Return the bytes of all strings, or 0 for integers."""
+    """Return the total bytes of all strings, or 0 for integers."""
     if column.dtype != "string":
         return 0
     return sum(int((end - begin).sum()) for begin, end in (part.bounds() for part in _slices(column)))

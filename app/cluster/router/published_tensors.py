@@ -1,7 +1,8 @@
-"""The tables of a cluster's catalogue, which change by transactions: uploads, removals and aliases.
+"""The tables in a cluster's catalogue, which transactions change: uploads, removals and alias moves.
 
-Each change is checked against the newest catalogue, with the same errors as on one machine, and again if the catalogue
-has changed in the meantime. Methods that make a change block, and return once all workers of this router use it.
+Each change is checked against the newest catalogue, with the same errors as on one machine, and checked again if the
+catalogue has changed in the meantime. Methods that make a change block, and return once all workers of this router use
+the changed catalogue.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from app.tensors.tensor import nbytes
 from app.tensors.tensor_name import check_new_name, check_reference, split_reference
 
 ANY: Final = ("*",)
-"""The ETags of a condition that any ETag satisfies."""
+"""The ETags of a condition that every ETag satisfies."""
 
 
 class Serving(Protocol):
@@ -60,11 +61,12 @@ class Serving(Protocol):
         """Return the map of a catalogue."""
 
     def serve(self, catalogue: Catalogue) -> ShardMap:
-        """Wait until all workers use this catalogue or a newer one. Returns its map."""
+        """Wait until all workers use this catalogue or a newer one, and return its map."""
 
 
 class PublishedTensors(ShardedTensors):
-    """The tables of the newest catalogue, which `client` changes. `access` has the parameters for calling shards.
+    """The tables of the newest catalogue; `client` changes the catalogue. `access` holds the parameters for calling
+    shards.
 
     `spool` creates files for uploads that cannot be streamed.
     """
@@ -81,7 +83,9 @@ class PublishedTensors(ShardedTensors):
         self._bindings = KeyBindings(client.database)
         self.etags: TableEtags
         self.snapshots: TableSnapshots
-        """Both are set before requests are served, because they call shards over the service's connections."""
+        """`etags` and `snapshots` are set before requests are served, because they call shards over the service's
+        connections.
+        """
 
     # Publishing
 
@@ -91,10 +95,10 @@ class PublishedTensors(ShardedTensors):
         return None if resident is None else self.etags.current_etag(resident)
 
     def upload(self, spec: UploadSpec) -> Upload:
-        """Begin an upload that is streamed to the shards. The shards themselves decide what they keep in memory.
+        """Begin an upload that is streamed to the shards. Each shard decides for itself what it keeps in memory.
 
         Raises name_conflict, limit_exceeded, insufficient_storage and shard_unavailable, element_count_mismatch unless
-        there is one key per row, and not_implemented for a capacity.
+        there is one key per row, and not_implemented if a capacity is given.
         """
         check_new_name(spec.name)
         if spec.capacity is not None:
@@ -137,7 +141,8 @@ class PublishedTensors(ShardedTensors):
         try:
             conditions = self._conditions_on_upload(conditions, spec.name)
             keep = self._keep if spec.keep is None else spec.keep
-            # In the source, the segments of spooled uploads and of tables with keys are not contiguous.
+            # In the source, the segments of spooled uploads and of tables with keys are not contiguous, so they have no
+            # origin.
             origin = "" if _is_spooled(spec) or spec.keys is not None else spec.origin
             version, catalogue = upload.writer.publish(conditions, upload.digest, keep, origin, spec.note)
         except BaseException:
@@ -202,7 +207,7 @@ class PublishedTensors(ShardedTensors):
         self._serving.serve(self._client.transact_all(lambda catalogue: ranges.open_ranges(catalogue, table, number)))
 
     async def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind an Idempotency-Key; see `KeyBindings.bind`."""
+        """Bind an Idempotency-Key to a content; see `KeyBindings.bind`."""
         return await asyncio.wrap_future(self._bindings.submit(scope, key, content_id, digest))
 
     async def binding_of(self, scope: str, key: str) -> Binding | None:
@@ -210,7 +215,8 @@ class PublishedTensors(ShardedTensors):
         return await asyncio.to_thread(self._bindings.find, scope, key)
 
     async def locate(self, content_id: str) -> tuple[str, ShardedVersion] | None:
-        """Return table name and version of a content, or None if a catalogue read for this call does not have it.
+        """Return the table name and version of a content, or None if a catalogue read during this call does not contain
+        it.
 
         Raises shard_unavailable.
         """
@@ -228,10 +234,10 @@ class PublishedTensors(ShardedTensors):
         return self._serving.serve(newest)
 
     async def current(self, found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-        """Return the resolved tables with current ETags, and tables with keys with their current rows.
+        """Return the metadata of resolved tables with current ETags and, for tables with keys, current row counts.
 
-        Without a request, known sequences are used for ranges that do not respond soon. With a request, raises
-        shard_unavailable and deadline_exceeded instead.
+        If `request` is None, known sequences are used for ranges that do not respond soon. Otherwise, such ranges raise
+        shard_unavailable or deadline_exceeded.
         """
         residents = [self._open_resident(f"{one.name}@{one.version}") for one in found]
         asked = [one for one in residents if one is not None]
@@ -242,7 +248,9 @@ class PublishedTensors(ShardedTensors):
         ]
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Return rows of a version, each range as of one moment, or None if no range is open and it has no keys."""
+        """Return rows of a version, each range as of one moment, or None if no range is open and the version has no
+        keys.
+        """
         reference = f"{found.name}@{found.version}"
         resident = self._open_resident(reference) if found.keys is None else self._keyed_resident(reference)
         return None if resident is None else await self.snapshots.open(resident, first, last, request)
@@ -255,19 +263,19 @@ class PublishedTensors(ShardedTensors):
         return await self.snapshots.open_keys(self._keyed_resident(f"{found.name}@{found.version}"), request)
 
     def _keyed_resident(self, reference: str) -> ShardedResident:
-        """Return the version that a reference names. Raises tensor_not_found."""
+        """Return the version that a reference refers to. Raises tensor_not_found."""
         resident = self.get(reference)
         if not isinstance(resident, ShardedResident):
             raise not_found(reference, self)
         return resident
 
     def _open_resident(self, reference: str) -> ShardedResident | None:
-        """Return the version that a reference names if any of its ranges is open, else None."""
+        """Return the version that a reference refers to if any of its ranges is open, or else None."""
         resident = self.get(reference)
         return resident if isinstance(resident, ShardedResident) and resident.version_in_map.is_open else None
 
     def _newest_resident(self, reference: str) -> ShardedResident | None:
-        """Return the version that a reference names in the newest catalogue, or None. Blocks.
+        """Return the version that a reference refers to in the newest catalogue, or None. Blocks.
 
         Raises shard_unavailable.
         """
@@ -276,10 +284,10 @@ class PublishedTensors(ShardedTensors):
         return None if found is None else ShardedResident(newest, *found)
 
     def _conditions_on_upload(self, conditions: Conditions, reference: str) -> Conditions:
-        """Translate conditions on an open table into conditions on the content in the catalogue.
+        """Translate conditions on an open table into conditions on its content in the catalogue.
 
-        They are checked here, by asking the primaries. Later scatters do not affect what is replaced. Raises
-        precondition_failed and shard_unavailable.
+        The conditions are checked here, against the state reported by the primaries. Later scatters do not affect which
+        content is replaced. Raises precondition_failed and shard_unavailable.
         """
         if conditions == ALWAYS:
             return conditions
@@ -300,12 +308,12 @@ class PublishedTensors(ShardedTensors):
         self._bindings.close()
 
     def _change(self, transition: Callable[[Catalogue], Change | None]) -> ShardMap:
-        """Make a change. Returns a map that includes it and that all workers use."""
+        """Make a change, and return a map that includes it and that all workers use."""
         return self._serving.serve(self._client.transact(transition))
 
 
 def _with_current_etag(found: Metadata, now: Measured) -> Metadata:
-    """Return the metadata of an open table with its current ETag, and its current rows if it has keys."""
+    """Return the metadata of an open table with its current ETag and, if it has keys, its current number of rows."""
     etag, rows = now
     if found.keys is None:
         return replace(found, etag=etag)
@@ -320,5 +328,5 @@ def _with_current_etag(found: Metadata, now: Measured) -> Metadata:
 
 
 def _is_spooled(spec: UploadSpec) -> bool:
-    """Return whether the items are written to a file first, because the segments' bounds are known only at the end."""
+    """Return whether the items are first written to a file, because the segments' bounds are known only at the end."""
     return spec.dtype.kind == "string" or (spec.fortran and len(spec.shape) > 1)

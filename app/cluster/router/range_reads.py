@@ -1,11 +1,11 @@
 """Decide which shards to ask, and when, for the ranges of one version that a request needs. Does no I/O.
 
-The router asks for all ranges in parallel. If a replica refuses, breaks off, is late or lacks the range, the next one
-is asked immediately. When all replicas of a range have been tried, the map is fetched, because the range may have
-moved, and they are tried again, in three rounds in total. Every read names the content, so any shard that responds
-sends rows of this version: a request gets rows of one version or an error.
+The router asks for all ranges in parallel. If a replica refuses, breaks off, is late or lacks the range, the router
+immediately asks the next one. When all replicas of a range have been tried, the map is fetched, because the range may
+have moved, and the replicas are tried again, for three rounds in total. Every read specifies the content, so any shard
+that responds sends rows of this version. A request gets rows of one version or an error.
 
-If a replica is slow, the next one is asked as well (`hedge`), and the first response that begins is used.
+If a replica is slow, the router asks the next one as well (`hedge`) and uses the first response that begins.
 
 The caller performs the actions, reports events to the methods `on_...`, and checks `outcome` after each report. Reports
 about a read that has ended are ignored.
@@ -28,23 +28,23 @@ from app.cluster.shard_map import Replica, ShardedVersion, ShardMap
 ROUNDS: Final = 3
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
-"""Seconds between rounds with the same map, first and longest; doubled with each round."""
+"""First and longest pause between rounds with the same map, in seconds. The pause doubles with each round."""
 CATCH_UP_S: Final = 20.0
-"""Seconds for which an open range gets further rounds while a replica responds that it may not be read yet: long enough
-for a shard to become the primary and commit the last primary's records.
+"""Seconds during which an open range gets further rounds as long as a replica responds that it may not be read yet.
+This is long enough for a shard to become the primary and to commit the previous primary's records.
 """
 Outcome: TypeAlias = Literal["done", "version_gone", "shard_unavailable", "deadline_exceeded"]
 """`version_gone`: the map no longer has this version.
 
-The request is restarted with the newer map, or the version does not exist.
+The request is then restarted with the newer map, or fails because the version does not exist.
 """
 
 
 class AskReplica(NamedTuple):
-    """Ask `replica` for the needed rows of range `number`. It is late at `late_at`.
+    """Ask `replica` for the needed rows of the range at index `number`. The replica is late at `late_at`.
 
-    `late_at` leaves the other replicas their share of the time until the deadline. The read is slow at `hedge_at`,
-    which is never reached if all other replicas have been tried.
+    `late_at` leaves the other replicas their share of the time until the deadline. The read counts as slow at
+    `hedge_at`, which is infinite if all other replicas have been tried.
     """
 
     number: int
@@ -55,12 +55,12 @@ class AskReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchMap:
-    """Fetch the map."""
+    """Fetch the newest map."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Report the time at `at`."""
+    """Call `on_wake` at the time `at`."""
 
     at: float
 
@@ -72,20 +72,20 @@ ReadAction: TypeAlias = AskReplica | FetchMap | Wake
 class _RangeRead:
     replicas: Sequence[Replica]
     asked: tuple[Replica, ...] = ()
-    """Replicas that were asked and have not responded; two while the read is hedged."""
+    """Replicas that were asked and have not responded. There are two while the read is hedged."""
     tried: int = 0
     rounds: int = 1
     pause: float = FIRST_PAUSE
     """Seconds before the next round."""
     again_at: float | None = None
-    """When the next round begins, or None during a round."""
+    """When the next round begins, or None while a round is in progress."""
     refused: bool = False
-    """Whether a replica has responded in this round that it may not be read."""
+    """Whether a replica has responded in this round that it may not be read yet."""
 
 
 @dataclass(slots=True)
 class RangeReads:
-    """The reads of one request from `version` in the map `known`, by range number."""
+    """One request's reads from `version` in the map `known`, by range index."""
 
     known: ShardMap
     version: ShardedVersion
@@ -95,7 +95,7 @@ class RangeReads:
     """Seconds after which a shard that has not responded is late."""
     outcome: Outcome | None = None
     unavailable: tuple[int, ...] = ()
-    """With outcome `shard_unavailable`, the numbers of the ranges for which no replica responds."""
+    """If the outcome is `shard_unavailable`, the indices of the ranges for which no replica responded."""
     _until: float = inf
     """When the additional rounds for open ranges end."""
     _waiting: dict[int, _RangeRead] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class RangeReads:
         return True
 
     def hedge(self, number: int, now: float) -> AskReplica | None:
-        """Return the next replica to ask for a slow range, or None if a hedge is not allowed."""
+        """Return the next replica to ask for a slow range, or None if the read may not be hedged."""
         one = self._waiting.get(number)
         if one is None or self.outcome is not None or len(one.asked) != 1 or one.tried == len(one.replicas):
             return None
@@ -133,7 +133,7 @@ class RangeReads:
         return self._ask(number, one, now)
 
     def on_response_begin(self, number: int, replica: Replica) -> None:
-        """Report that a replica's response begins. The other ask of a hedged read is dropped."""
+        """Report that a replica's response has begun. The other ask of a hedged read is dropped."""
         one = self._waiting.get(number)
         if one is not None and replica in one.asked:
             one.asked = (replica,)
@@ -148,9 +148,9 @@ class RangeReads:
     def on_missing_range(
         self, number: int, replica: Replica, now: float, *, is_stale: bool = False
     ) -> list[ReadAction]:
-        """Report that a shard does not serve the range now.
+        """Report that a shard does not serve the range at the moment.
 
-        `is_stale` means that its content differs from the map's, or is older than known.
+        `is_stale` means that the shard's content differs from the map's, or is older than what is known.
         """
         one = self._waiting.get(number)
         if one is not None and is_stale:
@@ -208,7 +208,7 @@ class RangeReads:
         return AskReplica(number, replica, late_at, hedge_at)
 
     def _ask_next(self, number: int, one: _RangeRead, now: float) -> list[ReadAction]:
-        """Ask the next replica, or schedule the next round after the last one."""
+        """Ask the next replica. If there is none, schedule the next round."""
         if self.outcome is not None:
             return []
         if now >= self.deadline:
@@ -235,7 +235,7 @@ class RangeReads:
 
 
 def _has_same_ranges(one: ShardedVersion, other: ShardedVersion) -> bool:
-    """Return whether two entries of a version have the same ranges.
+    """Return whether two entries for the same version have the same ranges.
 
     A map file may divide the same content differently.
     """

@@ -1,8 +1,8 @@
-"""Build the requests to shards for one gather from a table in row ranges. Does no I/O, and needs no table values.
+"""Build the requests to shards for one gather from a table in row ranges. Does no I/O and requires no table values.
 
-A gather reads axis 0 either by an index (`row_requests`: each tuple goes to the range with its row) or at every
-position (`block_requests`: axis 0 is a batch axis, or precedes Gather's axis, and each range returns the block of the
-output for its rows).
+A gather reads axis 0 in one of two ways: by an index (`row_requests`), where each tuple goes to the range that holds
+its row, or at every position (`block_requests`), where axis 0 is a batch axis or precedes Gather's axis and each range
+returns the block of the output for its rows.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from app.tensors.string_tensor import PackedStrings
 _INT64: Final = DTYPES["int64"]
 _LARGE: Final = 1 << 16
 _ANSWER_ROOM: Final = 1 << 14
-"""Bytes of a JSON response in addition to its items."""
+"""Extra bytes allowed for a JSON response in addition to its items."""
 _EXACT_ROW: Final = 1 << 13
 
 
 @dataclass(slots=True)
 class RangeRequest:
-    """A request to a range of a table for `rows` rows of `output`, by `operator`.
+    """A request to a range of a table for `rows` rows of `output`, using `operator`.
 
-    `query` follows the name of the tensor, then come the body and the sink. `places` are the numbers of the tuples that
-    need the range, in the order of the indices, or None for all tuples of a block.
+    `query` follows the name of the tensor in the path. `places` holds the indices of the tuples that need the range, in
+    the order of the request's indices, or None for all tuples of a block.
     """
 
     operator: OperatorName
@@ -65,7 +65,7 @@ class RangeRequest:
         return self.rows * self.output.row_bytes
 
     def pieces(self, tensor: str, address: str, fields: bytes) -> list[Buffer]:
-        """Return the bytes of the request to a shard. `fields` has further header lines."""
+        """Return the bytes of the request to a shard. `fields` holds further header lines."""
         head = (
             b"POST /%b?tensor=%b%b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/x-safetensors\r\naccept: %b\r\n"
             b"%bcontent-length: %d\r\n\r\n"
@@ -78,23 +78,25 @@ class RangeRequest:
 
 @dataclass(slots=True)
 class ExtentRequest:
-    """A request for the sequence of a range and its number of rows."""
+    """A request for the sequence and the number of rows of a range."""
 
     sink: ExtentBody
 
     @property
     def answer_bytes(self) -> int:
-        """Estimated length of the response, which is short."""
+        """Estimated length of the response: 0, because the response is short."""
         return 0
 
     def pieces(self, tensor: str, address: str, fields: bytes) -> list[Buffer]:
-        """Return the bytes of the request to a shard. `fields` has further header lines."""
+        """Return the bytes of the request to a shard. `fields` holds further header lines."""
         line = b"GET /shard/ranges/%b?rows=true HTTP/1.1" % quote(tensor).encode()
         return [b"%b\r\nhost: %b\r\n%b\r\n" % (line, address.encode(), fields)]
 
 
 class ExtentBody(WholeBody):
-    """The response to an `ExtentRequest`: `rows` are those at the sequence in its ETag, which has no content id."""
+    """The response to an `ExtentRequest`. `rows` is the row count at the sequence in its ETag, which has no content
+    ID.
+    """
 
     rows = 0
 
@@ -117,10 +119,10 @@ class ExtentBody(WholeBody):
 
 
 class Output:
-    """The items of an output while ranges fill it: numbers of any kind, or strings.
+    """The items of an output while ranges are filling it: numeric items of any kind, or strings.
 
-    `rows` is the view that sinks write to, with one row per tuple. Strings have none; their frames are put in order
-    once all have arrived. JSON responses are charged to `memory`.
+    `rows` is the view that sinks write to, with one row per tuple. Strings have no such view; their frames are put in
+    order once all of them have arrived. JSON responses are charged to `memory`.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class Output:
 
     @property
     def accept(self) -> bytes:
-        """The format to request from shards: safetensors, or JSON for types that safetensors lacks."""
+        """The format to request from shards: safetensors, or JSON for types that safetensors does not support."""
         return b"application/json" if self.dtype.safetensors is None else b"application/x-safetensors"
 
     @property
@@ -164,7 +166,7 @@ class Output:
 
     @property
     def json_bytes(self) -> int:
-        """Bytes of items that arrived as JSON."""
+        """Total bytes of the items that arrived as JSON."""
         return sum(body.octets.size for body, _ in self._whole)
 
     def finish(self) -> None:
@@ -175,7 +177,7 @@ class Output:
             self.rows[places] = body.octets.view(self.rows.dtype).reshape(-1, *self.rows.shape[1:])
 
     def strings(self, rows: int, shape: tuple[int, ...]) -> PackedStrings:
-        """Return the strings of all responses in order: `rows` rows of a table of strings."""
+        """Return the strings of all responses in order, as `rows` rows of a table of strings."""
         starts = np.empty((rows, self.row_items), np.int64)
         end = 0
         for body, places in self._whole:
@@ -188,9 +190,9 @@ class Output:
 
 
 class _Items(WholeBody):
-    """A JSON response whose output is base64: `size` bytes of items, or `strings` strings of at most `size` bytes.
+    """A JSON response with base64 output: `size` bytes of items, or `strings` strings that take at most `size` bytes.
 
-    Once it is complete, `octets` has the items; for strings, `starts` has their offsets.
+    Once the response is complete, `octets` holds the items and, for strings, `starts` holds their offsets.
     """
 
     def __init__(self, size: int, strings: int | None, memory: Memory) -> None:
@@ -222,7 +224,9 @@ class _Items(WholeBody):
 
 
 def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:
-    """View a flat, contiguous output as one item per row, the fastest form for NumPy; wide rows as 2-D bytes."""
+    """View a flat, contiguous output as one item per row, which is fastest in NumPy, or wide rows as two-dimensional
+    bytes.
+    """
     if row_bytes <= _EXACT_ROW:
         return out.view(_void_type(row_bytes))
     return out.view(np.uint8).reshape(-1, row_bytes)
@@ -237,7 +241,7 @@ def _void_type(size: int) -> np.dtype[np.void]:
 
 
 def is_out_of_bounds(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> bool:
-    """Return whether any component of flat indices is outside [-size, size - 1], or without wrap [0, size - 1]."""
+    """Return whether any component of flat indices is outside [-size, size - 1] or, unless `wrap`, [0, size - 1]."""
     if not indices.size:
         return False
     components = indices.reshape(-1, len(dims))
@@ -247,12 +251,12 @@ def is_out_of_bounds(indices: NDArray[Any], dims: Sequence[int], wrap: bool) -> 
     )
 
 
-# Requests, by the number of their range
+# Requests, by range index
 
 
 @lru_cache(256)
 def _dialect(operator: OperatorName, dtype: DType) -> bytes:
-    """Return the dialect for the query: one that accepts the type, if the operator's default does not."""
+    """Return the query text for the dialect: one that accepts the type, or "" if the operator's default does."""
     default, *others = OPERATORS[operator].dialects.values()
     if dtype.name in default.data_dtypes:
         return b""
@@ -268,10 +272,11 @@ def row_requests(
     *,
     wrap: bool = False,
 ) -> dict[int, RangeRequest]:
-    """Build requests for GatherND of flat `indices`: tuples with a component for each size in `dims`, from axis 0 on.
+    """Build GatherND requests for flat `indices`: tuples with one component for each size in `dims`, starting at axis
+    0.
 
-    Row i of the output is for tuple i and has the shape `tail`. Raises IndexError if a component is out of bounds:
-    outside [-size, size - 1], or without `wrap` [0, size - 1].
+    Row i of the output belongs to tuple i and has the shape `tail`. Raises IndexError if a component is out of bounds,
+    that is, outside [-size, size - 1] or, unless `wrap`, [0, size - 1].
     """
     parts = split(indices, dims, wrap, version.stops)
     depth = len(dims)
@@ -305,8 +310,8 @@ def key_requests(
 ) -> dict[int, RangeRequest]:
     """Build gathers by key: the first counts[0] of `keys` from range 0, and so on. Strings must be contiguous.
 
-    Row i of the output, whose bytes go to `octets`, is for key i and has the shape `tail`; found[i] receives whether
-    the table has the key.
+    Row i of the output, whose bytes go to `octets`, belongs to key i and has the shape `tail`. found[i] is set to
+    whether the table has the key.
     """
     query = output.query + _dialect("gather", output.dtype) + b"&missing=fill&found=true"
     requests = {}
@@ -354,10 +359,10 @@ def block_requests(
     *,
     shared: bool,
 ) -> dict[int, RangeRequest]:
-    """Build requests with `operator` for every range; the part of the output for a range's rows is contiguous.
+    """Build a request using `operator` for every range. The part of the output for a range's rows is contiguous.
 
-    `shape` is the shape of `indices`. Each range gets the indices of its rows, or all indices if they are `shared`.
-    Rows of the table from output_shape[0] on are not requested.
+    `shape` is the shape of `indices`. Each range receives the indices of its rows, or all indices if they are `shared`.
+    Table rows from output_shape[0] on are not requested.
     """
     query = output.query + b"".join(f"&{name}={value}".encode() for name, value in parameters.items())
     if "dialect" not in parameters:

@@ -1,8 +1,8 @@
 """Choose which replica of a range to ask, and when to ask another one as well (a hedge). Does no I/O.
 
-Replicas are asked round-robin. One that failed comes last for a pause, after which a single read tries it again; there
-are no probes. A read is hedged when it has taken longer than 95 % of its shard's reads. Hedges are limited to a share
-of all reads, so that they add little load when everything is slow.
+Replicas are asked in round-robin order. A replica that failed comes last for the length of a pause, after which a
+single read tries it again. There are no separate probes. A read is hedged when it has taken longer than 95 % of its
+shard's reads. Hedges are limited to a share of all reads, so that they add little load when all shards are slow.
 """
 
 from __future__ import annotations
@@ -15,45 +15,49 @@ from app.cluster.shard_map import Replica
 
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 4.0
-"""First and longest time in seconds for which a failed replica comes last; doubled with each failure."""
+"""First and longest pause during which a failed replica comes last, in seconds. The pause doubles with each failure."""
 FIRST_P95: Final = 0.05
-"""Assumed p95, in seconds, of a shard without known reads."""
+"""Assumed p95, in seconds, of a shard for which no reads are known."""
 LEAST_P95: Final = 0.005
-"""Minimum seconds before a hedge; shorter delays are noise of the network and this process."""
+"""Minimum seconds before a hedge. Shorter delays are noise from the network and from this process."""
 SILENT_READS: Final = 3
 SILENT_S: Final = 0.25
-"""A shard is silent if it has answered none of this many reads, dropped over at least this many seconds."""
+"""A shard is silent if it has responded to none of at least this many reads, dropped over at least this many
+seconds.
+"""
 HEDGED_SHARE: Final = 0.04
-"""Maximum number of hedges per read that could be hedged."""
+"""Maximum number of hedges per read of a range with several replicas."""
 SAVED_HEDGES: Final = 10.0
 """Maximum number of hedges saved up during quiet times."""
 _RISE: Final = 1 + 0.1 * 0.95
 _FALL: Final = 1 - 0.1 * 0.05
-"""Factors for a slower and a faster read; they balance when 5 % of the reads are slower."""
+"""Factors applied for a slower and for a faster read. They balance when 5 % of the reads are slower."""
 _STEP: Final = 0x9E3779B9
 """2**32 over the golden ratio."""
 logger = logging.getLogger("gathernd")
 
 
 class ReplicaChoice:
-    """What one router knows of the shards, by address. `now` is in seconds since any fixed moment."""
+    """What one router knows about the shards, by address. `now` is in seconds since any fixed moment."""
 
     def __init__(self) -> None:
         self._turn = 0
         self._failed: dict[str, tuple[float, float]] = {}
-        """Until when an address counts as failing, and the length of the pause."""
+        """The time until which an address counts as failing, and the length of the pause."""
         self._p95: dict[str, float] = {}
         self._given_up: dict[str, tuple[float, int]] = {}
-        """Since when an address has not answered, and how many reads have been dropped since."""
+        """The time since which an address has not responded, and the number of reads that have been dropped since
+        then.
+        """
         self._hedges = SAVED_HEDGES
-        """Number of hedges allowed now."""
+        """Number of hedges that are currently allowed."""
 
     def order(self, replicas: Sequence[Replica], now: float) -> Sequence[Replica]:
         """Return the replicas in the order in which to ask them."""
         if len(replicas) <= 1:
             return replicas
         self._hedges = min(self._hedges + HEDGED_SHARE, SAVED_HEDGES)
-        # With a simple counter, a range would always get the same replica if requests ask for an even number of ranges.
+        # With a simple counter, a range would always get the same replica if requests read an even number of ranges.
         self._turn = (self._turn + _STEP) & 0xFFFFFFFF
         first = self._turn * len(replicas) >> 32
         turned = (*replicas[first:], *replicas[:first])
@@ -70,7 +74,7 @@ class ReplicaChoice:
         return LEAST_P95 if address in self._failed else self._p95.get(address, FIRST_P95)
 
     def may_hedge(self, asked: str, other: str) -> bool:
-        """Return whether `other` may be asked in addition to `asked`, which is slow. If so, this uses up a hedge."""
+        """Return whether `other` may be asked in addition to `asked`, which is slow. If so, one hedge is used up."""
         if other in self._failed:
             return False
         if asked not in self._failed:
@@ -99,7 +103,7 @@ class ReplicaChoice:
             self.record_failure(address, now, f"it has not answered for {now - since:.1f} s")
 
     def record_failure(self, address: str, now: float, why: str = "no answer") -> None:
-        """Record that a shard refused, broke off, was late, or is silent."""
+        """Record that a shard refused, broke off, was late, or was silent."""
         if address in self._failed:
             self._pause(address, now)
         else:
@@ -107,21 +111,21 @@ class ReplicaChoice:
             self._failed[address] = (now + FIRST_PAUSE, FIRST_PAUSE)
 
     def _pause(self, address: str, now: float) -> None:
-        """Begin the next, longer pause if the last one is over."""
+        """Begin the next, longer pause if the previous one is over."""
         until, pause = self._failed[address]
         if now >= until:
             pause = min(2 * pause, LONGEST_PAUSE)
             self._failed[address] = (now + pause, pause)
 
     def record_answer(self, address: str) -> None:
-        """Record that a shard answered."""
+        """Record that a shard responded."""
         if self._given_up:
             self._given_up.pop(address, None)
         if self._failed and self._failed.pop(address, None) is not None:
             logger.info("the shard %s answers again", address)
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """Drop what is known of all other addresses."""
+        """Discard what is known about all other addresses."""
         for known in (self._failed, self._p95, self._given_up):
             for address in known.keys() - addresses:
                 known.pop(address)

@@ -1,4 +1,4 @@
-"""The router: the service for gathers and lookups on tables in row ranges on other services."""
+"""The router: the service that runs gathers and lookups on tables whose row ranges are on other services."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from app.tensors.tensor import Tensor
 
 
 class Router(Service, ShardResources):
-    """Runs calls on tables of a shard map."""
+    """Run calls on tables of a shard map."""
 
     @cached_property
     def runners(self) -> Mapping[type, Runner]:
-        """The runners, by type of call."""
+        """The runners, by call type."""
         return {Call: ShardedGathers(self), LookupCall: ShardedLookups(self), BackwardCall: Gradients(self)}
 
     def run(self, call: AnyCall, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
-        """Run a call; restart it if the version of a name is removed while it runs."""
+        """Run a call, and restart it if the version that a name refers to is removed while the call is running."""
         return self._run_with_restarts(super().run(call, request), call, request)
 
     async def _run_with_restarts(
@@ -52,7 +52,7 @@ class Router(Service, ShardResources):
         return await running
 
     async def read_scalar(self, reference: str, request: ServedRequest) -> Tensor:
-        """Return the item of a table of rank 0, which no operator reads.
+        """Return the item of a table of rank 0, which no operator can read.
 
         Raises tensor_not_found and shard_unavailable.
         """

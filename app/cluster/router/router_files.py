@@ -1,6 +1,6 @@
 """The files of a router: a static map, the API key for shards, and the authorities of shards.
 
-Each file is reloaded when it changes. If it cannot be used, its last good contents stay in use.
+Each file is reloaded when it changes. If a file cannot be used, its last good version stays in use.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Loaded = TypeVar("Loaded")
 
 
 class RouterFiles:
-    """The files and their first contents: `shard_map`, `key` and `tls`, each None if there is no file.
+    """The files and their initial values: `shard_map`, `key` and `tls`, each None if there is no such file.
 
-    `tls` is used to call shards if there are authorities. `watchers` has a watcher for each file. A worker that starts
-    while a file cannot be used takes the contents in `last_good`, which its parent has read before.
+    If there are authorities, `tls` is used for calls to shards. `watchers` holds a watcher for each file. If a file is
+    unusable while a worker is starting, the worker uses the version in `last_good`, which its parent has read before.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class RouterFiles:
         use_key: Callable[[str], object],
         use_tls: Callable[[SSLContext], object],
     ) -> None:
-        """Pass the contents of changed files to these functions.
+        """Pass the new value of each changed file to these functions.
 
-        Runs until cancelled; returns if there are no files.
+        Runs until canceled. Returns if there are no files.
         """
         async with asyncio.TaskGroup() as group:
             if self._map is not None:

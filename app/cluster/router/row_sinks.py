@@ -1,9 +1,9 @@
-"""Sinks for the response of a shard: rows go from the socket straight to their places in the output.
+"""Sinks for a shard's response. Rows go from the socket directly to their places in the output.
 
-A sink receives the body of one response. `begin` is called once its length is known. Then either bytes from the
-connection's buffer are passed to `take`, which returns how many it used (the rest is passed again with more bytes), or,
-if the sink offers memory with `room`, the socket reads into it and reports the number of bytes with `read`. `finish` is
-called when the body is complete. A sink that rejects the response raises BadAnswer.
+A sink receives the body of one response. `begin` is called once the body's length is known. Then, bytes from the
+connection's buffer are passed to `take`, which returns how many of them it used; the rest is passed again together with
+more bytes. If the sink offers memory with `room`, the socket instead reads into that memory and reports the number of
+bytes with `read`. `finish` is called when the body is complete. A sink that rejects the response raises BadAnswer.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from app.tensors.dtypes import DType
 from app.tensors.gather_call import OUTPUT
 
 WIDE_ROW: Final = 1 << 13
-"""Rows of at least this many bytes are read into their places one by one; shorter ones are moved in blocks."""
+"""Rows of at least this many bytes are read into their places one by one. Shorter rows are moved in blocks."""
 _LENGTH: Final = 8
-"""Bytes of the length at the start of a safetensors body."""
+"""Size in bytes of the length at the start of a safetensors body."""
 _MAX_HEADER: Final = 1 << 12
 _CACHED_HEADER: Final = 512
-"""Headers of at most this many bytes are parsed only once."""
+"""Identical headers of at most this many bytes are parsed only once."""
 
 
 class BadAnswer(Exception):
-    """A response is not what was requested. The text says how; `stale` means that it has another content."""
+    """A response is not what was requested. The message says how; `stale` means that the response has other content."""
 
     def __init__(self, detail: str, *, stale: bool = False) -> None:
         super().__init__(detail)
@@ -47,7 +47,7 @@ _ETAG_AT_END: Final[re.Pattern[bytes]] = re.compile(rb'"data_etag":("(?:[^"\\]|\
 
 
 class WholeBody:
-    """Keeps a body of at most `most` bytes, which is charged to `memory` first."""
+    """Keep a body of at most `most` bytes, which is charged to `memory` before it is read."""
 
     def __init__(self, most: int, memory: Memory = UNCOUNTED) -> None:
         self.most = most
@@ -57,7 +57,7 @@ class WholeBody:
         self._place = 0
 
     def begin(self, size: int) -> None:
-        """Begin a body of `size` bytes. Raises BadAnswer if it is too long."""
+        """Begin a body of `size` bytes. Raises BadAnswer if the body is too long."""
         if size > self.most:
             raise BadAnswer(f"the answer has {size} bytes, and at most {self.most} were asked for")
         if size > len(self.body):
@@ -83,7 +83,7 @@ class WholeBody:
 
     def etag(self) -> str | None:
         """Return the member `data_etag` of the JSON body. Raises BadAnswer."""
-        # A service writes it after the items, so it is searched from the end.
+        # A service writes `data_etag` after the items, so the search starts near the end.
         match = _ETAG_AT_END.search(self.body, max(0, len(self.body) - _END_BYTES))
         found = self.document().get("data_etag") if match is None else orjson.loads(match[1])
         return found if isinstance(found, str) else None
@@ -103,9 +103,9 @@ class WholeBody:
 
 
 class _TensorSink:
-    """Reads the header of a safetensors response, which must have the tensors `wanted`, and their items.
+    """Read the header of a safetensors response, which must contain the tensors `wanted`, and then their items.
 
-    `wanted` has type and shape of each tensor by name.
+    `wanted` holds the type and shape of each tensor by name.
     """
 
     def __init__(self, wanted: Mapping[str, tuple[DType, tuple[int, ...]]]) -> None:
@@ -114,21 +114,24 @@ class _TensorSink:
         self._size = 0
 
     def begin(self, size: int) -> None:
-        """Begin a body of `size` bytes, with its header first. Raises BadAnswer if it is too short to have one."""
+        """Begin a body of `size` bytes, which starts with its header. Raises BadAnswer if it is too short for a
+        header.
+        """
         if size < _LENGTH:
             raise BadAnswer(f"the answer has {size} bytes")
         self._header = True
         self._size = size
 
     def etag(self) -> str | None:
-        """Return None: the ETag is in the header fields of the response."""
+        """Return None, because the ETag is in the header fields of the response."""
         return None
 
     def finish(self) -> None:
-        """Do nothing: header and length have already been checked."""
+        """Do nothing, because header and length have already been checked."""
 
     def _read_header(self, view: memoryview, size: int) -> tuple[int, Sequence[str]]:
-        """Parse the header of tensors with `size` bytes. Returns the offset of the items, and the tensors in order.
+        """Parse the header of tensors with `size` bytes. Returns the offset of the items, and the tensors' names in
+        order.
 
         The offset is 0 while the header is incomplete. Raises BadAnswer.
         """
@@ -147,11 +150,11 @@ class _TensorSink:
 
 
 class RowSink(_TensorSink):
-    """Moves the items of a safetensors response with one tensor to their places.
+    """Move the items of a safetensors response that has one tensor to their places.
 
-    `rows` is the output as an array of rows, either void items or 2-D. Row i of the response goes to `rows[places[i]]`.
-    The response's tensor must have `dtype` and `shape`, whose first dimension is the rows. Rows written before an error
-    are overwritten by the next replica.
+    `rows` is the output as an array of rows, either void items or two-dimensional. Row i of the response goes to
+    `rows[places[i]]`. The response's tensor must have `dtype` and `shape`, whose first dimension is the number of rows.
+    If there is an error, the next replica overwrites the rows already written.
     """
 
     def __init__(
@@ -161,10 +164,10 @@ class RowSink(_TensorSink):
         self.rows = rows
         self.places = places
         self.row_bytes = row_bytes
-        self._place = 0  # bytes of items that are in place
+        self._place = 0  # bytes of items that are already in place
 
     def begin(self, size: int) -> None:
-        """Begin a body of `size` bytes, with its header first."""
+        """Begin a body of `size` bytes, which starts with its header."""
         super().begin(size)
         self._place = 0
 
@@ -195,7 +198,7 @@ class RowSink(_TensorSink):
         return start
 
     def room(self) -> memoryview | None:
-        """Return the rest of a wide row, into which bytes can be read straight."""
+        """Return the rest of a wide row, so that bytes can be read directly into it."""
         return None if self._header or self.row_bytes < WIDE_ROW else self._rest_of_row()
 
     def read(self, size: int) -> None:
@@ -210,9 +213,9 @@ class RowSink(_TensorSink):
 
 
 class WholeTensors(_TensorSink):
-    """Moves the tensors of a safetensors response to contiguous memory.
+    """Move the tensors of a safetensors response to contiguous memory.
 
-    `tensors` has type, shape and memory of each tensor by name.
+    `tensors` holds the type, shape and memory of each tensor by name.
     """
 
     def __init__(self, tensors: Mapping[str, tuple[DType, tuple[int, ...], NDArray[Any]]]) -> None:
@@ -221,10 +224,10 @@ class WholeTensors(_TensorSink):
         self._places = {name: array.reshape(-1).view(np.uint8).data for name, (_, _, array) in tensors.items()}
         self._bytes = sum(map(len, self._places.values()))
         self._left: list[memoryview] = []
-        """Memory yet to be filled, in the order of the response."""
+        """Memory that has not been filled yet, in the order of the response."""
 
     def take(self, view: memoryview) -> int:
-        """Read the header, then copy what follows. Returns the bytes used."""
+        """Read the header, then copy the bytes that follow. Returns the number of bytes used."""
         start = 0
         if self._header:
             start, names = self._read_header(view, self._bytes)
@@ -272,6 +275,6 @@ def _entries(header: bytes) -> tuple[Entry, ...]:
 
 
 def _describe_tensors(tensors: Mapping[str, tuple[DType | None, tuple[int, ...]]]) -> str:
-    """Return names, types and shapes of tensors for messages."""
+    """Return the names, types and shapes of tensors, for error messages."""
     found = ((name, "?" if dtype is None else dtype.name, shape) for name, (dtype, shape) in tensors.items())
     return ", ".join(f"{name} of {dtype} {list(shape)}" for name, dtype, shape in found)

@@ -1,7 +1,8 @@
-"""Track the uploads of a router's process, and remove the catalogue records of those that are over.
+"""Track the uploads of a router's process, and remove the catalogue records of uploads that are over.
 
-A record may outlive its upload: etcd did not respond when the upload was given up, or the transaction that began it
-arrived afterwards. As long as the process runs, its lease would keep the record, and with it the rows on the shards.
+A record may outlive its upload: etcd may not have responded when the upload was given up, or the transaction that began
+the upload may have arrived afterwards. As long as the process runs, its lease would keep the record, and with it the
+rows on the shards.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.errors import GatherError
 
 LOOK_S: Final = 10.0
-"""Seconds between searches for such records, while uploads run and after the last one."""
+"""Seconds between searches for records to remove, while uploads are running and after the last one."""
 logger = logging.getLogger("gathernd")
 
 
 class RunningUploads:
-    """The uploads of one process, whose records have its `router` id. Methods do not block."""
+    """The uploads of one process, whose records contain its `router` ID. Methods do not block."""
 
     def __init__(self, client: CatalogueClient, look_s: float = LOOK_S) -> None:
         self.router = uuid4().hex
@@ -34,7 +35,7 @@ class RunningUploads:
         self._ends: Thread | None = None
 
     def begin(self) -> str:
-        """Begin an upload. Returns its content id."""
+        """Begin an upload, and return its content ID."""
         content_id = uuid4().hex
         with self._lock:
             self._running.add(content_id)
@@ -46,7 +47,7 @@ class RunningUploads:
     def end(self, content_id: str) -> None:
         """Record that an upload was published or given up.
 
-        If it has a record, the record is removed in the background.
+        If the upload has a record, the record is removed in the background.
         """
         with self._lock:
             self._running.discard(content_id)
@@ -70,12 +71,12 @@ class RunningUploads:
 
     @property
     def _holds_lease(self) -> bool:
-        """Whether the records are still protected by the lease; without it, they are removed anyway."""
+        """Whether the lease still protects the records; otherwise, they are removed anyway."""
         lease = self._client.database.lease
         return lease is not None and lease.is_held
 
     def _ended_uploads(self) -> list[str]:
-        """Return uploads of this process that have a record and are not running."""
+        """Return the uploads of this process that have a record and are no longer running."""
         uploads = self._client.catalogue.uploads
         with self._lock:
             own = [content_id for content_id, one in uploads.items() if one.router == self.router]

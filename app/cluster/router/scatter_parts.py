@@ -1,4 +1,4 @@
-"""Divide a scatter, upsert or removal into the part for each range. Does no I/O."""
+"""Divide a scatter, upsert or removal into a part for each range. Does no I/O."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from app.tensors.scatter_call import KeyedCall, ScatterCall
 class ScatterPart:
     """The updates for the rows `start` to `stop` - 1 of a table, each with its target slice.
 
-    Slices are numbered from the start of the table, with `row_slices` per row. `updates` has the shape [updates, items
-    of a slice] and is in the order of the request.
+    Slices are numbered from the start of the table, and each row has `row_slices` of them. `updates` has the shape
+    [updates, items of a slice] and is in the order of the request.
     """
 
     start: int
@@ -41,7 +41,7 @@ class ScatterPart:
         return not len(self.slices)
 
     def cut(self, ranges: Sequence[RowRange]) -> list[ScatterPart]:
-        """Return the parts of all ranges with any of the updates. The ranges must cover the rows."""
+        """Return a part for each range that has any of the updates. The ranges must cover the rows."""
         if self.is_empty:
             return []
         if len(ranges) == 1:
@@ -66,7 +66,8 @@ class ScatterPart:
 class KeyedPart:
     """The keys whose hashes are from `start` to `stop` - 1, in the order of the request, and their rows.
 
-    `updates` has the shape [keys, items of a row], or is None for a removal. `placement` hashes the keys.
+    `updates` has the shape [keys, items of a row], or is None for a removal. `placement` determines the hashes of the
+    keys.
     """
 
     start: int
@@ -82,7 +83,7 @@ class KeyedPart:
         return not len(self.column)
 
     def cut(self, ranges: Sequence[RowRange]) -> list[KeyedPart]:
-        """Return the parts of all ranges with any of the keys. The ranges must cover the hashes."""
+        """Return a part for each range that has any of the keys. The ranges must cover the hashes."""
         if self.is_empty:
             return []
         if len(ranges) == 1:
@@ -115,7 +116,9 @@ Part: TypeAlias = ScatterPart | KeyedPart
 def _split_by_range(
     ranges: Sequence[RowRange], numbers: NDArray[np.intp]
 ) -> Iterator[tuple[RowRange, NDArray[np.intp]]]:
-    """Yield each range that has items, with the positions of its items. `numbers` has the range number of each item."""
+    """Yield each range that has items, with the positions of those items. `numbers` holds the range index of each
+    item.
+    """
     numbers = numbers.astype(np.uint16)  # NumPy sorts 16-bit integers with a radix sort
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(numbers, minlength=len(ranges))
@@ -126,7 +129,7 @@ def _split_by_range(
 
 
 def whole_keyed_change(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
-    """Return the whole of an upsert or removal whose keys have the type of the version's keys.
+    """Return an undivided upsert or removal, whose keys have the type of the version's keys.
 
     Raises the errors of `row_items`.
     """
@@ -138,7 +141,7 @@ def whole_keyed_change(version: ShardedVersion, call: KeyedCall) -> KeyedPart:
 
 
 def whole_scatter(version: ShardedVersion, call: ScatterCall) -> ScatterPart:
-    """Return the whole of a scatter to a version. Raises the errors of `plan_scatter`."""
+    """Return an undivided scatter to a version. Raises the errors of `plan_scatter`."""
     plan = plan_scatter(version.dtype, version.shape, call)
     updates = call.updates.array.reshape(len(plan.rows), plan.slice_items)
     row_slices = prod(version.shape[1 : call.indices.shape[-1]])

@@ -1,4 +1,4 @@
-"""Write the rows of one segment to one shard, in a thread of its own, and make shards pull segments."""
+"""Write the rows of one segment to one shard, in a separate thread, and make shards pull segments."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from app.tensors.buffer_type import Buffer
 RAW: Final = "application/octet-stream"
 CONNECT_S: Final = 3.0
 ANSWER_S: Final = 30.0
-"""Seconds that a shard may be silent while it receives rows."""
+"""Maximum seconds that a shard may be silent while it is receiving rows."""
 SLOWEST: Final = 10_000_000
-"""A shard that makes rows durable, or pulls them, at fewer bytes per second than this is given up."""
+"""The router gives up a shard that makes rows durable, or pulls them, at fewer bytes per second than this."""
 SLOWEST_INDEX: Final = 1_000_000
-"""A shard that indexes keys at fewer keys per second than this is given up."""
+"""The router gives up a shard that indexes keys at fewer keys per second than this."""
 SLOWEST_ORIGIN: Final = 1 << 14
-"""A shard that pulls rows from their origin at fewer bytes per second than this gives up by itself."""
+"""A shard gives up on its own if it pulls rows from their origin at fewer bytes per second than this."""
 ROOM_S: Final = 15.0
-"""Seconds that a shard may lack room. Segments that the catalogue no longer lists are dropped within some seconds."""
+"""Seconds that a shard may lack space. Shards drop segments that the catalogue no longer lists within several
+seconds.
+"""
 _PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.5
 _WAITING: Final = 1
-"""Number of pieces queued for a shard, not counting the one being sent; an upload is charged for them."""
+"""Number of pieces queued for a shard, not counting the one being sent; the upload is charged for these pieces."""
 _READ_BYTES: Final = 1 << 22
-"""Bytes read from a shard at a time."""
+"""Number of bytes read from a shard at a time."""
 _MAX_ANSWER: Final = 1 << 20
 
 
@@ -59,8 +61,8 @@ class ShardAccess(NamedTuple):
 class SegmentBody(NamedTuple):
     """A segment as sent to a shard: the path, the media type, and the number of bytes.
 
-    `room` is the number of bytes for which the shard must have room, and `keys` the number of keys that it indexes
-    before it accepts the rows.
+    `room` is the number of bytes for which the shard must have space, and `keys` is the number of keys that the shard
+    indexes before it accepts the rows.
     """
 
     path: str
@@ -71,15 +73,16 @@ class SegmentBody(NamedTuple):
 
 
 class SegmentWriter:
-    """Sends the rows of one segment to the shard `node` at `address`. `failure` says why the shard does not have them.
+    """Send the rows of one segment to the shard `node` at `address`. `failure` is the reason if the shard does not have
+    them.
 
-    The shard has the rows durably if `finish` returns without a failure. Otherwise none of them remain.
+    If `finish` returns and there is no failure, the shard durably has the rows. Otherwise, none of them remain.
     """
 
     def __init__(
         self, access: ShardAccess, node: str, address: str, body: SegmentBody, is_lost: Callable[[], bool]
     ) -> None:
-        """`is_lost` returns whether the shard's machine is known to be gone."""
+        """Start the writer's thread. `is_lost` returns whether the shard's machine is known to be lost."""
         self.node = node
         self.failure: ShardFailed | None = None
         self.digest = ""
@@ -94,7 +97,7 @@ class SegmentWriter:
         self._thread.start()
 
     def write(self, piece: Buffer) -> None:
-        """Queue the next rows; blocks while earlier ones wait to be sent. Does nothing after a failure."""
+        """Queue the next rows. Blocks while earlier ones are waiting to be sent. Does nothing after a failure."""
         while not self._done.is_set():
             try:
                 self._pieces.put(piece, timeout=_LOOK_S)
@@ -107,7 +110,7 @@ class SegmentWriter:
         self.write(b"")
 
     def finish(self) -> None:
-        """Wait until the shard has the rows, or has failed."""
+        """Wait until the shard has the rows or has failed."""
         while not self._done.wait(_LOOK_S):
             self._check_machine()
 
@@ -139,13 +142,13 @@ class SegmentWriter:
         finally:
             self._connection.close()
             self._done.set()
-            with suppress(Empty):  # let a thread that waits to queue a piece see that it is over
+            with suppress(Empty):  # let a thread that is waiting to queue a piece see that the writer is done
                 self._pieces.get_nowait()
 
     def _find_room(self) -> None:
-        """Wait until the shard has room.
+        """Wait until the shard has enough space.
 
-        Segments that the catalogue no longer lists may take space for some seconds.
+        Segments that the catalogue no longer lists may take up space for several seconds.
         """
         end = monotonic() + ROOM_S
         path = f"{path_of('checkRoom')}?bytes={self._body.room}"
@@ -173,14 +176,14 @@ class SegmentWriter:
             while piece := self._pieces.get():
                 self._connection.send(piece)
         except OSError:
-            # The shard may have refused, with a reason, before it had read everything.
+            # The shard may have refused, and stated a reason, before it had read everything.
             with suppress(OSError, HTTPException):
                 _answer(self._connection, self._address)
             raise
 
 
 class Pulling:
-    """Makes shards pull segments, and reads their rows. `give_up` ends everything in progress."""
+    """Make shards pull segments, and read their rows. `give_up` ends everything that is in progress."""
 
     def __init__(self, access: ShardAccess) -> None:
         self._access = access
@@ -189,7 +192,7 @@ class Pulling:
         self._is_over = False
 
     def pull(self, node: str, address: str, tensor: str, order: PullOrder) -> str:
-        """Make a shard pull a segment. Returns its digest once it is complete there. Raises ShardFailed."""
+        """Make a shard pull a segment. Returns the segment's digest once it is complete there. Raises ShardFailed."""
         path = path_of("pullSegment", tensor=tensor)
         with self._open_connection(node, address) as connection:
             connection.sock.settimeout(ANSWER_S + order.size / (SLOWEST_ORIGIN if order.origin else SLOWEST))
@@ -198,7 +201,8 @@ class Pulling:
             return _digest(_answer(connection, address))
 
     def read(self, node: str, address: str, tensor: str, rows: tuple[int, int], row: int) -> Iterator[bytes]:
-        """Yield the rows `rows[0]` to `rows[1]` - 1 of a segment, each of `row` bytes, in pieces of whole rows.
+        """Yield the rows `rows[0]` to `rows[1]` - 1 of a segment, each of `row` bytes, in pieces that consist of whole
+        rows.
 
         Raises ShardFailed.
         """
@@ -218,12 +222,12 @@ class Pulling:
                 yield piece
 
     def give_up(self) -> None:
-        """Break all connections, so that shards keep nothing of what they pull. Thread-safe."""
+        """Drop all connections so that shards discard what they have pulled so far. Thread-safe."""
         self._is_over = True
         self.keep_only(())
 
     def keep_only(self, alive: Container[str]) -> None:
-        """Break the connections to shards that are not in `alive`."""
+        """Drop the connections to shards that are not in `alive`."""
         for connection, node in list(self._open.items()):
             if node not in alive:
                 _break_connection(connection)
@@ -265,12 +269,14 @@ def _connect(connection: HTTPConnection) -> None:
 
 
 def _fields(access: ShardAccess, node: str) -> dict[str, str]:
-    """Return the header fields of every request. Another shard at this address would refuse them."""
+    """Return the header fields of every request. A different shard at this address would refuse them."""
     return {NODE: node} if access.key is None else {NODE: node, "Authorization": f"Bearer {access.key}"}
 
 
 def _answer(connection: HTTPConnection, address: str) -> Any:
-    """Return the JSON of a successful response. Raises ShardFailed for other responses, OSError and HTTPException."""
+    """Return the JSON of a successful response. Raises ShardFailed for any other response, and OSError and
+    HTTPException.
+    """
     answer = connection.getresponse()
     text = answer.read(_MAX_ANSWER)
     try:
@@ -284,6 +290,6 @@ def _answer(connection: HTTPConnection, address: str) -> Any:
 
 
 def _digest(found: Any) -> str:
-    """Return the digest of a shard's segment from the response to a pull or the metadata of a PUT."""
+    """Return the digest of a shard's segment, from the response to a pull or to a PUT."""
     keys = found.get("keys")
     return digest_of(str(found.get("sha256", "")), None if keys is None else str(keys.get("sha256", "")))

@@ -1,9 +1,9 @@
-"""The highest known sequence of each range of a catalogue, in this process of the router.
+"""The highest known sequence of each range of a catalogue, as known to this process of the router.
 
-A sequence counts the committed scatters of a range. A later response on a connection must not go back behind what its
-client has already read or had acknowledged. Since a connection belongs to one process, each read requires the highest
-sequence that the process has learned, from any shard and for any client. The ETag of a table contains the sum of its
-ranges' sequences.
+A sequence counts the committed scatters of a range. A later response on a connection must not go back behind what the
+connection's client has already read or has had acknowledged. Since a connection belongs to one process, each read
+requires the highest sequence that the process has learned, from any shard and for any client. The ETag of a table
+contains the sum of its ranges' sequences.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ class Sequences:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._rows: dict[str, tuple[int, int]] = {}
-        """Number of rows and its sequence, for ranges of tables with keys that upserts or removals have changed."""
+        """The number of rows, and its sequence, for each range of a table with keys that upserts or removals have
+        changed.
+        """
         self._contents: frozenset[str] = frozenset()
-        """The content ids of all ranges with a known sequence."""
+        """The content IDs of all ranges with a known sequence."""
 
     def record(self, tensor: str, sequence: int) -> None:
         """Record a shard's report that a range is at `sequence`, which is committed."""
@@ -41,15 +43,15 @@ class Sequences:
                 self._contents |= {content_of(tensor)}
 
     def record_rows(self, tensor: str, sequence: int, rows: int) -> None:
-        """Record a shard's report of the number of rows in a range of a table with keys at `sequence`, which is
-        committed.
+        """Record a shard's report of the row count of a range in a table with keys, at the committed sequence
+        `sequence`.
         """
         self.record(tensor, sequence)
         if sequence and sequence >= self._rows.get(tensor, (0, 0))[0]:
             self._rows[tensor] = sequence, rows
 
     def rows(self, version: ShardedVersion) -> list[int]:
-        """Return the number of rows of each range of a version, as last reported, or else as uploaded."""
+        """Return the row count of each range of a version, as last reported or, if there is no report, as uploaded."""
         return [self._rows.get(one.tensor, (0, one.rows))[1] for one in version.ranges]
 
     def knows(self, content_id: str) -> bool:
@@ -61,14 +63,14 @@ class Sequences:
         return self._known.get(tensor, 0)
 
     def etag(self, version: ShardedVersion, read: Mapping[str, int] = NOTHING_READ) -> str:
-        """Return the ETag of a version whose ranges are at the sequences `read`; known sequences are used for the
+        """Return a version's ETag, using the sequences in `read` for the ranges that were read and known ones for the
         others.
         """
         known = self._known
         return version.etag_at(sum(read.get(one.tensor, known.get(one.tensor, 0)) for one in version.ranges))
 
     def keep_only(self, shard_map: ShardMap) -> None:
-        """Drop ranges of contents that are not in the map."""
+        """Discard the ranges of contents that are not in the map."""
         if self._known:
             self._contents &= {version.content_id for table in shard_map.tables.values() for version in table.versions}
             known = self._known.items()
@@ -77,9 +79,9 @@ class Sequences:
 
 
 def sequence_check(sequences: Sequences, one: RowRange, read: dict[str, int]) -> Callable[[str | None], None]:
-    """Return a check of responses from a range of a catalogue: they must not be older than the known sequence.
+    """Return a check for responses from a range of a catalogue: they must not be older than the known sequence.
 
-    The check stores the sequence in `read`.
+    The check stores the response's sequence in `read`.
     """
     tensor, least = one.tensor, sequences.least(one.tensor)
 
@@ -94,7 +96,7 @@ def sequence_check(sequences: Sequences, one: RowRange, read: dict[str, int]) ->
 
 
 def etag_check(wanted: str) -> Callable[[str | None], None]:
-    """Return a check of responses from a range whose ETag is in the map."""
+    """Return a check for responses from a range whose ETag is in the map."""
 
     def check(etag: str | None) -> None:
         if etag != wanted:

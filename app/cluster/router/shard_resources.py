@@ -1,4 +1,6 @@
-"""Shared parts of gathers and lookups on tables in row ranges: fetching rows, explaining ranges, and lost ranges."""
+"""Shared parts of gathers and lookups on tables in row ranges: fetching rows, explaining ranges, reporting lost
+ranges.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.tensor import Tensor, coordinates
 
 ROUTE: Final = "shards"
-"""The name in metrics of the route for gathers and lookups on row ranges."""
+"""The name, in metrics, of the route for gathers and lookups on row ranges."""
 SPLIT_BYTES: Final = 48
-"""Bytes per index while indices are split: as int64, sorted, the index's place, and its copy in a request."""
+"""Bytes per index while indices are being split: the int64, the sorted index, its place, and its copy in a request."""
 
 
 class ShardResources(CallResources):
@@ -39,7 +41,9 @@ async def add_ranges(
     *,
     wrap: bool = False,
 ) -> Explanation:
-    """Add to an explanation the ranges that the rows or keys of each resident need, or all ranges if None."""
+    """Add to an explanation the ranges that each resident's rows or keys need, or all ranges where that entry is
+    None.
+    """
     arrays = [each.array if isinstance(each, Tensor) else each for each in rows]
     count = sum(len(each) for each in arrays if each is not None)
     request.memory.charge(SPLIT_BYTES * count)
@@ -62,9 +66,10 @@ def _with_known_etag(one: Resident, resources: ShardResources) -> Resident:
 def explained_ranges(
     resident: Resident, rows: NDArray[Any] | Tensor | None, *, wrap: bool
 ) -> Sequence[Mapping[str, object]]:
-    """Return the ranges that a gather of `rows` needs, with their numbers of rows, for an explanation.
+    """Return the ranges that a gather of `rows` needs, with their row counts, for an explanation.
 
-    A tensor in place of rows has keys. Without rows, all ranges are returned. Rows out of bounds are not counted.
+    If `rows` is a tensor, it holds keys. If `rows` is None, all ranges are returned. Rows that are out of bounds are
+    not counted.
     """
     assert isinstance(resident, ShardedResident)
     version = resident.version_in_map
@@ -90,14 +95,14 @@ def explained_ranges(
 
 
 class NeedingPlaces(NamedTuple):
-    """Where a request has indices that need a range: the first ones in order, and their total number."""
+    """The places where a request has indices that need a range: the first ones in order, and their total number."""
 
     places: Sequence[tuple[int, Place]]
     total: int
 
 
 def needing_places(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) -> NeedingPlaces:
-    """Return the first of `tuples`, which must be ascending, as places in `indices`, and their number."""
+    """Return the first of `tuples`, which must be ascending, as places in `indices`, and the total number of tuples."""
     places = []
     for number in tuples[:REPORTED_PLACES].tolist():
         item = number * depth
@@ -107,9 +112,9 @@ def needing_places(indices: Tensor, tuples: NDArray[np.intp], depth: int = 1) ->
 
 
 def unavailable(resident: ShardedResident, lost: Sequence[LostRange], needing: Sequence[NeedingPlaces]) -> GatherError:
-    """Return the error for ranges without a response: `overloaded` if a shard is overloaded, else shard_unavailable.
+    """Return the error for ranges without a response: overloaded if a shard is overloaded, or else shard_unavailable.
 
-    `needing` has the indices that need each range.
+    `needing` holds the places of the indices that need each range.
     """
     busy = [failure for one in lost for failure in one.failures if failure.kind == "busy"]
     name = f"{resident.table}@{resident.data_version}"

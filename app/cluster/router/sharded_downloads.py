@@ -1,7 +1,7 @@
-"""`GET /tensors/{name}/content` and `/keys` of a table in row ranges: one answer with the ranges in order.
+"""`GET /tensors/{name}/content` and `/keys` of a table in row ranges: one response with the ranges in order.
 
-The answer is from one version, the version in the first map that is read. Rows are read by gathers or, if the table
-changes, from snapshots.
+All of the response comes from one version, the one in the first map that is read. Rows are read by gathers or, if the
+table changes, from snapshots.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _INT64: Final = DTYPES["int64"]
 
 
 class ShardedDownloads:
-    """Answers with contents and keys of the tensors of `store`, read by gathers of `service`."""
+    """Send the contents and keys of the tensors in `store`, which gathers of `service` read."""
 
     def __init__(self, store: ShardedTensors, service: Router) -> None:
         self.store = store
         self.changing = store if isinstance(store, PublishedTensors) else None
-        """The store, if its tables can accept scatters or have keys."""
+        """The store, if its tables can accept scatters or can have keys."""
         self.service = service
 
     async def content(self, context: RequestContext, name: str) -> None:
-        """`GET /tensors/{name}/content`. Raises GatherError for every refusal."""
+        """Handle `GET /tensors/{name}/content`. Raises GatherError for every refusal."""
         text = context.query_fields().get("rows")
         metadata = self.store.metadata(name)
         if self.changing is not None:
@@ -77,7 +77,7 @@ class ShardedDownloads:
         head = codec.write_head(dtype, shape, size)
 
         async def is_sent() -> bool:
-            """Send the content from snapshots if scatters change the table. Returns False if they do not."""
+            """Send the content from snapshots if scatters change the table. Returns False if nothing was sent."""
             if self.changing is None or context.method == "HEAD":
                 return False
             snapshot = await self.changing.snapshot(metadata, first, last, context)
@@ -94,7 +94,7 @@ class ShardedDownloads:
             return
         step = max(1, _CHUNK // max(row_bytes, 1))
         starts = range(first, last, step) if row_bytes and context.method != "HEAD" else range(0)
-        # Read the first rows before the answer begins, so that unavailable rows become an error answer.
+        # Read the first rows before the response begins, so that unavailable rows lead to an error response.
         piece, held = await self._rows(context, metadata, first, min(first + step, last)) if starts else (b"", None)
         try:
             # The table's first scatter may have arrived while the rows were read.
@@ -116,7 +116,7 @@ class ShardedDownloads:
                 held.release()
 
     async def keys(self, context: RequestContext, name: str) -> None:
-        """`GET /tensors/{name}/keys`. Raises GatherError for every refusal."""
+        """Handle `GET /tensors/{name}/keys`. Raises GatherError for every refusal."""
         context.query_fields()
         metadata = self.store.metadata(name)
         if metadata.keys is None or self.changing is None:
@@ -139,7 +139,7 @@ class ShardedDownloads:
     async def _rows(
         self, context: RequestContext, metadata: Metadata, start: int, stop: int
     ) -> tuple[bytes | memoryview, MemoryReservation]:
-        """Read rows, with a new deadline. Returns their bytes, and the memory to release once they are sent."""
+        """Read rows, with a new deadline. Returns their bytes, and the memory to release once those have been sent."""
         now, memory = perf_counter(), MemoryReservation(context.admission.budget)
         own = ServedRequest(now, now + context.deadline - context.start, memory, context.caller)
         reference = f"{metadata.name}@{metadata.version}"
@@ -151,7 +151,7 @@ class ShardedDownloads:
                 answer = await self.service.run(call, own)
                 rows = answer.output
                 if context.started and answer.data_etag != metadata.etag:
-                    # The bytes already sent are from other content, so the answer must not look complete.
+                    # The bytes already sent are from different content, so the response must not look complete.
                     raise GatherError("shard_unavailable", "a scatter changed the table while it was read")
             else:
                 rows = await self.service.read_scalar(reference, own)
@@ -170,7 +170,7 @@ async def _send_snapshot(
     head: bytes,
     snapshot: ContentSnapshot,
 ) -> None:
-    """Answer with `head` and the snapshot, and close it."""
+    """Respond with `head` and the snapshot, then close the snapshot."""
     try:
         if not await is_unchanged(context, snapshot.etag, BY_ACCEPT):
             size = len(head) + snapshot.size

@@ -1,7 +1,7 @@
-"""Run gathers on tables in row ranges: validate them here, and ask each range for its rows.
+"""Run gathers on tables in row ranges: validate them here, and fetch rows from each range.
 
-Types, shapes and indices are checked against the map, so that errors are the same as on one machine and involve no
-shard. The rows are collected in one output. Gathers from data in the request run here.
+Types, shapes and indices are checked against the map, so that the errors are the same as on one machine and no shard is
+involved. The rows are collected in one output. Gathers whose data is in the request run here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from app.tensors.tensor import Tensor
 
 
 class _SplitGather(NamedTuple):
-    """A gather that was split: the requests to the ranges, and their output."""
+    """A gather that was split: the requests to the ranges, and their combined output."""
 
     requests: Mapping[int, RangeRequest]
     output: Output
@@ -61,14 +61,14 @@ class _SplitGather(NamedTuple):
 
 
 class ShardedGathers(Gathers):
-    """Runs gathers on the tables of a shard map."""
+    """Run gathers on the tables of a shard map."""
 
     resources: ShardResources
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
         """Prepare a gather; see `Gathers.prepare`.
 
-        Also raises not_implemented for positions in a table with keys, and for operators with further inputs if an
+        Also raises not_implemented for positions in a table with keys, and for an operator with further inputs if any
         input is a table in row ranges.
         """
         prepared = super().prepare(call, on_device=on_device)
@@ -83,7 +83,7 @@ class ShardedGathers(Gathers):
         return not isinstance(prepared.resident, ShardedResident) and super()._kernel_fills(prepared)
 
     async def _gather_by_key(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Run a gather by key. For a table in row ranges, rows come from its shards; also raises shard_unavailable."""
+        """Run a gather by key. Rows of a table in row ranges come from its shards. Also raises shard_unavailable."""
         call, keys, resident = prepared.call, prepared.keys, prepared.resident
         if not isinstance(resident, ShardedResident):
             return await super()._gather_by_key(prepared, request)
@@ -116,7 +116,7 @@ class ShardedGathers(Gathers):
         request: ServedRequest,
         further: Further = None,
     ) -> Answer:
-        """Run a gather by position. A table in row ranges is gathered on its shards; also raises shard_unavailable."""
+        """Run a gather by position. A table in row ranges is gathered on its shards. Also raises shard_unavailable."""
         call, data, resident, planned = prepared.call, prepared.data, prepared.resident, prepared.planned
         if not isinstance(resident, ShardedResident):
             return await super()._run(prepared, request, further)
@@ -170,12 +170,12 @@ class ShardedGathers(Gathers):
     def _row_requests(
         self, call: Call, planned: Planned, version: ShardedVersion, output: Output
     ) -> Mapping[int, RangeRequest]:
-        """Split a gather by the rows that its indices name. Raises IndexError if one is out of bounds."""
+        """Split a gather by the rows that its indices select. Raises IndexError if an index is out of bounds."""
         plan, shape = planned.plan, call.indices.shape
         indices: NDArray[np.int64] = call.indices.array.astype(np.int64, copy=False)
         if not isinstance(plan, GatherElementsPlan):
             return row_requests(version, indices, plan.dims, output, version.shape[plan.depth :], wrap=plan.wrap)
-        # Entry (i, j, ...) selects the item (entry, j, ...), which makes it a GatherND with full tuples.
+        # Entry (i, j, ...) selects the item (entry, j, ...), so this is a GatherND with full tuples.
         whole = np.empty((indices.size, len(shape)), np.int64)
         whole[:, 0] = indices
         own = whole.reshape(*shape, -1)

@@ -1,7 +1,7 @@
-"""Run lookups on tables in row ranges: rows are fetched from the shards and pooled here by the local kernels.
+"""Run lookups on tables in row ranges: fetch rows from the shards, and pool them here with the local kernels.
 
-So the result is bit-identical to that of one machine. Rows that are not pooled go straight to their columns of the
-output. For pooling, each distinct row is fetched once.
+The result is therefore bit-identical to that of one machine. Rows that are not pooled go directly to their columns of
+the output. For pooling, each distinct row is fetched once.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from app.tensors.tensor import Tensor
 
 
 class _SplitFeature(NamedTuple):
-    """A feature that was split: its plan and indices for the kernel, the requests, and their destination.
+    """A feature that was split: its plan and indices for the kernel, the requests, and where the rows go.
 
-    `items` is the table of the fetched rows, or None if they go straight to the output. Features with the same `output`
-    share their requests; only the first of them has any. Features whose rows are already here have none either.
+    `items` holds the table of the fetched rows, or None if they go directly to the output. Features with the same
+    `output` share their requests, and only the first of these features lists them. Features whose rows are already here
+    have no requests either.
     """
 
     plan: FeaturePlan
@@ -60,7 +61,7 @@ class _SplitFeature(NamedTuple):
 
 
 class ShardedLookups(Lookups):
-    """Runs lookups on the tables of a shard map."""
+    """Run lookups on the tables of a shard map."""
 
     resources: ShardResources
 
@@ -82,7 +83,7 @@ class ShardedLookups(Lookups):
         return answer
 
     async def _with_tables(self, prepared: PreparedLookup, request: ServedRequest) -> PreparedLookup:
-        """Return the lookup with tables that have the rows for its keys. Raises shard_unavailable."""
+        """Return the lookup with tables that contain the rows for its keys. Raises shard_unavailable."""
         features, residents = prepared.call.features, list(prepared.residents)
         numbers: dict[int, list[int]] = {}
         for number, (feature, resident) in enumerate(zip(features, residents, strict=True)):
@@ -108,7 +109,7 @@ class ShardedLookups(Lookups):
         return prepared._replace(residents=residents, plan=replace(prepared.plan, features=tuple(plans)))
 
     def _keyed_read(self, prepared: PreparedLookup, numbers: Sequence[int], memory: Memory) -> KeyedRead:
-        """Return the keys of all features of one table: first those of entries, then those that name missing or default
+        """Return the keys of all features of one table: first those of entries, then those of missing or default
         rows.
         """
         features, resident = prepared.call.features, prepared.residents[numbers[0]]
@@ -128,7 +129,7 @@ class ShardedLookups(Lookups):
         residents: Sequence[Resident],
         request: ServedRequest,
     ) -> tuple[LookupRun, Sequence[Resident], Sequence[Resident], Sequence[int]]:
-        """Fetch the rows that the features need.
+        """Fetch the rows that the features require.
 
         Raises offsets_invalid, index_out_of_bounds, shard_unavailable, overloaded, deadline_exceeded and ClientGone.
         """
@@ -193,9 +194,9 @@ class ShardedLookups(Lookups):
     def _split_together(
         self, run: LookupRun, numbers: Sequence[int], resident: ShardedResident, memory: Memory
     ) -> dict[int, _SplitFeature]:
-        """Return features of one table that share requests, with each distinct row requested once.
+        """Return features of one table that share requests. Each distinct row is requested only once.
 
-        An index equal to the number of rows is filled.
+        An index equal to the number of rows marks an entry that is filled.
         """
         marks = {number: run.indices[number] < run.plan.features[number].rows for number in numbers}
         every = np.concatenate([run.indices[number][valid].astype(np.int64) for number, valid in marks.items()])
@@ -214,7 +215,7 @@ class ShardedLookups(Lookups):
     def _read_into_output(
         self, run: LookupRun, number: int, resident: ShardedResident, memory: Memory
     ) -> _SplitFeature | None:
-        """Return a feature whose rows go straight to the output, or None if they cannot."""
+        """Return a feature whose rows go directly to the output, or None if they cannot."""
         plan, indices, dtype = run.plan.features[number], run.indices[number], resident.tensor.dtype
         if plan.pooling != "none" or dtype.kind == "string" or run.fills[number] is not None:
             return None
@@ -232,7 +233,7 @@ class ShardedLookups(Lookups):
     def _read_into_table(
         self, plan: FeaturePlan, resident: ShardedResident, wanted: NDArray[Any], memory: Memory
     ) -> _SplitFeature:
-        """Return a feature whose rows `wanted` become a separate table. The caller must set its indices."""
+        """Return a feature whose rows `wanted` form a separate table. The caller must set the feature's indices."""
         dtype, rows = resident.tensor.dtype, len(wanted)
         is_string = dtype.kind == "string"
         if not is_string:
@@ -255,7 +256,7 @@ class ShardedLookups(Lookups):
 def _places_of_lost_keys(
     features: Sequence[Feature], numbers: Sequence[int], read: KeyedRead, lost: LostRange
 ) -> NeedingPlaces:
-    """Return where the features of one table have keys of a lost range."""
+    """Return the places where the features of one table have keys of a lost range."""
     begin, places, total = 0, [], 0
     for number in numbers:
         keys = features[number].indices
@@ -267,7 +268,7 @@ def _places_of_lost_keys(
 
 
 def _read_together(residents: Sequence[Resident]) -> Iterable[Sequence[int]]:
-    """Return the numbers of the features in groups: features of the same open table are read together."""
+    """Return the indices of the features in groups. Features of the same open table are read together."""
     found: dict[int, list[int]] = {}
     for number, one in enumerate(residents):
         is_open = isinstance(one, ShardedResident) and one.version_in_map.is_open

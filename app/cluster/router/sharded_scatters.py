@@ -1,9 +1,9 @@
-"""Run scatters, upserts and removals on the tables of a cluster: validate them, and send each range's primary its part.
+"""Run scatters, upserts and removals on the tables of a cluster: validate them, and send each primary its range's part.
 
-A change by key is a scatter whose rows the shards find. Each range changes atomically, but not all ranges at the same
-moment. Each range gets the request's Idempotency-Key, or one that is drawn for it, so that the request can be repeated
-until the range reports that it has applied its part: after a lost connection, or at another primary. Retries with a
-caller's key go to the content that the key is bound to (`key_bindings`).
+A change by key is a scatter for which the shards find the rows. Each range changes atomically, but the ranges do not
+all change at the same moment. Each range receives the request's Idempotency-Key, or a key drawn at random for the
+request. So the router can repeat the request, after a lost connection or at another primary, until the range reports
+that it has applied its part. Retries with a caller's key go to the content that the key is bound to (`key_bindings`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.scatter_call import KeyedCall, ScatterCall
 
 _ATTEMPTS: Final = 8
-"""How often a scatter without a key is restarted if its version is removed while it runs."""
+"""Maximum number of attempts for a scatter without a key, which is restarted if its version is removed while it
+runs.
+"""
 _NO_SEQUENCE: Final = 1 << 62
-"""A sequence that no range has. With it, a primary applies nothing and only reports whether it knows the key."""
+"""A sequence that no range has. If it is required, a primary applies nothing and reports only whether it knows the
+key.
+"""
 _UNCONDITIONAL: Final = (ALWAYS, Conditions(match=("*",)))
 
 
@@ -48,7 +52,7 @@ class ContentGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ValidScatter:
-    """A scatter that fits `version` of the table `table`. `is_own` tells whether the key was drawn here."""
+    """A scatter that fits `version` of the table `table`. `is_own` says whether the key was drawn here."""
 
     table: str
     version: ShardedVersion
@@ -60,7 +64,7 @@ class _ValidScatter:
 
 
 class ShardedScatters:
-    """Runs scatters into `tables`; see `ScatterTarget`."""
+    """Run scatters into `tables`; see `ScatterTarget`."""
 
     def __init__(self, tables: PublishedTensors, asks: PrimaryAsks, threads: DiskThreads) -> None:
         self._tables = tables
@@ -68,12 +72,13 @@ class ShardedScatters:
         self._threads = threads
         self._tasks: set[asyncio.Task[ScatterOutcome]] = set()
         self._opening: dict[str, asyncio.Task[RangeFailed | None]] = {}
-        """Tasks that open ranges, by content id."""
+        """Tasks that are opening ranges, by content ID."""
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
         """Read, check and run a scatter. Also raises shard_unavailable."""
         call, digest = await self._threads.change(sent.name, sent.read)
-        # A task of its own: once some ranges have changed, the others must too, even if the request is cancelled.
+        # This runs as a separate task: once some ranges have changed, the others must too, even if the request is
+        # canceled.
         task = asyncio.get_running_loop().create_task(self._carry_out(sent, call, digest, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -94,14 +99,14 @@ class ShardedScatters:
     # Choosing the content
 
     async def _begin(self, sent: SentScatter, call: ScatterCall | KeyedCall, digest: str) -> _ValidScatter:
-        """Return the scatter, validated for the content that the name or its key refers to."""
+        """Return the scatter, validated for the content that the name or the key refers to."""
         try:
             found = self._tables.shard_map.find(sent.name)
             if found is None:
                 raise not_found(sent.name, self._tables)
             one = await self._validate(*found, sent, call, digest)
         except GatherError:
-            # The name may now refer to another content that the request does not fit. A known key still decides.
+            # The name may now refer to another content, which the request does not fit. A known key still decides.
             known = await self._tables.binding_of(sent.name, sent.key) if sent.key is not None else None
             if known is None:
                 raise
@@ -152,7 +157,7 @@ class ShardedScatters:
     # Running it
 
     async def _apply(self, one: _ValidScatter, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
-        """Let all ranges apply their parts. Raises ContentGone."""
+        """Make all ranges apply their parts. Raises ContentGone."""
         if conditions not in _UNCONDITIONAL:
             return await self._apply_conditionally(one, conditions, request)
         parts = await self._threads.change(one.table, lambda: one.whole.cut(one.version.ranges))
@@ -161,10 +166,10 @@ class ShardedScatters:
     async def _apply_conditionally(
         self, one: _ValidScatter, conditions: Conditions, request: ServedRequest
     ) -> ScatterOutcome:
-        """Run the scatter if `conditions` hold for the table, which must have at most one range."""
+        """Run the scatter if `conditions` hold for the table, which must not have more than one range."""
         version = self._newest(one)
         resident = ShardedResident(self._tables.shard_map, one.table, version)
-        if one.whole.is_empty:  # no primary receives a part with which it could check them
+        if one.whole.is_empty:  # no primary receives a part, so none could check the conditions
             conditions.check(await self._tables.etags.committed_etag(resident, request))
             return await self._outcome(one, [])
         ((etag, _),) = await self._tables.etags.measure([resident], request)
@@ -177,7 +182,7 @@ class ShardedScatters:
             refusal = next((answer for _, answer in answers if answer.refused), None)
             if refusal is None:
                 return await self._outcome(one, answers)
-            etag = version.etag_at(refusal.sequence)  # the ETag that was read may be older
+            etag = version.etag_at(refusal.sequence)  # the ETag that was read before may be older
             if problem is not None and (problem := _problem(conditions, etag)) is not None:
                 raise problem
         raise GatherError("overloaded", f"{one.table!r} changes repeatedly", retry_after=1)
@@ -185,7 +190,7 @@ class ShardedScatters:
     async def _apply_parts(
         self, one: _ValidScatter, parts: Sequence[Part], request: ServedRequest, if_sequence: int | None = None
     ) -> list[tuple[str, RangeScattered]]:
-        """Return the answers of the primaries of all parts, with the names of their tensors.
+        """Make the primaries of all parts apply them. Return their responses, with the names of the parts' tensors.
 
         If there are errors, raises one of them, preferably one that leaves the outcome unknown.
         """
@@ -199,9 +204,9 @@ class ShardedScatters:
     async def _apply_part(
         self, one: _ValidScatter, part: Part, request: ServedRequest, if_sequence: int | None
     ) -> list[tuple[str, RangeScattered]]:
-        """Let a range apply its part, at whichever primary it has, until the request's deadline.
+        """Make a range apply its part, at whichever primary the range has, until the request's deadline.
 
-        If the range has been split since, its new ranges apply the part.
+        If the range has since been split, its new ranges apply the part.
         """
         pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
         while True:
@@ -241,10 +246,10 @@ class ShardedScatters:
     def _forget_opening(self, content: str, task: asyncio.Task[RangeFailed | None]) -> None:
         del self._opening[content]
         if not task.cancelled():
-            task.exception()  # mark the error as retrieved, because no one may be waiting for it any longer
+            task.exception()  # mark the error as retrieved, because nobody may be waiting for it any longer
 
     async def _open(self, one: _ValidScatter, version: ShardedVersion) -> RangeFailed | None:
-        """Open the ranges of a version. Returns why they could not be opened, or None."""
+        """Open the ranges of a version. Returns None, or the reason why they could not be opened."""
         try:
             await asyncio.to_thread(self._tables.open_ranges, one.table, version.number)
         except GatherError as problem:
@@ -261,7 +266,9 @@ class ShardedScatters:
         return found
 
     def _has_moved(self, one: _ValidScatter, part: Part, epoch: int) -> bool:
-        """Return whether a part's range is gone from the newest map, or has a primary at another epoch than `epoch`."""
+        """Return whether a part's range is gone from the newest map, or has a primary at an epoch other than
+        `epoch`.
+        """
         found = self._tables.shard_map.find_content(one.version.content_id)
         ranges = () if found is None else found.ranges
         own = next((each for each in ranges if (each.start, each.stop) == (part.start, part.stop)), None)
@@ -270,7 +277,7 @@ class ShardedScatters:
     async def _outcome(self, one: _ValidScatter, answers: Sequence[tuple[str, RangeScattered]]) -> ScatterOutcome:
         try:
             version = self._newest(one)
-        except ContentGone:  # the scatter was applied, and the version has been removed since
+        except ContentGone:  # the scatter was applied, and the version has since been removed
             version = one.version
         resident = ShardedResident(self._tables.shard_map, one.table, version)
         changed = {tensor: answer.sequence for tensor, answer in answers}
@@ -332,7 +339,8 @@ def _refuse_conditions(name: str, count: int) -> NoReturn:
 def _choose_error(errors: Sequence[BaseException], parts: int, one: _ValidScatter) -> BaseException:
     """Return the error to report for a scatter of several parts.
 
-    Errors that leave the outcome unknown take precedence. Otherwise, the error says whether other parts were applied.
+    Errors that leave the outcome unknown take precedence. Otherwise, the error says how many parts were applied, if any
+    were.
     """
     first = min(errors, key=lambda error: (isinstance(error, GatherError), _error_code(error) != "shard_unavailable"))
     made = parts - len(errors)
@@ -366,7 +374,9 @@ def _unavailable(one: _ValidScatter, part: Part, failure: RangeFailed) -> Gather
 
 
 def _rows_of(version: ShardedVersion, part: Part) -> tuple[int, int]:
-    """Return the first row of a part and the row after its last one, for errors. For a table with keys, as uploaded."""
+    """Return a part's first row and the row after its last one, for errors. For a table with keys, rows are as
+    uploaded.
+    """
     bounds = [
         row_bounds
         for one, row_bounds in zip(version.ranges, version.row_bounds, strict=True)

@@ -1,4 +1,4 @@
-"""The parts that only a routing service has: the map (here from a file) and the shards."""
+"""The parts that only a routing service has: the map (in this module, from a file) and the shards."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from app.cluster.shard_map import ShardMap
 
 COUNT_INTERVAL_S: Final = 0.25
 _MAX_LABEL: Final = 128
-"""Maximum characters of a shard's address in counter names, which are limited to `shared_counters.NAME_BYTES`."""
+"""Maximum length of a shard's address in counter names, which are limited to `shared_counters.NAME_BYTES`."""
 _LABEL_DIGITS: Final = 16
 
 
 def address_label(address: str) -> str:
     """Return the name of a shard in metrics: its address.
 
-    If the address is too long for a counter, it is shortened, and digits of its SHA-256 keep addresses with the same
-    beginning distinct.
+    If the address is too long for a counter, it is shortened; digits of its SHA-256 digest distinguish addresses that
+    begin alike.
     """
     if len(address) <= _MAX_LABEL:
         return address
@@ -47,20 +47,20 @@ class RoutedTables(ABC):
 
     @abstractmethod
     def connect(self) -> None:
-        """Wait for the first map. Blocks; returns early if the service is closed."""
+        """Wait for the first map. Blocks. Returns early if the service is closed."""
 
     @abstractmethod
     async def watch(self) -> None:
-        """Switch to newer maps and changed files. Runs until it is cancelled."""
+        """Switch to newer maps and changed files. Runs until canceled."""
 
     def use_map(self, shard_map: ShardMap, addresses: frozenset[str]) -> None:
-        """Use `shard_map` from now on. `addresses` are those of its shards, and possibly of others."""
+        """Start using `shard_map`. `addresses` are the addresses of its shards, and possibly of others."""
         self.fetcher.use_map(shard_map)
         self.tables.use_map(shard_map)
         self.shards.keep_only(addresses)
 
     async def count(self, add: Callable[[str, float], None]) -> None:
-        """Report the counts of each shard to `add` at intervals. Runs until it is cancelled."""
+        """Report the counts of each shard to `add` at intervals. Runs until canceled."""
         while True:
             await asyncio.sleep(COUNT_INTERVAL_S)
             for shard in self.shards.known():
@@ -83,18 +83,18 @@ class ShardedService(RoutedTables):
     """The tables of a static map, and their shards. `late_after` is in seconds."""
 
     def __init__(self, shard_map: ShardMap, late_after: float, files: RouterFiles) -> None:
-        """`shard_map` is the content of the map file in `files`."""
+        """Set up the service. `shard_map` is the map read from the map file in `files`."""
         super().__init__(ShardedTensors(shard_map), late_after, files.key, files.tls)
         self._files = files
         self._newest = shard_map.generation
 
     def connect(self) -> None:
-        """Do nothing: the map has already been read."""
+        """Do nothing, because the map has already been read."""
 
     async def watch(self) -> None:
         await self._files.watch(self._use, self.fetcher.use_key, self.shards.use_tls)
 
     def _use(self, found: ShardMap) -> None:
-        # A file need not change its generation, so each new content counts as newer than the last.
+        # A file may change without a new generation, so each new version counts as newer than the last.
         self._newest = max(found.generation, self._newest + 1)
         self.use_map(replace(found, generation=self._newest), found.addresses)

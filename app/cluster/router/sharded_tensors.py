@@ -1,6 +1,6 @@
 """The tables of a shard map as the tensors of a store: resolved by reference, described and listed, but read-only.
 
-A static map changes only with its file. Methods for changes raise `not_implemented`.
+A static map changes only when its file changes. Methods that would change tables raise not_implemented.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from app.tensors.tensor_name import check_reference, split_reference
 
 
 class _PlacedKeys:
-    """Type and number of the keys of a table in row ranges. The shards look keys up."""
+    """The type and number of the keys of a table in row ranges. The shards look up the keys."""
 
     def __init__(self, dtype: KeyType, count: int) -> None:
         self.dtype = dtype
@@ -42,9 +42,9 @@ class _PlacedKeys:
 
 
 class ShardedResident(Resident):
-    """One version of a table in row ranges. `tensor` has its type and shape, but no items.
+    """One version of a table in row ranges. `tensor` has the version's type and shape, but no items.
 
-    Its `keys` have only a type and a number.
+    Its `keys` have only a type and a count.
     """
 
     __slots__ = ("shard_map", "table", "version_in_map")
@@ -68,7 +68,7 @@ class _ServedMap(NamedTuple):
     residents: dict[str, ShardedResident]
 
     def get(self, reference: str) -> ShardedResident | None:
-        """Return the version that a reference names, or None."""
+        """Return the version that a reference refers to, or None."""
         resident = self.residents.get(reference)
         if resident is not None:
             return resident
@@ -77,7 +77,7 @@ class _ServedMap(NamedTuple):
             return None
         table, version = found
         own = f"{table}@{version.number}"
-        # All references to a version share one object, by which lookups recognize that they read the same table.
+        # All references to a version share one object, so that lookups can recognize that they read the same table.
         resident = self.residents.get(own) or ShardedResident(self.shard_map, table, version)
         self.residents[own] = self.residents[reference] = resident
         return resident
@@ -97,7 +97,7 @@ class ShardedTensors(TensorStore):
         return self._served.shard_map
 
     def use_map(self, shard_map: ShardMap) -> None:
-        """Use the tables of `shard_map` from now on. Running requests keep the earlier map."""
+        """Start using the tables of `shard_map`. Running requests keep the earlier map."""
         self._served = _ServedMap(shard_map, {})
 
     # `app.store.store_interface.Store`
@@ -132,7 +132,7 @@ class ShardedTensors(TensorStore):
         found = self.shard_map.find(reference)
         return None if found is None else found[1].dtype.name
 
-    # For the routes of tensors and aliases
+    # Methods for the routes of tensors and aliases
 
     def metadata(self, reference: str) -> Metadata:
         check_reference(reference)
@@ -160,7 +160,7 @@ class ShardedTensors(TensorStore):
         name, number = split_reference(shard_map.aliases[alias])
         version = shard_map.tables[name].version(number or 0)
         assert version is not None, "`ShardMap.check` has looked"
-        # The alias is the same as long as it names this content.
+        # The alias keeps its ETag as long as it points to this content.
         etag = f'"{version.content_id}-{alias}"'
         return Alias(alias, name, version.number, etag, version.created, version.created)
 
@@ -243,7 +243,7 @@ def _describe_range(one: RowRange, bounds: tuple[int, int]) -> RangeMetadata:
 
 
 def without_positions(name: str, pointer: str | None, hint: str) -> GatherError:
-    """Return not_implemented for a request that names rows by position in table `name`, whose rows have keys."""
+    """Return not_implemented for a request that refers to rows by position in table `name`, whose rows have keys."""
     return GatherError(
         "not_implemented",
         f"the rows of {name!r} have no positions: a cluster places them by key",

@@ -1,10 +1,10 @@
-"""Upload a table in row ranges: check and hash it here, as on one machine, and send the rows to the shards.
+"""Upload a table in row ranges: check and hash it here, as a single machine does, and send the rows to the shards.
 
 `StreamedUpload` sends rows as they arrive, in bounded memory. `KeyedUpload` does the same once all keys have arrived;
-the keys are first written to files of the router's store, which checks that they are valid and distinct.
-`SpooledUpload` first writes the items to a file of the router's store, in row-major order, and sends them from there.
-It is used for strings, because only the whole array shows where each range ends, and for arrays in column-major order,
-whose rows are complete only at the very end.
+the keys are first written to files in the router's store, which checks that they are valid and distinct.
+`SpooledUpload` first writes the items to a file in the router's store, in row-major order, and sends them from there.
+It is used for strings, because where each range ends is known only once the whole array has arrived, and for arrays in
+column-major order, whose rows are complete only at the very end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 Spool: TypeAlias = Callable[[UploadSpec], Upload]
-"""Creates a file for an upload in the router's own store; see `LocalStore.upload`."""
+"""Create a file for an upload in the router's own store; see `LocalStore.upload`."""
 BeginWritingKeyed: TypeAlias = Callable[[KeyColumn, str], KeyedVersionWriter]
-"""Begins to write a version with these keys; the second argument is their digest."""
+"""Begin to write a version with these keys. The second argument is the digest of the keys."""
 
 
 class ShardedUpload(Upload):
@@ -48,7 +48,7 @@ class ShardedUpload(Upload):
 
     @property
     def digest(self) -> str:
-        """The digest of type, shape and items, valid once all items have arrived."""
+        """The digest of the type, shape and items. It is valid once all items have arrived."""
         return str(self._digest.hexdigest())
 
     def abandon(self) -> None:
@@ -58,7 +58,7 @@ class ShardedUpload(Upload):
 
 
 class StreamedUpload(ShardedUpload):
-    """Rows whose size is known from the shape, sent to the shards as they arrive."""
+    """Rows whose size is determined by the shape and which are sent to the shards as they arrive."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting) -> None:
         """Begin the upload. Raises limit_exceeded and the errors of `begin`."""
@@ -84,7 +84,7 @@ class StreamedUpload(ShardedUpload):
 
 
 class KeyedUpload(ShardedUpload):
-    """Keys, followed by rows whose size is known from the shape and which are sent to the shards as they arrive."""
+    """Keys, followed by rows whose size is determined by the shape and which are sent to the shards as they arrive."""
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWritingKeyed, spool: Spool) -> None:
         """Begin the upload. Raises limit_exceeded, element_count_mismatch and insufficient_storage."""
@@ -96,10 +96,10 @@ class KeyedUpload(ShardedUpload):
         self._file = spool(no_rows)
         self._begin = begin
         self._left = spec.keys.size
-        """Bytes of keys that are yet to come."""
+        """Number of bytes of keys that have not arrived yet."""
 
     def write(self, piece: Buffer) -> None:
-        """Take the next bytes. Raises OSError and the errors of an upload to one machine."""
+        """Process the next bytes. Raises OSError and the errors of an upload to a single machine."""
         with memoryview(piece) as view:
             of_keys = min(self._left, len(view))
             self._file.write(view[:of_keys])
