@@ -144,7 +144,9 @@ class KeyedUpload(ShardedUpload):
 
 
 class PulledUpload(StreamedUpload):
-    """Rows that the shards pull from the source of an import. They are read back from the shards to hash them."""
+    """Rows that the shards pull from the source of an import. The router reads the rows back from the shards to hash
+    them.
+    """
 
     is_pulled = True
 
@@ -154,7 +156,7 @@ class PulledUpload(StreamedUpload):
         self._pieces = self.writer.pulled_from(spec.origin)
 
     def take_pulled(self) -> Buffer:
-        """Return the next bytes that a shard has, or an empty piece if no shard has them yet.
+        """Return the next bytes that a shard holds, or an empty piece if no shard has them yet.
 
         Raises shard_unavailable if no shard will ever have them.
         """
@@ -163,7 +165,7 @@ class PulledUpload(StreamedUpload):
         return piece
 
     def write_out(self, piece: Buffer) -> None:
-        """Do nothing: the shard already has the bytes."""
+        """Do nothing, because the shard already has the bytes."""
 
     def finish(self) -> None:
         """Check the number of bytes. Raises element_count_mismatch."""
@@ -177,7 +179,9 @@ class PulledUpload(StreamedUpload):
 
 
 class SpooledUpload(ShardedUpload):
-    """Items that are first written to a file of the router, and sent to the shards when all have arrived."""
+    """Items that are first written to a file of the router. They are sent to the shards once all of them have
+    arrived.
+    """
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting, spool: Spool) -> None:
         """Begin the upload. Raises limit_exceeded and insufficient_storage."""
@@ -188,7 +192,9 @@ class SpooledUpload(ShardedUpload):
 
     @property
     def digest(self) -> str:
-        """The digest of type, shape and items in row-major order, valid once all items have arrived."""
+        """The digest of the type, the shape and the items in row-major order. It is valid once all items have
+        arrived.
+        """
         assert self._described is not None
         return self._described.sha256
 
@@ -197,7 +203,7 @@ class SpooledUpload(ShardedUpload):
         self._file.write(piece)
 
     def finish(self) -> None:
-        """Check the items, and send them all to the shards.
+        """Check the items, and send all of them to the shards.
 
         Raises OSError, element_count_mismatch, value_not_representable, and the errors of `begin` and the writer.
         """
@@ -227,7 +233,7 @@ class SpooledUpload(ShardedUpload):
         self._file.abandon()
 
     def _string_offsets(self, found: Description) -> NDArray[np.int64]:
-        """Return the offset of each string among the bytes."""
+        """Return the offset of each string within the string bytes."""
         if self.dtype.kind != "string" or not found.item_count:
             return np.empty(0, np.int64)
         return np.memmap(self._file.path, np.int64, "r", found.offsets_at, (found.item_count,))

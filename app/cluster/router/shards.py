@@ -1,4 +1,4 @@
-"""The shards that a router calls: persistent connections to each address, and counters.
+"""The shards that a router calls: persistent connections to each address, and counters for each shard.
 
 Everything here belongs to one event loop.
 """
@@ -18,9 +18,11 @@ from app.cluster.router.shard_connection import ContentCheck, Failure, ShardConn
 from app.tensors.buffer_type import Buffer
 
 MAX_CONNECTIONS: Final = 64
-"""Maximum number of connections to one shard; further requests wait for one of them."""
+"""Maximum number of connections to one shard. Further requests wait until one of them is free."""
 CONNECT_S: Final = 3.0
-"""Seconds to open a connection. A lost machine does not respond, and the kernel would try for two minutes."""
+"""Maximum seconds to open a connection. A lost machine does not respond, and the kernel would keep trying for two
+minutes.
+"""
 
 AskDone = Callable[["Ask", Failure | None], None]
 AskBegun = Callable[["Ask"], None]
@@ -63,7 +65,7 @@ class Ask:
         self.seconds = 0.0
 
     def drop(self) -> None:
-        """Drop the ask, which is no longer needed."""
+        """Drop the ask, because it is no longer needed."""
         self._dropped = True
         if self._connection is not None:
             self._connection.drop()
@@ -71,13 +73,13 @@ class Ask:
             self._finish(Failure("dropped", ""))
 
     def start(self) -> None:
-        """Send the request on a free connection, or as soon as one is free."""
+        """Send the request on a free connection, or as soon as a connection is free."""
         shard = self._shard
         shard.in_flight += 1
         if shard.idle:
             self._send(shard.idle.pop())
             return
-        # It waits for a connection at most as long as for a response.
+        # The ask waits for a connection no longer than it would wait for a response.
         self._timer = asyncio.get_running_loop().call_later(self._patience, self._on_timeout)
         self._is_waiting = True
         shard.waiting.append(self)
@@ -147,9 +149,9 @@ class Ask:
 class Shard:
     """A shard at an address (host:port). New connections use TLS if `tls` is given.
 
-    `idle` are its free connections, `open` counts connections that are open or being opened, and `waiting` are asks
-    that wait for a connection. `outcomes` counts responses by "ok" or the kind of failure, and `seconds` is their total
-    duration.
+    `idle` holds the free connections, `open` counts the connections that are open or being opened, and `waiting` holds
+    the asks that are waiting for a connection. `outcomes` counts responses by "ok" or the kind of failure, and
+    `seconds` is their total duration.
     """
 
     def __init__(self, address: str, tls: SSLContext | None = None) -> None:
@@ -167,7 +169,7 @@ class Shard:
         self._closing = False
 
     def return_connection(self, connection: ShardConnection) -> None:
-        """Hand a connection that has become free to a waiting ask, or keep it."""
+        """Pass a connection that has become free to a waiting ask, or keep the connection."""
         if self.waiting:
             self.waiting.popleft().send_on(connection)
         elif self._closing:
@@ -195,7 +197,7 @@ class Shard:
                 _, connection = await loop.create_connection(
                     lambda: ShardConnection(self._on_end), self._host, self._port, ssl=self.tls
                 )
-        except (OSError, ValueError) as error:  # ValueError: an invalid host
+        except (OSError, ValueError) as error:  # ValueError: the host is invalid
             self._on_open_failed(getattr(error, "strerror", None) or str(error) or "nothing answers")
             return
         except asyncio.CancelledError:
@@ -205,7 +207,7 @@ class Shard:
 
     def _on_open_failed(self, why: str) -> None:
         self.open -= 1
-        if not self.open:  # if other connections are open, waiting asks will get one of those
+        if not self.open:  # if other connections are open, the waiting asks will get one of them
             failure = Failure("refused", f"no connection: {why}")
             while self.waiting:
                 self.waiting.popleft().refuse(failure)
@@ -218,7 +220,7 @@ class Shard:
             self.open_connection()
 
     def close(self) -> None:
-        """Close idle connections now, and the others once they are idle."""
+        """Close idle connections now, and the others as soon as they are idle."""
         self._closing = True
         for task in self._opening:
             task.cancel()
@@ -252,7 +254,7 @@ class Shards:
         return list(self._shards.values())
 
     def keep_only(self, addresses: frozenset[str]) -> None:
-        """Close and drop shards that are no longer in the map."""
+        """Close and forget shards that are no longer in the map."""
         for address in self._shards.keys() - addresses:
             self._shards.pop(address).close()
         self.choice.keep_only(addresses)

@@ -1,7 +1,7 @@
-"""Find the current ETags and row counts of open tables, by asking each range.
+"""Find the current ETags and row counts of open tables by asking the shards of each range.
 
-For a reader, any in-sync replica may answer. A condition on a change is checked with the primaries only, because a
-replica learns slightly later that a scatter is committed.
+For a reader, the response may come from any in-sync replica. A condition on a change is checked with the primaries
+only, because a replica learns slightly later that a scatter has been committed.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from app.memory.budget import Budget, MemoryReservation
 from app.telemetry.served_request import ServedRequest
 
 SOON_S: Final = 2.0
-"""Seconds that a response waits for shards if it can do without them."""
+"""Maximum seconds that a response waits for shards that it can do without."""
 BLOCKED_S: Final = 10.0
-"""Seconds that a thread waits for the ETag on which a change depends."""
+"""Maximum seconds that a thread waits for the ETag on which a change depends."""
 _NOWHERE: Final = NeedingPlaces((), 0)
 _BUDGET: Final = Budget(0)
 
 
 class Measured(NamedTuple):
-    """The ETag of a table, and the number of rows of each of its ranges."""
+    """The ETag of a table, and the row count of each of its ranges."""
 
     etag: str
     rows: Sequence[int]
 
 
 class TableEtags:
-    """Finds the ETags of tables by asking shards with `fetcher`, in one event loop."""
+    """Find the ETags of tables by asking shards through `fetcher`, in one event loop."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
@@ -54,11 +54,11 @@ class TableEtags:
         request: ServedRequest | None,
         changed: Mapping[str, int] = NOTHING_READ,
     ) -> list[Measured]:
-        """Return the ETags of tables, and the rows of their ranges.
+        """Return the ETags of tables, and the row counts of their ranges.
 
-        Ranges with tensors in `changed` are not asked: they are at these sequences. Without a request, known values are
-        used for ranges that do not respond soon. With a request, raises shard_unavailable and deadline_exceeded
-        instead.
+        Ranges whose tensors are in `changed` are not asked, because their sequences are given there. If `request` is
+        None, known values are used for ranges that do not respond soon. Otherwise, such ranges raise shard_unavailable
+        or deadline_exceeded.
         """
         wanted = [TableReads(one, _extents(one, changed)) for one in residents]
         asked = [one for one in wanted if one.requests]
@@ -87,7 +87,7 @@ class TableEtags:
     def current_etag(self, resident: ShardedResident) -> str:
         """Return the ETag on which a change of the table depends.
 
-        It counts every scatter acknowledged before this call.
+        It includes every scatter that was acknowledged before this call.
 
         Blocks; call it from a thread. Raises shard_unavailable if a primary does not respond.
         """
@@ -114,7 +114,9 @@ class TableEtags:
         return version.etag_at(sum(answer for answer in found if not isinstance(answer, RangeFailed)))
 
     async def _sequence(self, resident: ShardedResident, number: int, request: ServedRequest) -> int | RangeFailed:
-        """Return the number of committed scatters of a range, from whichever primary it has before the deadline."""
+        """Return the number of committed scatters of a range, from whichever shard is its primary before the
+        deadline.
+        """
         pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")
         tensor, asked = resident.version_in_map.ranges[number].tensor, 0
         while True:
@@ -136,7 +138,7 @@ class TableEtags:
 
 
 def _extents(resident: ShardedResident, but: Collection[str]) -> dict[int, ExtentRequest]:
-    """Return a request to each open range, except those with tensors in `but`."""
+    """Return a request to each open range, except for ranges whose tensors are in `but`."""
     ranges = enumerate(resident.version_in_map.ranges)
     return {
         number: ExtentRequest(ExtentBody())

@@ -1,9 +1,9 @@
-"""Download open tables, and tables with keys: each range is streamed from one of its replicas.
+"""Download open tables, and tables with keys, by streaming each range from one of its replicas.
 
 All streams are opened before the first byte is sent, so that the ETag is known and each range is at one sequence. The
-ranges' rows are sent one range after the other, and waiting streams each hold some memory. A shard gives up a response
-that has not been read for an hour, so a little is read from each waiting stream from time to time, however slow the
-client is.
+ranges' rows are sent one range after another, and each waiting stream holds some memory. A shard gives up a response
+that has not been read for an hour, so the router reads a little from each waiting stream from time to time, however
+slow the client is.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ from app.telemetry.served_request import ServedRequest
 from app.tensors.keys_spec import KeysSpec
 
 _HELD: Final = 1 << 18
-"""A waiting stream holds at most twice this many bytes."""
+"""Half of the number of bytes that a waiting stream may hold."""
 _PIECE: Final = 1 << 20
 _RAW: Final = b"application/octet-stream"
 _LENGTH: Final = 8
-"""Bytes of the length at the start of a safetensors body."""
+"""Size in bytes of the length at the start of a safetensors body."""
 _MAX_HEADER: Final = 1 << 12
 TOUCH_S: Final = 1200.0
-"""Seconds between reads from a waiting stream. A client may take this long for one piece."""
+"""Seconds between reads from a waiting stream. A client may take this long to receive one piece."""
 _TOUCH: Final = 1 << 20
-"""Bytes of such a read: enough for the kernels of both machines to let more through."""
+"""Number of bytes in a read from a waiting stream: enough for the kernels of both machines to let more bytes
+through.
+"""
 _TOUCH_WAIT_S: Final = 1.0
 _OPEN_S: Final = 10.0
 _SILENT_S: Final = 30.0
@@ -57,7 +59,7 @@ _PROBLEMS: Final = (OSError, ValueError, EOFError, BadAnswer, asyncio.LimitOverr
 class ContentSnapshot:
     """A read of the content with the ETag `etag`, unaffected by later changes.
 
-    `size` is the number of bytes in `pieces`, and `rows` the number of rows, or of keys, in them. `keys`, if set,
+    `size` is the number of bytes in `pieces`, and `rows` is the number of rows or keys in them. `keys`, if set,
     describes the keys that precede the rows. Call `close` exactly once.
     """
 
@@ -70,7 +72,7 @@ class ContentSnapshot:
 
 
 class _Target(NamedTuple):
-    """The path below a range's tensor to request from a shard, and the format."""
+    """The path to request from a shard, relative to the range's tensor, and the format."""
 
     path: bytes
     accept: bytes = _RAW
@@ -78,7 +80,9 @@ class _Target(NamedTuple):
 
 @dataclass(slots=True)
 class _RangeStream:
-    """The incoming rows of one range at `sequence`: `held` has received bytes, and `left` further bytes are to come."""
+    """The incoming rows of a range at `sequence`. `held` holds bytes that have arrived; `left` is the number still to
+    come.
+    """
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -87,7 +91,7 @@ class _RangeStream:
     rows: int
     held: deque[bytes] = field(default_factory=deque)
     keys: KeysSpec | None = None
-    """The description of the keys, which come first, if there are any."""
+    """The description of the keys, which precede the rows, or None if there are no keys."""
 
     @property
     def is_over(self) -> bool:
@@ -95,7 +99,7 @@ class _RangeStream:
         return not self.left and not self.held
 
     async def read(self, most: int = _PIECE) -> bytes:
-        """Return the next bytes, at most `most`. Raises OSError, EOFError and TimeoutError."""
+        """Return the next bytes, `most` bytes at most. Raises OSError, EOFError and TimeoutError."""
         if self.held:
             piece = self.held.popleft()
             if len(piece) > most:
@@ -126,7 +130,7 @@ class _RangeStream:
     async def read_ahead(self, memory: Memory) -> None:
         """Read a little from a waiting stream.
 
-        Raises OSError, EOFError, and overloaded if there is no memory for it.
+        Raises OSError, EOFError, and overloaded if there is not enough memory.
         """
         most = min(_TOUCH, self.left)
         memory.charge(most)
@@ -146,13 +150,13 @@ class _RangeStream:
 
 
 class TableSnapshots:
-    """Opens snapshots over connections of its own, with the key and authorities of `fetcher`."""
+    """Open snapshots over separate connections, using the key and authorities of `fetcher`."""
 
     def __init__(self, fetcher: RowFetcher) -> None:
         self._fetcher = fetcher
 
     async def open(self, resident: ShardedResident, first: int, last: int, request: ServedRequest) -> ContentSnapshot:
-        """Open the rows `first` to `last` - 1 of a version; all rows for a table with keys.
+        """Open a snapshot of the rows `first` to `last` - 1 of a version or, for a table with keys, of all rows.
 
         Raises shard_unavailable and overloaded.
         """
@@ -166,7 +170,9 @@ class TableSnapshots:
         return ContentSnapshot(etag, sum(one.left for one in found), _rows_of(found), pieces, lambda: _close(found))
 
     async def open_keys(self, resident: ShardedResident, request: ServedRequest) -> ContentSnapshot:
-        """Open all keys: integers, or strings in BYTES framing. Raises shard_unavailable and overloaded."""
+        """Open a snapshot of all keys, as integers or as strings in BYTES framing. Raises shard_unavailable and
+        overloaded.
+        """
         targets = dict.fromkeys(range(len(resident.version_in_map.ranges)), _Target(b"keys"))
         found, etag = await self._streams(resident, targets, request)
         pieces = _pieces(found, request.memory)
@@ -175,7 +181,7 @@ class TableSnapshots:
     async def open_keyed(
         self, resident: ShardedResident, request: ServedRequest, *, with_rows: bool
     ) -> ContentSnapshot:
-        """Open all keys in the form of an upload, followed by the rows if requested.
+        """Open a snapshot of all keys in the form of an upload, followed by the rows if they are requested.
 
         Raises shard_unavailable and overloaded.
         """
@@ -191,7 +197,7 @@ class TableSnapshots:
     async def _streams(
         self, resident: ShardedResident, targets: Mapping[int, _Target], request: ServedRequest
     ) -> tuple[list[_RangeStream], str]:
-        """Open the streams of these ranges. Returns them and their ETag. Raises shard_unavailable and overloaded."""
+        """Open the streams of these ranges, and return them with the ETag. Raises shard_unavailable and overloaded."""
         version, read = resident.version_in_map, dict[str, int]()
         request.memory.charge(2 * _HELD * len(targets))
         wanted = {number: version.ranges[number] for number in targets}
@@ -212,7 +218,7 @@ class TableSnapshots:
         return found, self._fetcher.sequences.etag(version, read)
 
     async def _stream(self, one: RowRange, target: _Target, request: ServedRequest) -> _RangeStream | Sequence[Failure]:
-        """Open the stream of a range, from any replica that offers it. Returns the failures if none does."""
+        """Open the stream of a range, from any replica that offers it. Returns the failures if none of them does."""
         failures: list[Failure] = []
         for turn in range(_ROUNDS):
             if turn:
@@ -275,7 +281,7 @@ async def _pieces(streams: Sequence[_RangeStream], memory: Memory) -> AsyncItera
 async def _keyed_pieces(
     streams: Sequence[_RangeStream], specs: Sequence[KeysSpec], memory: Memory
 ) -> AsyncIterator[bytes]:
-    """Yield the keys of all streams, then the rest. For strings, all offsets come first, counted from 0."""
+    """Yield the keys of all streams, then the rest. For strings, all offsets come first and are counted from 0."""
     turns = _FairReader(streams, memory)
     before = 0
     for number, (stream, spec) in enumerate(zip(streams, specs, strict=True)):
@@ -303,7 +309,7 @@ async def _keyed_pieces(
 
 
 class _FairReader:
-    """Reads one stream after the other, and from time to time a little of the waiting ones."""
+    """Read one stream after another and, from time to time, a little from each waiting stream."""
 
     def __init__(self, streams: Sequence[_RangeStream], memory: Memory) -> None:
         self._streams = streams

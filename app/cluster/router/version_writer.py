@@ -1,8 +1,9 @@
-"""Write one version: its rows to all replicas of a segment concurrently, segment by segment, and then publish it.
+"""Write one version, segment by segment: send each segment's rows to all its replicas concurrently, and publish at the
+end.
 
-While the shards of one segment make it durable, the next segment begins. A shard that is lost midway is skipped; once
-all rows have arrived, another one pulls the segment from a replica that has it. For an import, the shards themselves
-may pull the rows; see `pulled_from`.
+While the shards of one segment are making it durable, the next segment begins. A shard that is lost midway is skipped;
+once all rows have arrived, another shard pulls the segment from a replica that has it. For an import, the shards
+themselves may pull the rows; see `pulled_from`.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ from app.tensors.buffer_type import Buffer
 from app.tensors.dtypes import DType
 
 _FINISHING: Final = 8
-"""Maximum number of segments that may be finishing while the next one is written."""
+"""Maximum number of segments that may be finishing while the next one is being written."""
 _PULLS: Final = 8
 """Maximum number of segments that are pulled concurrently."""
 _LOOK_S: Final = 0.5
 _ATTEMPTS: Final = 3
-"""Number of shards to try in place of a lost one."""
+"""Number of shards to try as replacements for a lost one."""
 logger = logging.getLogger("gathernd")
 
 Found = TypeVar("Found")
 BytesBefore: TypeAlias = Callable[[int], int]
-"""Returns the number of bytes before a row."""
+"""A function that returns the number of bytes before a row."""
 
 
 class VersionWriter:
-    """One version in progress. All methods block on shards and etcd.
+    """One version that is being written. All methods block on shards and etcd.
 
     They may raise shard_unavailable and insufficient_storage.
     """
 
     keys: KeyPlacement | None = None
-    """The placement of its rows by key, or None if they have no keys."""
+    """How the version's rows are placed by key, or None if they have no keys."""
 
     def __init__(
         self,
@@ -65,7 +66,9 @@ class VersionWriter:
         uploads: RunningUploads,
         replicas: int | None = None,
     ) -> None:
-        """Place the segments, each on `replicas` shards if given. Raises the errors of `transitions.begin_upload`."""
+        """Assign shards to the segments, `replicas` to each if given. Raises the errors of
+        `transitions.begin_upload`.
+        """
         self._uploads = uploads
         self.content_id = uploads.begin()
         self._client = client
@@ -79,17 +82,17 @@ class VersionWriter:
         self._place = 0
         """Number of bytes written so far."""
         self._writers: dict[int, list[SegmentWriter]] = {}
-        """The writers of each segment that has begun, by the segment's start."""
+        """The writers of each segment whose writing has begun, by the segment's start."""
         self._finishing: deque[Segment] = deque()
         self._lost: set[str] = set()
-        """Shards that have failed. They receive nothing more of this version."""
+        """Shards that have failed. They receive no more rows of this version."""
         try:
             self._segments = list(self._upload_segments(client.transact(self._begin_upload)))
         except BaseException:
             uploads.end(self.content_id)
             raise
         self._next = 0
-        """The number of the segment that is being written or comes next."""
+        """The index of the segment that is being written or is next."""
 
     def _begin_upload(self, catalogue: Catalogue) -> Change | None:
         parts = self._parts(catalogue.options)
@@ -98,7 +101,7 @@ class VersionWriter:
         )
 
     def _parts(self, options: Options) -> Sequence[Segment]:
-        """Return the segments, without their shards."""
+        """Return the segments, before shards are assigned to them."""
         rows = rows_of(self._shape)
         return [
             Segment(start, stop, self._bytes_before(stop) - self._bytes_before(start))
@@ -121,12 +124,11 @@ class VersionWriter:
                 self._end(segment)
 
     def pulled_from(self, origin: str) -> Generator[Buffer, None, None]:
-        """Make the shards pull all segments from the source of an import, in place of `write` and `finish`.
+        """Make the shards pull all segments from the source of an import, instead of using `write` and `finish`.
 
-        Yields the bytes.
-
-        Segments are pulled in parallel, each by one shard from `origin` and by the others from that shard. The bytes
-        are read from the shards in order. An empty piece means that the next ones have not arrived yet.
+        Yields the bytes. Segments are pulled in parallel. One shard of each segment pulls it from `origin`, and the
+        others pull it from that shard. The bytes are read from the shards in order. An empty piece means that the next
+        bytes have not arrived yet.
         """
         with ThreadPoolExecutor(_PULLS, "pull-segment") as threads:
             try:
@@ -142,7 +144,7 @@ class VersionWriter:
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def _wait_for_pull(self, pulling: Future[Found]) -> Generator[Buffer, None, Found]:
-        """Wait until shards have pulled.
+        """Wait until shards have finished pulling.
 
         Yields empty pieces while waiting, and gives up shards that are no longer alive.
         """
@@ -154,7 +156,7 @@ class VersionWriter:
     def _pull_everywhere(self, segment: Segment, origin: str) -> tuple[dict[str, str], dict[str, ShardFailed]]:
         """Make all shards of a segment pull it.
 
-        Returns the digests on shards that have it, and the others' failures.
+        Returns the digests on the shards that have the segment, and the failures of the others.
         """
         digests: dict[str, str] = {}
         failures: dict[str, ShardFailed] = {}
@@ -168,7 +170,7 @@ class VersionWriter:
         return digests, failures
 
     def _rows_of(self, segment: Segment) -> Iterator[Buffer]:
-        """Yield the bytes of a segment from one of its shards. If that fails midway, the next shard continues."""
+        """Yield the bytes of a segment from one of its shards. If that shard fails midway, the next one continues."""
         first, count = 0, segment.row_count
         row = segment.size // count
         failures = []
@@ -185,7 +187,9 @@ class VersionWriter:
         raise _error(failures)
 
     def finish(self) -> None:
-        """Wait until each segment is complete and durable on all its shards, after all bytes were written."""
+        """Wait until each segment is complete and durable on all its shards. Call this after all bytes have been
+        written.
+        """
         while self._next < len(self._segments):  # segments without any bytes
             self._end(self._current())
         while self._finishing:
@@ -194,7 +198,7 @@ class VersionWriter:
     def publish(
         self, conditions: Conditions, sha256: str, keep: int, origin: str, note: str
     ) -> tuple[Version, Catalogue]:
-        """Make the upload the current version. Returns the version, and a catalogue that has it.
+        """Publish the upload as the current version. Returns the version, and a catalogue that includes it.
 
         `sha256` is the digest of all items. Raises the errors of `transitions.publish`.
         """
@@ -209,7 +213,7 @@ class VersionWriter:
 
         catalogue = self._client.transact(publish)
         found = self._published_version(catalogue)
-        if found is None:  # another version was published since and has replaced it
+        if found is None:  # another version has since been published and has replaced it
             raise unavailable(f"the new version of {self._table!r} was superseded and removed at once")
         self._uploads.end(self.content_id)
         return found, catalogue
@@ -220,7 +224,9 @@ class VersionWriter:
         return next((one for one in versions if one.content_id == self.content_id), None)
 
     def abandon(self) -> None:
-        """Remove everything, unless it is published. The reconciler then drops the rows that were written."""
+        """Remove everything unless the version has been published. The reconciler then drops the rows that were
+        written.
+        """
         for writers in self._writers.values():
             for writer in writers:
                 writer.give_up()
@@ -230,7 +236,7 @@ class VersionWriter:
     # One segment
 
     def _current(self) -> Segment:
-        """Return the segment that is being written. Begins it, and earlier ones without any bytes, if necessary."""
+        """Return the segment that is being written. Begin it, and any earlier segments without bytes, if necessary."""
         while True:
             segment = self._segments[self._next]
             if segment.start not in self._writers:
@@ -240,9 +246,9 @@ class VersionWriter:
             self._end(segment)
 
     def _begin(self, segment: Segment) -> Segment:
-        """Connect to all shards of a segment. Shards that failed before are replaced by others."""
+        """Connect to all shards of a segment. Shards that failed earlier are first replaced by others."""
         for node in self._lost & set(segment.nodes):
-            with suppress(GatherError):  # if no other shard has room, try it anyway
+            with suppress(GatherError):  # if no other shard has enough space, try the failed one anyway
                 segment = self._move_to_other_shard(segment, node)
         body = self._body(segment)
         self._writers[segment.start] = [
@@ -258,7 +264,7 @@ class VersionWriter:
         return segment
 
     def _body(self, segment: Segment) -> SegmentBody:
-        """Return the description of a segment as a shard receives it."""
+        """Return the description of a segment in the form that is sent to a shard."""
         shape = ",".join(map(str, segment.shape(self._shape)))
         path = f"{path_of('putTensor', name=self._tensor(segment))}?dtype={self._dtype.name}&shape={shape}&keep=1"
         return SegmentBody(path, RAW, segment.size, segment.size)
@@ -278,7 +284,7 @@ class VersionWriter:
             self._finish(self._finishing.popleft())
 
     def _finish(self, segment: Segment) -> None:
-        """Wait until a segment is complete on all its shards. Others replace those that fail."""
+        """Wait until a segment is complete on all its shards. Shards that fail are replaced by others."""
         writers = self._writers[segment.start]
         for writer in writers:
             writer.finish()
@@ -289,7 +295,7 @@ class VersionWriter:
     def _complete(
         self, segment: Segment, digests: Mapping[str, str], failures: Mapping[str, ShardFailed], origin: str = ""
     ) -> Segment:
-        """Return the segment, complete on all its shards. Others replace those in `failures`."""
+        """Return the segment, complete on all its shards. The shards in `failures` are replaced by others."""
         if len(set(digests.values())) > 1:
             raise GatherError("internal", "the replicas of a segment have different rows")
         segment = replace(segment, sha256=next(iter(digests.values()), ""))
@@ -305,7 +311,7 @@ class VersionWriter:
     def _replace_shard(
         self, segment: Segment, lost: str, whole: list[str], failure: ShardFailed, origin: str
     ) -> Segment:
-        """Return the segment with another shard in place of `lost`.
+        """Return the segment with another shard replacing `lost`.
 
         The new shard has pulled the segment from a shard in `whole` or from `origin`, and is added to `whole`.
         """
@@ -344,9 +350,9 @@ class VersionWriter:
         return shard_tensor(self.content_id, segment.start, segment.stop)
 
     def _move_to_other_shard(self, segment: Segment, lost: str) -> Segment:
-        """Return the segment with a shard that has not failed in place of `lost`.
+        """Return the segment with `lost` replaced by a shard that has not failed.
 
-        Raises GatherError if there is none.
+        Raises GatherError if there is no such shard.
         """
 
         def move(catalogue: Catalogue) -> Change | None:
@@ -379,4 +385,4 @@ def _error(failures: Sequence[ShardFailed]) -> GatherError:
 
 
 BeginWriting: TypeAlias = Callable[[BytesBefore], VersionWriter]
-"""Begins to write a version."""
+"""A function that begins to write a version."""

@@ -29,16 +29,17 @@ class PeerFailed(Exception):
 
 
 class PeerAnswer(NamedTuple):
-    """A complete response of a shard."""
+    """A complete response from a shard."""
 
     status: int
     body: bytes
 
 
 class Peers:
-    """Calls the other shards. Methods block and are thread-safe.
+    """Calls to the other shards. Methods block and are thread-safe.
 
-    `catalogue` returns their addresses and `key` the API key. TLS is used if `tls` returns a context.
+    `catalogue` returns the catalogue, which has the shards' addresses, and `key` returns the API key. TLS is used if
+    `tls` returns a context.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Peers:
         return shard_connection(address, self._tls(), CONNECT_S)
 
     def give_back(self, address: str, connection: HTTPConnection) -> None:
-        """Keep a connection for reuse, after its response was read completely."""
+        """Keep a connection for reuse. Its response must have been read completely."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
             if connection.sock is not None and len(idle) < _KEPT:
@@ -160,9 +161,8 @@ class PeerRequest:
     def _fail(self, error: Exception) -> None:
         """Record the failure of the request.
 
-        If it used a kept connection, which the shard may have closed, send it once more.
-
-        All requests between shards may be repeated.
+        If the request used a kept connection, which the shard may have closed, send the request once more. All requests
+        between shards are safe to repeat.
         """
         self._drop()
         if self._was_kept and not isinstance(error, TimeoutError):

@@ -19,7 +19,7 @@ Order = TypeVar("Order")
 class PullSource:
     """A shard that has the rows: its resident tensor `tensor`, whole or only the rows `rows[0]` to `rows[1]` - 1.
 
-    If `node` is set, rows are not read from a shard with another name at `address`.
+    If `node` is set, rows are not read from a shard with a different name at `address`.
     """
 
     address: str
@@ -32,10 +32,11 @@ class PullSource:
 class PullOrder:
     """An order to pull a segment of `shape`, with `size` bytes (0 if unknown) and the digest `sha256` ("" for any).
 
-    If `keys` gives their type, each row has a key; sources send the keys before the rows, and `size` includes keys and
-    their index. The digest is computed by `shard_map.digest_of`. The sources are tried in order, and then the rows
-    `origin_rows` of the file at `origin`, a URL or URL#TENSOR. `fence` is the reconciler's token. It is None for a
-    segment of a router's own upload, which the upload's record in the catalogue protects from being dropped.
+    If `keys` is set, each row has a key of that type; sources send the keys before the rows, and `size` includes the
+    keys and their index. The digest is computed by `shard_map.digest_of`. The sources are tried in order; after that,
+    the rows `origin_rows` of the file at `origin` (a URL or URL#TENSOR) are tried. `fence` is the reconciler's fencing
+    token. It is None for a segment of a router's own upload, which the upload's catalogue record protects from being
+    dropped.
     """
 
     fence: Count | None

@@ -1,7 +1,7 @@
-"""Pull a segment: read its rows from another shard, or from the source of an import, into the store.
+"""Pull a segment: read its rows from another shard, or from the source of an import, and write them to the store.
 
-Rows are hashed as they are written, and committed only if they have the ordered digest. If they do not, or if the pull
-is cancelled, nothing remains.
+Rows are hashed as they are written, and are committed only if they have the digest that the order specifies. If they do
+not, or if the pull is canceled, nothing remains.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from app.tensors.buffer_type import Buffer
 PIECE_BYTES: Final = 1 << 20
 CONNECT_S: Final = 5.0
 SILENT_S: Final = 30.0
-"""A source counts as lost after this many seconds without a byte."""
+"""Seconds without a byte after which a source counts as lost."""
 _OF_THE_STORE: Final = ("insufficient_storage", "limit_exceeded")
-"""Errors of this shard's store, which another source would not avoid."""
+"""Codes of errors of this shard's store, which would recur with another source."""
 
 Sink: TypeAlias = Callable[[Buffer], None]
 Taken = TypeVar("Taken")
@@ -49,7 +49,7 @@ Taken = TypeVar("Taken")
 class Pull:
     """One pull. A thread calls `run`; `cancel` ends it from another thread.
 
-    Shards are called with `key`, over TLS if `tls` is given. `allowed` has the origins that may be read.
+    Shards are called using the API key `key`, over TLS if `tls` is given. `allowed` lists the origins that may be read.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Pull:
         self._cancelled = Event()
         self._connection: HTTPConnection | None = None
         self._conditions = ALWAYS
-        """The conditions on the store's content under this name when the pull commits."""
+        """The conditions that the store's content under this name must meet when the pull commits."""
 
     def run(self) -> tuple[Metadata, bool]:
-        """Return the segment, complete and durable, and whether it was pulled by this call. Blocks.
+        """Return the segment, complete and durable, and whether this call pulled it. Blocks.
 
-        Raises insufficient_storage, limit_exceeded, ClientGone if it is cancelled, and shard_unavailable if no source
-        has the rows.
+        Raises insufficient_storage, limit_exceeded, ClientGone if the pull is canceled, and shard_unavailable if no
+        source has the rows.
         """
         found, self._conditions = _find_segment(self._store, self._tensor)
         if found is not None and self._order.sha256 in ("", segment_digest(found)):
@@ -113,7 +113,7 @@ class Pull:
                 opened.shutdown(socket.SHUT_RDWR)
 
     def _receive(self, read: Callable[[Sink], None]) -> Metadata:
-        """Call `read` with a sink and commit what it writes. Raises SourceFailed and the errors of `run`."""
+        """Call `read` with a sink, and commit the data that it writes. Raises SourceFailed and the errors of `run`."""
         order = self._order
         receiver = UploadReceiver(self._start_of, self._begin, sys.maxsize, encoding=None, digest=None)
         try:
@@ -132,7 +132,7 @@ class Pull:
     def _start_of(self, head: bytearray, whole: bool) -> Start | None:
         """Return the start of the data from a source.
 
-        Without keys, a source sends only the rows, so the order describes them.
+        If there are no keys, a source sends only the rows, so their description comes from the order.
         """
         order = self._order
         start = Start(order.dtype, order.shape, 0) if order.keys is None else read_start(head, UNCOUNTED)
@@ -156,7 +156,7 @@ class Pull:
             raise ClientGone
 
     def _read_shard(self, source: PullSource, sink: Sink) -> None:
-        """Read the ordered rows from a shard into `sink`. Raises SourceFailed if it does not send them."""
+        """Read the ordered rows from a shard into `sink`. Raises SourceFailed if the shard does not send them."""
         connection = shard_connection(source.address, self._tls, CONNECT_S)
         try:
             connection.connect()
@@ -179,7 +179,7 @@ class Pull:
             connection.close()
 
     def _ask(self, connection: HTTPConnection, source: PullSource) -> HTTPResponse:
-        """Request the rows and return the response, after checking their type, shape and size."""
+        """Request the rows, and return the response after checking its type, shape and size."""
         order = self._order
         rows = "" if source.rows is None else f"?rows={source.rows[0]}:{source.rows[1]}"
         fields = {"Accept": (RAW if order.keys is None else SAFETENSORS_FILE).media_type}
@@ -229,12 +229,14 @@ def find_complete_segment(store: LocalStore, tensor: str) -> Metadata | None:
 
 
 def segment_digest(segment: Metadata) -> str:
-    """Return the digest by which a segment is compared with segments of other shards."""
+    """Return the digest that is used to compare a segment with segments of other shards."""
     return digest_of(segment.sha256, None if segment.keys is None else segment.keys.sha256)
 
 
 def _with_source_errors(work: Callable[[], Taken]) -> Taken:
-    """Call `work`, which passes bytes of a source to the upload. Raises SourceFailed if they are not valid rows."""
+    """Call `work`, which passes bytes from a source to the upload. Raises SourceFailed if the bytes are not valid
+    rows.
+    """
     try:
         with storage_errors():
             return work()

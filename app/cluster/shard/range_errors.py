@@ -1,4 +1,4 @@
-"""The errors of scatters to a range, sent by its primary to routers."""
+"""The errors for scatters to a range, which its primary sends to routers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from app.errors import GatherError
 
 
 def not_primary(node: str, tensor: str) -> GatherError:
-    """Return precondition_failed, which makes a router read the newest map and ask the primary."""
+    """Return precondition_failed. It makes a router read the newest map and then ask the primary."""
     return GatherError(
         "precondition_failed",
         f"the shard {node!r} is not the primary of {tensor}",
@@ -15,7 +15,7 @@ def not_primary(node: str, tensor: str) -> GatherError:
 
 
 def unavailable(detail: str, *, is_known: bool = True) -> GatherError:
-    """Return shard_unavailable. If not `is_known`, the scatter may have been applied or may still be applied later."""
+    """Return shard_unavailable. Unless `is_known`, the scatter may have been applied or may still be applied later."""
     if is_known:
         return GatherError("shard_unavailable", detail, hint="Send the request again after 1 s.", retry_after=1)
     return GatherError(
@@ -27,7 +27,7 @@ def unavailable(detail: str, *, is_known: bool = True) -> GatherError:
 
 
 class SequenceDiffers(GatherError):
-    """The range is at another sequence than a scatter requires."""
+    """The range is at a sequence other than the one that a scatter requires."""
 
     def __init__(self, sequence: int) -> None:
         super().__init__("precondition_failed", f"the range is at sequence {sequence}")

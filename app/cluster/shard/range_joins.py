@@ -1,4 +1,4 @@
-"""Let assigned replicas get in sync: they ask their primary to join, and receive records or a copy of the rows."""
+"""Bring assigned replicas in sync: they ask their primary to join, and receive records or a copy of the rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from app.store.files.write_uploaded_tensor import Upload, UploadSpec
 from app.store.store_errors import storage_errors
 
 _JOIN_S: Final = 40.0
-"""Seconds that a primary has to respond; it may have to wait for scatters and for etcd."""
+"""Maximum seconds for a primary to respond; it may have to wait for scatters and for etcd."""
 _KEYS_S: Final = 60.0
 _PIECE_BYTES: Final = 1 << 20
 logger = logging.getLogger("gathernd")
@@ -42,7 +42,7 @@ logger = logging.getLogger("gathernd")
 
 @dataclass
 class Joins:
-    """Lets replicas on the shard `node` join. Methods block."""
+    """Join replicas on the shard `node` to their in-sync sets. Methods block."""
 
     node: str
     store: GatedStore
@@ -52,7 +52,7 @@ class Joins:
     is_stopping: Callable[[], bool]
 
     def join(self, one: Listed) -> JoinAnswer:
-        """Take one step towards getting in sync with a range. Returns the primary's answer.
+        """Take one step toward getting in sync with a range, and return the primary's response.
 
         Raises PeerFailed, GatherError, OSError and ValueError.
         """
@@ -115,7 +115,7 @@ class Joins:
         return upload
 
     def _hashes(self, tensor: str, node: str) -> tuple[str, str]:
-        """Return the hashes of rows and keys of a shard's copy. Raises PeerFailed."""
+        """Return the hashes of the rows and keys in a shard's copy. Raises PeerFailed."""
         answer = self.peers.ask(node, "GET", path_of("getTensor", name=tensor), seconds=_KEYS_S)
         if answer.status != 200:
             raise PeerFailed(f"{node}: status {answer.status} for {tensor}")
@@ -126,9 +126,9 @@ class Joins:
             raise PeerFailed(f"{node}: the metadata of {tensor} cannot be read: {error}") from None
 
     def _read_rows(self, one: Listed, node: str, write: Callable[[memoryview], None]) -> int:
-        """Pass all rows of a shard's copy to `write`, keys first. Returns their sequence.
+        """Pass all rows of a shard's copy to `write`, keys first. Returns the copy's sequence.
 
-        Raises PeerFailed, and the GatherErrors of `write`.
+        Raises PeerFailed, and any GatherError that `write` raises.
         """
         tensor, has_keys = one.tensor, one.version.keys is not None
         size = 0 if has_keys else one.segment.size
@@ -165,7 +165,9 @@ class Joins:
 
 
 def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
-    """Return the start of a copy. For a table without keys a shard sends only rows, so the catalogue describes them."""
+    """Return the start of a copy. For a table without keys, a shard sends only rows, so the catalogue describes
+    them.
+    """
     version, segment = one.version, one.segment
     if version.keys is None:
         return Start(version.dtype, (segment.stop - segment.start, *version.shape[1:]) if version.shape else (), 0)
@@ -176,6 +178,8 @@ def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
 
 
 def _write(receiver: UploadReceiver, piece: memoryview) -> None:
-    """Write a piece. Raises insufficient_storage for errors of this disk, which are not errors of the source shard."""
+    """Write a piece. Raises insufficient_storage for errors of this machine's disk, which are not the source shard's
+    errors.
+    """
     with storage_errors():
         receiver.take(piece)

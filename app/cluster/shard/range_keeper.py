@@ -1,4 +1,4 @@
-"""Background work of one process of a shard for its ranges: takeovers, joins, commit notices, lost rows."""
+"""Background work that one process of a shard does for its ranges: takeovers, joins, commit notices, lost rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from app.errors import GatherError
 
 LOOK_S: Final = 1.0
 _JOINS: Final = 4
-"""Maximum number of replicas that join concurrently."""
+"""Maximum number of replicas that may join at the same time."""
 _TAKEOVERS: Final = 16
 logger = logging.getLogger("gathernd")
 
 
 @dataclass
 class RangeKeeper:
-    """Maintains all ranges of the shard `node` in the process that holds the lock `path`."""
+    """Maintain all ranges of the shard `node`, in the process that holds the lock on the file `path`."""
 
     node: str
     path: Path
@@ -48,18 +48,18 @@ class RangeKeeper:
         self._joining = ThreadPoolExecutor(_JOINS, "join")
         self._running: dict[tuple[str, str], Future[None]] = {}
         self._told: dict[tuple[str, str], tuple[int, int]] = {}
-        """Epoch and sequence of the last commit notice that a replica has acknowledged, by range and node."""
+        """The epoch and sequence of the last commit notice that a replica has acknowledged, by range and node."""
         self._waiting: dict[str, tuple[int, float]] = {}
-        """For replicas with a tail, the applied sequence and the time since when it has not advanced, by range."""
+        """For replicas with a tail, the applied sequence and the time since which it has not advanced, by range."""
         self._late: dict[tuple[str, str], float] = {}
-        """Since when a replica has not acknowledged a commit, by range and node."""
+        """The time since which a replica has not acknowledged a commit, by range and node."""
         self._lost: set[str] = set()
-        """Ranges whose rows are lost on this shard and for which that has been logged."""
+        """Ranges whose rows are lost on this shard, if the loss has already been logged."""
         self._no_room: dict[tuple[str, str], str] = {}
-        """The last failures for lack of space, with their reasons."""
+        """The most recent failures for lack of space, with their reasons."""
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
-        """Maintain the ranges until `stop` is set, once the service is ready and this process holds the lock."""
+        """Maintain the ranges until `stop` is set. Begins once the service is ready and this process holds the lock."""
         with only_worker(self.path, is_ready, stop) as is_only:
             while is_only and not stop.is_set():
                 self.changed.clear()
@@ -92,7 +92,7 @@ class RangeKeeper:
                 self._begin_work(self._joining, "join", one.tensor, lambda one=one: self._join(one))  # type: ignore[misc]
 
     def _forget(self) -> None:
-        """Remove the records of replicas that this shard no longer notifies, and of closed ranges."""
+        """Remove what is recorded about closed ranges and about replicas that this shard no longer notifies."""
         found = self.follower.open_ranges()
         for which in {*self._told.copy(), *self._late.copy()}:
             one = found.get(which[0])
@@ -109,7 +109,7 @@ class RangeKeeper:
     def _is_waiting(self, tensor: str, words: Words) -> bool:
         """Return whether an in-sync replica must ask what is committed.
 
-        It asks after its start, and when its tail has not advanced for LOOK_S seconds.
+        It asks after its startup, and when its tail has not advanced for LOOK_S seconds.
         """
         if not words.is_confirmed:
             return True
@@ -125,7 +125,7 @@ class RangeKeeper:
     def _ask(self, one: Listed) -> None:
         """Ask the primary what is committed.
 
-        It may believe that everything is applied here, from before a power failure.
+        The primary may believe that everything has been applied here, based on reports from before a power failure.
         """
         self.joins.join(one)
 
@@ -135,7 +135,7 @@ class RangeKeeper:
             self._running[what, tensor] = pool.submit(self._attempt, what, tensor, work)
 
     def _attempt(self, what: str, tensor: str, work: Callable[[], None]) -> None:
-        """Do work that the next round repeats if it fails. A lack of space is logged once."""
+        """Do work that is repeated in the next round if it fails. A lack of space is logged only once."""
         no_room = ""
         try:
             work()
@@ -203,10 +203,14 @@ class RangeKeeper:
             now = self.follower.open_ranges().get(one.tensor)
 
     def _report_lost_rows(self, one: Listed) -> None:
-        """Record in the catalogue that this shard has lost the rows, if the newest catalogue lists it as in sync."""
+        """Bring an assigned replica closer to the in-sync set, for as long as its primary sends records or orders a
+        copy.
+        """
         is_known = one.tensor in self._lost
         if is_known and ranges.lose_rows(self.follower.catalogue, one.tensor, self.node) is None:
-            return  # no other replica is in sync, so the range waits
+            # Record in the catalogue that this shard has lost the rows, if the newest catalogue lists this shard as in
+            # sync.
+            return
         self.follower.refresh()
         if self.log.state(one.tensor) is None:
             if not is_known:

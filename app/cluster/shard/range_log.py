@@ -1,4 +1,4 @@
-"""The logs and rows of replicated ranges in this shard's store, in the terms of `app.cluster.replication`."""
+"""The logs and rows of replicated ranges in this shard's store, using the terms of `app.cluster.replication`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from app.store.scatters.log_frames import decode, frames_in
 from app.store.scatters.replicated_copy import CopyState, ReplicatedCopy
 
 GROWTHS: Final = 4
-"""Maximum number of tables that grow concurrently for incoming records, so that most threads can serve other ranges."""
+"""Maximum number of tables that may grow at the same time for incoming records. The other threads can serve other
+ranges.
+"""
 _NOT_HERE: Final = ("tensor_not_found", "tensor_damaged")
 
 
 class Words(NamedTuple):
     """The epoch that a log has seen, and its applied and durable sequences.
 
-    Reads are allowed if it `is_settled`, and `is_confirmed` by the primary since the start.
+    Reads require `is_settled`, and also `is_confirmed`: the primary has confirmed the state since the startup.
     """
 
     epoch: int
@@ -45,7 +47,7 @@ class Words(NamedTuple):
 
 
 class RangeLog:
-    """The logs of the ranges in `store`, which must be open. Methods block and may raise insufficient_storage."""
+    """The logs of the ranges in `store`, which must be open. Methods block, and may raise insufficient_storage."""
 
     def __init__(self, store: GatedStore) -> None:
         self._store = store
@@ -81,9 +83,10 @@ class RangeLog:
         return Words(epoch, applied, words[HeaderWord.LOGGED], is_settled(words), is_confirmed)
 
     def quick_state(self, tensor: str) -> ReplicaState | None:
-        """Return the same as `state`, without reading the log if the file's header says that there is no tail.
+        """Return the same as `state`, but skip reading the log if the file's header says that there is no tail.
 
-        If a process died before it recorded a log entry in the header, the next process that opens the log finds it.
+        If a process died before it recorded a log entry in the header, the next process that opens the log finds that
+        entry.
         """
         words = self.words(tensor)
         if words is None or words.logged > words.applied:
@@ -91,7 +94,7 @@ class RangeLog:
         return ReplicaState(words.epoch, words.applied)
 
     def is_replicated(self, tensor: str) -> bool:
-        """Return whether a range's scatters are replicated, which is so from its first epoch on."""
+        """Return whether a range's scatters are replicated. They are replicated from the range's first epoch on."""
         words = self.words(tensor)
         return words is not None and words.epoch > 0
 
@@ -100,13 +103,13 @@ class RangeLog:
         return self._store.ungated_content(tensor)
 
     def raise_epoch(self, tensor: str, epoch: int) -> None:
-        """Set the log's epoch to `epoch`, durably, if that is higher. Raises tensor_not_found and tensor_damaged."""
+        """Durably set the log's epoch to `epoch` if that is higher. Raises tensor_not_found and tensor_damaged."""
         with self._store.replicated.open(tensor) as content:
             if content.state().epoch < epoch:
                 content.set_epoch(epoch)
 
     def commit(self, tensor: str, epoch: int, end: int) -> ReplicaState | None:
-        """Apply the records up to `end` and set the log's epoch to `epoch`. Returns the log's state.
+        """Apply the records up to `end`, set the log's epoch to `epoch`, and return the log's state.
 
         Returns None if the log has seen a higher epoch or lacks records. Raises tensor_not_found and tensor_damaged.
         """
@@ -123,9 +126,9 @@ class RangeLog:
             return found
 
     def records_after(self, tensor: str, sequence: int) -> tuple[bytes | None, tuple[int, ...]]:
-        """Return frames with the records after a sequence, at most about MOST_BYTES, and the records' epochs.
+        """Return frames with the records after a sequence, up to about MOST_BYTES, and the epochs of those records.
 
-        The frames are None if the log no longer has the records. Raises tensor_not_found and tensor_damaged.
+        The frames are None if the records are no longer in the log. Raises tensor_not_found and tensor_damaged.
         """
         with self._store.replicated.open(tensor) as content:
             frames = content.frames_after(sequence)
@@ -138,9 +141,9 @@ class RangeLog:
         return self._store.replicated.keys(tensor)
 
     def append(self, tensor: str, message: Append, frames: bytes) -> AppendAnswer:
-        """Execute a primary's message to a replica, durably, and return the answer.
+        """Durably carry out a primary's message to a replica, and return the response.
 
-        Raises overloaded if the table has to grow while GROWTHS others are growing; the primary then retries.
+        Raises overloaded if the table has to grow while GROWTHS others are growing. The primary then retries.
         """
         words = self.words(tensor)
         if words is None:
@@ -155,7 +158,8 @@ class RangeLog:
             if plan.truncate_after is not None:
                 content.drop_tail(plan.truncate_after)
             if plan.commit_to is not None:
-                # Commit first: after a power failure a table may be too inconsistent to grow until its tail is applied.
+                # Commit first: after a power failure, a table may be too inconsistent to grow until its tail has been
+                # applied.
                 content.commit_to(plan.commit_to)
             if plan.new:
                 content.append_frames(frames)
@@ -172,7 +176,7 @@ class RangeLog:
 
     @contextmanager
     def _growth_place(self) -> Iterator[None]:
-        """Occupy one of the GROWTHS places while a table grows. Raises overloaded if there is none."""
+        """Occupy one of the GROWTHS slots while a table grows. Raises overloaded if none is free."""
         if not self._growths.acquire(blocking=False):
             raise GatherError("overloaded", f"{GROWTHS} other ranges grow here now", retry_after=1)
         try:
@@ -183,7 +187,7 @@ class RangeLog:
     def adopt(
         self, tensor: str, upload: Upload, sequence: int, order: CopyOrder, keys: Sequence[CarriedKey], sha256: str
     ) -> bool:
-        """Publish a copy of the rows at a sequence, with the keys of the records up to it.
+        """Publish a copy of the rows at `sequence`, with the keys of the records up to that sequence.
 
         Returns False if the copy is no longer needed.
         """
@@ -200,5 +204,5 @@ def _state_of(content: ReplicatedCopy) -> ReplicaState:
 
 
 def _replica_state(found: CopyState) -> ReplicaState:
-    """Convert the store's state of a copy to the terms of the replication rules."""
+    """Convert the store's description of a copy's state to the terms of the replication rules."""
     return ReplicaState(found.epoch, found.applied, found.tail, found.applied_epoch)

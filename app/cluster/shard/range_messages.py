@@ -1,4 +1,4 @@
-"""The messages between shards about a range: a line of JSON, followed by log frames exactly as in the file."""
+"""The messages between shards about a range: a line of JSON, followed by log frames exactly as they are in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A primary's answer to a request to join. Records are sent as an Append with its frames."""
+    """A primary's response to a request to join. Records are sent as an Append together with its frames."""
 
     answer: JoinAnswer
     copy: CopyOrder | None = None
@@ -45,7 +45,9 @@ _KEYS: Final = TypeAdapter(list[CarriedKey])
 
 
 def _read(message: TypeAdapter[Message], text: bytes, what: str) -> Message:
-    """Parse a message. Unknown members are ignored. Raises ValueError, which says that the text is no `what`."""
+    """Parse a message. Unknown members are ignored. Raises ValueError, which says that the text is not a valid
+    `what`.
+    """
     try:
         return message.validate_json(text, extra="ignore")
     except ValidationError as problem:
@@ -53,7 +55,7 @@ def _read(message: TypeAdapter[Message], text: bytes, what: str) -> Message:
 
 
 def append_pieces(message: Append, frames: bytes) -> list[Buffer]:
-    """Return the body of an Append with the records in `frames`."""
+    """Return the body of an Append whose records are in `frames`."""
     return [_APPEND.dump_json(message) + b"\n", frames]
 
 

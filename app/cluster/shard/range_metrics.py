@@ -1,4 +1,4 @@
-"""Counters and gauges of a shard's open ranges; names and help are in `metric_definitions`."""
+"""Counters and gauges of a shard's open ranges. Their names and help texts are in `metric_definitions`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TAKEOVERS: Final = "gathernd_range_takeovers"
 
 
 class RangeCounts:
-    """Counts the work of this process for its shard's ranges. Thread-safe."""
+    """Count this process's work for its shard's ranges. Thread-safe."""
 
     def __init__(self, counters: Counters | None = None) -> None:
-        """Create all counter cells. Call this only on the event loop."""
+        """Create all counter cells. Call this on the event loop only."""
         counters = unshared_counters() if counters is None else counters
         labels = {
             _SCATTERS: ("ok", "repeated", "changed", *CODES),
@@ -53,7 +53,7 @@ class RangeCounts:
         self._add(f"{_COPIES}|{outcome}")
 
     def count_takeover(self) -> None:
-        """Count a range whose primary this shard has become."""
+        """Count a range of which this shard has become the primary."""
         self._add(_TAKEOVERS)
 
     def _add(self, name: str) -> None:
@@ -62,7 +62,7 @@ class RangeCounts:
 
 
 def range_gauges(node: str, ranges: Iterable[Listed]) -> dict[str, float]:
-    """Return the gauges of the shard `node` over all open ranges in the newest catalogue that it knows."""
+    """Return the gauges of the shard `node` over all open ranges in the newest catalogue known to it."""
     found = dict.fromkeys(("primary", "in_sync", "out_of_sync", "refusing_scatters"), 0.0)
     for one in ranges:
         record = one.opened

@@ -1,7 +1,7 @@
 """The primary of ranges: ships each record to the in-sync replicas before the store applies it.
 
-This module executes the rules in `app.cluster.replication.primary`. The store turns the scatters that wait for a range
-into records, in one frame of its log, and calls `replicate` (see `replicated_contents.Replication`).
+This module carries out the rules in `app.cluster.replication.primary`. The store turns the scatters that are waiting
+for a range into records in one frame of the range's log, and calls `replicate` (see `replicated_contents.Replication`).
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from app.store.scatters.replicated_contents import Batch, Replication
 
 logger = logging.getLogger("gathernd")
 _LOOKS: Final = 16
-"""Maximum number of steps of a primary before it gives up; each step does one thing."""
+"""Maximum number of steps of a primary before it gives up. Each step does a single thing."""
 _PUSHED: Final = 1 << 20
-"""Maximum bytes of records that are sent to a joining replica while scatters wait."""
+"""Maximum bytes of records that are sent to a joining replica while scatters are waiting."""
 _NOTICES: Final = 8
 
 
 class Primaries(Replication):
     """All ranges whose primary is the shard `node`. Methods block.
 
-    They may raise precondition_failed if it is not the primary, shard_unavailable, tensor_not_found, tensor_damaged and
-    insufficient_storage.
+    They may raise precondition_failed if the shard is not the primary, and shard_unavailable, tensor_not_found,
+    tensor_damaged and insufficient_storage.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Primaries(Replication):
         """The sequence of the last record that this process has shipped for each range."""
         self._notices = ThreadPoolExecutor(_NOTICES, "commit-notice")
 
-    # Called by the store, with the range's lock held
+    # Called by the store while it holds the range's lock
 
     def lead(self, tensor: str) -> int:
-        """See `Replication`. Also raises shard_unavailable if fewer replicas are in sync than a scatter needs."""
+        """See `Replication`. Also raises shard_unavailable if fewer replicas are in sync than a scatter requires."""
         one, state = self._ready(tensor)
         _check_acknowledges(one)
         return state.epoch
@@ -81,7 +81,7 @@ class Primaries(Replication):
         one = self._follower.open_ranges().get(tensor)
         if one is None or _record(one).primary != self._node:
             raise unavailable(f"{self._node} is no longer the primary of {tensor}", is_known=False)
-        if _record(one).epoch != batch.epoch:  # a round counts no answers from an earlier epoch
+        if _record(one).epoch != batch.epoch:  # a round does not count responses from an earlier epoch
             raise unavailable(f"the replicas of {tensor} have just changed", is_known=False)
         state = ReplicaState(batch.epoch, batch.after, (batch.epoch,) * (batch.last - batch.after))
         going = self._round(one, state, batch.after, batch.frame)
@@ -96,9 +96,9 @@ class Primaries(Replication):
     # State of the primary
 
     def _ready(self, tensor: str) -> tuple[Listed, ReplicaState]:
-        """Take the steps until records may be created. Returns the range and its log's state.
+        """Take all steps that are necessary before records may be created. Returns the range and its log's state.
 
-        Call with the range's lock held.
+        Call this while holding the range's lock.
         """
         for _ in range(_LOOKS):
             one = self._follower.open_ranges().get(tensor)
@@ -126,10 +126,10 @@ class Primaries(Replication):
         self._follower.client.transact(lambda at: ranges.raise_epoch(at, tensor, self._node, epoch))
 
     def _resolve(self, one: Listed, state: ReplicaState) -> None:
-        """Commit the tail and apply it. If there is none, only tell the replicas the epoch."""
+        """Commit the tail and apply it. If there is no tail, only report the epoch to the replicas."""
         frames, epochs = self._log.records_after(one.tensor, state.applied)
         if frames is None or len(epochs) != len(state.tail):
-            frames = None  # a long tail, which is sent in several parts
+            frames = None  # the tail is long, so it is sent in several parts
         going = self._round(one, state, state.applied if frames is not None else state.last, frames or b"")
         found = self._log.commit(one.tensor, going.epoch, going.end)
         if found is None:
@@ -145,16 +145,16 @@ class Primaries(Replication):
             self._ready(tensor)
 
     def confirm(self, tensor: str) -> None:
-        """Return if this shard is the primary and all in-sync replicas confirm it.
+        """Return if this shard is the primary and all in-sync replicas confirm that it is.
 
-        Its applied state is then the newest.
+        The shard's applied state is then the newest.
         """
         with self._log.exclusive(tensor):
             one, state = self._ready(tensor)
             self._round(one, state, state.last, b"")
 
     def forget(self) -> None:
-        """Drop the records of ranges that are closed because their versions were removed."""
+        """Discard what is known about ranges that were closed because their versions were removed."""
         found = self._follower.open_ranges()
         for tensor in {*self._resolved.copy(), *self._shipped.copy()} - found.keys():
             self._resolved.pop(tensor, None)
@@ -167,9 +167,10 @@ class Primaries(Replication):
     # Rounds
 
     def _round(self, one: Listed, state: ReplicaState, after: int, frames: bytes) -> Round:
-        """Ship the records after the sequence `after`, held in `frames`. Returns the round once they are committed.
+        """Ship the records after the sequence `after`, which are in `frames`. Returns the round once they are
+        committed.
 
-        `state` is the state of this shard's log, which has the records. Raises shard_unavailable if the outcome is
+        `state` is the state of this shard's log, which contains the records. Raises shard_unavailable if the outcome is
         unknown.
         """
         tensor = one.tensor
@@ -196,7 +197,7 @@ class Primaries(Replication):
             )
 
     def _remove_unresponsive(self, tensor: str, going: Round, nodes: frozenset[str]) -> Round:
-        """Remove unresponsive replicas from the in-sync set, or find that this shard is no longer the primary."""
+        """Remove unresponsive replicas from the in-sync set, or find out that this shard is no longer the primary."""
         logger.warning("%s: the replicas on %s fell behind and leave the in-sync set", tensor, ", ".join(sorted(nodes)))
         try:
             self.dismiss(tensor, going.epoch, nodes, "silent")
@@ -219,14 +220,14 @@ class Primaries(Replication):
                 self._notices.submit(self._notice_unless_shipped, tensor, node, state)
 
     def _notice_unless_shipped(self, tensor: str, node: str, state: ReplicaState) -> None:
-        """Tell a replica what is committed, unless later records that include the notice have been shipped."""
+        """Tell a replica what is committed, unless later records, which include the same notice, have been shipped."""
         if self._shipped.get(tensor, 0) <= state.last:
             self.notice(tensor, node, state)
 
     def notice(self, tensor: str, node: str, state: ReplicaState) -> bool:
         """Tell a replica that everything in a log without a tail is committed.
 
-        Returns whether it has applied everything.
+        Returns whether the replica has applied everything.
         """
         answer = send(self._peers, tensor, node, append_of(state, state.last, ()))
         return isinstance(answer, Appended) and answer.applied >= state.applied
@@ -238,7 +239,7 @@ class Primaries(Replication):
     # Joins
 
     def join(self, tensor: str, join: Join) -> Admission:
-        """Decide on a replica's request to join, and admit it if it has everything."""
+        """Decide on a replica's request to join, and admit the replica if it has everything."""
         try:
             with self._log.exclusive(tensor):
                 return self._admission(tensor, join)
@@ -249,7 +250,7 @@ class Primaries(Replication):
     def _admission(self, tensor: str, join: Join) -> Admission:
         one, state = self._ready(tensor)
         if join.node in _record(one).in_sync:
-            # Its state may be outdated, and it asks because it does not know what is committed, so tell it.
+            # The replica's state may be outdated. It asks because it does not know what is committed, so tell it.
             told = send(self._peers, tensor, join.node, append_of(state, state.last, ()))
             if isinstance(told, Appended):
                 return Admission(JoinAnswer.JOINED if told.applied == state.applied else JoinAnswer.NOT_READY)
@@ -273,7 +274,7 @@ class Primaries(Replication):
         return Admission(verdict, copy)
 
     def _decide(self, one: Listed, state: ReplicaState, join: Join) -> tuple[JoinAnswer, tuple[Append, bytes] | None]:
-        """Return the answer to a request to join, and the log's frames after the replica's applied sequence."""
+        """Return the response to a request to join, and the log's frames after the replica's applied sequence."""
         applied = 0 if join.state is None else join.state.applied
         frames, epochs = self._log.records_after(one.tensor, applied)
         log_start = applied + 1 if frames is None else applied
@@ -281,7 +282,7 @@ class Primaries(Replication):
         return verdict, None if frames is None else (append_of(state, applied, epochs), frames)
 
     def _admit(self, tensor: str, state: ReplicaState, node: str) -> None:
-        """Admit a replica that has everything. Raises GatherError if that fails or the outcome is unknown."""
+        """Admit a replica that has everything. Raises GatherError if admission fails or its outcome is unknown."""
         epoch = state.epoch + 1
         self._log.raise_epoch(tensor, epoch)
         self._follower.client.transact(lambda at: ranges.join_in_sync(at, tensor, state.epoch, node))

@@ -1,7 +1,7 @@
-"""The internal routes of open ranges; their rows are in `app.api.route_rows.shard_segments`.
+"""The internal routes of open ranges. The rows of these routes are in `app.api.route_rows.shard_segments`.
 
-Scatters and joins wait for other shards, but records from a primary never do. Each kind has its own threads, so shards
-that ship records to each other cannot block each other.
+Scatters and joins wait for other shards, but processing records from a primary never does. Each kind of request has its
+own threads, so shards that ship records to each other cannot block each other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_JSON: Final = 1 << 14
 
 
 class RangeRoutes:
-    """Routes for scatters, records, joins, state and keys of ranges."""
+    """Routes for the scatters, records, joins, state and keys of ranges."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RangeRoutes:
         most_bytes: int,
         counts: RangeCounts,
     ) -> None:
-        """`most_bytes` is the maximum size of a scatter's body."""
+        """Create the thread pools. `most_bytes` is the maximum size of a scatter's body."""
         self._store = store
         self._primaries = primaries
         self._log = log
@@ -82,7 +82,7 @@ class RangeRoutes:
         }
 
     async def scatter(self, context: RequestContext) -> None:
-        """`POST /shard/ranges/{tensor}/scatter`, from a router to the primary."""
+        """Handle `POST /shard/ranges/{tensor}/scatter`, which a router sends to the primary."""
         try:
             outcome = await self._scatter(context, segment_of(context))
         except GatherError as error:
@@ -112,7 +112,9 @@ class RangeRoutes:
         return outcome
 
     async def _refresh_if_older(self, epoch: int, tensor: str) -> None:
-        """Read the newest catalogue if the range is not open in the known one, or the router knows a newer epoch."""
+        """Read the newest catalogue if the range is not open in the known one, or if the router knows of a newer
+        epoch.
+        """
         one = self._follower.open_ranges().get(tensor)
         if one is None or one.opened is None or one.opened.epoch < epoch:
             try:
@@ -121,9 +123,9 @@ class RangeRoutes:
                 raise unavailable(f"etcd does not answer: {error}") from None
 
     async def _carry_out(self, tensor: str, scatter: RangeScatter, memory: Memory) -> Scattered:
-        """Run a scatter and return its result. It occupies no thread while it waits for other scatters to the range.
+        """Run a scatter and return its result. While it waits for other scatters to the range, it occupies no thread.
 
-        The rows that a removal moves are charged to `memory`.
+        The bytes of rows that a removal moves are charged to `memory`.
         """
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
@@ -146,7 +148,8 @@ class RangeRoutes:
                 return self._store.complete_scatter(tensor, pending)
             return await _run(self._scatters, lambda: self._store.complete_scatter(tensor, pending))
 
-        # A task of its own: other scatters may rely on this one to execute them, even if its own request is cancelled.
+        # This runs as a separate task: other scatters may rely on this one to execute them, even if its own request is
+        # canceled.
         task = loop.create_task(finish())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -155,15 +158,15 @@ class RangeRoutes:
         except ContentReplaced:
             raise unavailable(f"the rows of {tensor} have just been copied again") from None
         except SequenceDiffers:
-            # a deposed primary would judge by old rows
+            # a deposed primary would decide by old rows
             await _run(self._scatters, lambda: self._primaries.confirm(tensor))
             raise
 
     async def append(self, context: RequestContext) -> None:
-        """`POST /shard/ranges/{tensor}/records`, from the primary to a replica.
+        """Handle `POST /shard/ranges/{tensor}/records`, which the primary sends to a replica.
 
-        The size of the records is limited by memory only, because the primary has already accepted the scatters under
-        its own limit.
+        Only memory limits the size of the records, because the primary has already accepted the scatters under its own
+        limit.
         """
         tensor = segment_of(context)
         message, frames = read_append(await read_body(context, sys.maxsize))
@@ -172,7 +175,7 @@ class RangeRoutes:
         await context.send(200, JSON, append_answer_json(answer))
 
     async def join(self, context: RequestContext) -> None:
-        """`POST /shard/ranges/{tensor}/join`, from a replica to the primary."""
+        """Handle `POST /shard/ranges/{tensor}/join`, which a replica sends to the primary."""
         tensor = segment_of(context)
         wish = read_join(await read_body(context, _MOST_JSON, name="small_body_bytes"))
         found = await _run(self._joins, lambda: self._primaries.join(tensor, wish))
@@ -180,10 +183,10 @@ class RangeRoutes:
         await context.send(200, RAW.media_type.encode(), found.pieces())
 
     async def state(self, context: RequestContext) -> None:
-        """`GET /shard/ranges/{tensor}`: the epoch and the applied and last sequences.
+        """Handle `GET /shard/ranges/{tensor}`: respond with the epoch, the applied sequence and the last sequence.
 
-        With `confirmed`, everything acknowledged before the request is included. With `rows`, returns instead the
-        number of rows that a reader may see and their sequence.
+        With `confirmed`, the response covers everything that was acknowledged before the request. With `rows`, it
+        instead contains the number of rows that a reader may see, and their sequence.
         """
         tensor = segment_of(context)
         fields = context.query_fields()
@@ -205,7 +208,7 @@ class RangeRoutes:
         await context.send(200, JSON, orjson.dumps(shown))
 
     async def keys(self, context: RequestContext) -> None:
-        """`GET /shard/ranges/{tensor}/keys`: the Idempotency-Keys of committed records."""
+        """Handle `GET /shard/ranges/{tensor}/keys`: respond with the Idempotency-Keys of committed records."""
         tensor = segment_of(context)
         found = await _run(self._others, lambda: keys_json(self._log.keys(tensor)))
         context.memory.charge(len(found))

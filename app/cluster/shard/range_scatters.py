@@ -30,7 +30,9 @@ class AtSequence(Conditions):
 
 
 def make_change(content: MappedContent, scatter: RangeScatter) -> tuple[ScatterChange | KeyedChange, Conditions]:
-    """Return the change that a router requests, and its condition. Raises invalid_field if it does not fit the rows."""
+    """Return the change that a router requests, and its condition. Raises invalid_field if the change does not fit the
+    rows.
+    """
     about, order = content.description, scatter.order
     if order.dtype is not DTYPES[about.dtype]:
         raise invalid_field("/dtype", f"the rows are of type {about.dtype}")

@@ -1,4 +1,4 @@
-"""Ship records of a range from its primary to all in-sync replicas concurrently."""
+"""Ship a range's records from its primary to all in-sync replicas concurrently."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PAUSE_S: Final = 0.05
 
 
 class Shipping:
-    """Records of the range `tensor` to ship. `state` is the state of the primary's log, which has them all.
+    """Records of the range `tensor` to ship. `state` is the state of the primary's log, which contains all of them.
 
-    `frames` has the records after the sequence `after`.
+    `frames` holds the records after the sequence `after`.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Shipping:
         self._records = {after: (append_of(state, after, state.tail[after - state.applied :]), frames)}
         self._first = after
         self._after: dict[str, int] = {}
-        """For each replica that has answered, the sequence after which it needs records."""
+        """For each replica that has responded, the sequence after which it needs records."""
 
     def ship(self, going: Round) -> Round:
         """Send each replica the records that it lacks, wait for all responses, and return the updated round."""
@@ -63,7 +63,7 @@ class Shipping:
         return going
 
     def _records_after(self, sequence: int) -> tuple[Append, bytes] | None:
-        """Return a message with the records after a sequence, or None if the log no longer has them."""
+        """Return a message with the records after a sequence, or None if they are no longer in the log."""
         if sequence not in self._records:
             frames, epochs = self._log.records_after(self._tensor, sequence)
             if frames is None:
@@ -85,7 +85,7 @@ def _request(peers: Peers, tensor: str, node: str, message: Append, frames: byte
 
 
 class Busy:
-    """The response of a shard that currently has no memory for a request."""
+    """The response of a shard that currently lacks the memory for a request."""
 
 
 def _answer(request: PeerRequest) -> AppendAnswer | Busy | None:

@@ -1,6 +1,6 @@
-"""Read rows of a table again from the URL of its import, if no other shard has them any longer.
+"""Read rows of a table again from the URL of its import, if no other shard still has them.
 
-It reads the current file; the caller must compare the digest.
+This reads the file as it is now; the caller must compare the digest.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def read_origin(
 ) -> None:
     """Pass the rows `rows[0]` to `rows[1]` - 1 of `origin` (URL or URL#TENSOR) to `sink`, little-endian. Blocks.
 
-    `dtype` and `shape` describe the rows. Raises the errors of `sink` and SourceFailed, including if no prefix in
-    `allowed` covers the URL.
+    `dtype` and `shape` describe the rows. Raises the errors of `sink`, and SourceFailed, which is also raised if no
+    prefix in `allowed` covers the URL.
     """
     asyncio.run(_read(origin, rows, dtype, shape, allowed, sink))
 

@@ -1,6 +1,6 @@
-"""Decide who may read an open range, by the rules in `app.cluster.replication.reads`.
+"""Decide who may read an open range, based on the rules in `app.cluster.replication.reads`.
 
-Closed ranges are served whether or not etcd responds, and the check costs them only two comparisons.
+Closed ranges are served whether or not etcd responds; for them, the check costs only two comparisons.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ _WHY: Final = {
 
 
 class ReadGate:
-    """Decides on reads on the shard `node`."""
+    """Decide on reads on the shard `node`."""
 
     def __init__(self, node: str, follower: CatalogueFollower) -> None:
         self._node = node
         self._follower = follower
         self._tails: dict[str, tuple[int, float]] = {}
-        """For ranges with a tail, the applied sequence and the earliest time at which the tail may have arrived."""
+        """For ranges with a tail, the applied sequence and the earliest time at which the tail can have arrived."""
         self._looked = _BEFORE
 
     def is_open(self, tensor: str) -> bool:
-        """Return whether a range is open, according to the known catalogue."""
+        """Return whether a range is open, according to the newest known catalogue."""
         return tensor in self._follower.catalogue.ranges
 
     def check(self, tensor: str, words: Sequence[int], *, is_confirmed: bool) -> None:
-        """Raise precondition_failed unless this shard may serve the range; the reader then asks another replica.
+        """Raise precondition_failed unless this shard may serve the range. The reader then asks another replica.
 
-        `words` is the header of the range's content. `is_confirmed` tells whether the primary has reported what is
-        committed since the start.
+        `words` is the header of the range's content. `is_confirmed` says whether the primary has reported what is
+        committed since the startup.
         """
         record = self._follower.catalogue.ranges.get(tensor)
         applied = words[HeaderWord.VERSION] >> 1
         known = self._tails.get(tensor)
         since = known[1] if known is not None and known[0] == applied and words[HeaderWord.LOGGED] > applied else None
-        # Nothing is acknowledged before a primary has begun, unless the catalogue was restored from before that.
+        # Nothing is acknowledged before a primary has begun, unless the catalogue was restored to a state from before
+        # that.
         has_begun = words[HeaderWord.EPOCH] or (record is not None and record.epoch > PROPOSED)
         if not is_settled(words) or (has_begun and not is_confirmed):
             since = _BEFORE
@@ -86,7 +87,7 @@ class ReadGate:
 
 
 class GatedStore(LocalStore):
-    """The store of a shard. Once `gate` is set, replicated contents are read through it."""
+    """The store of a shard. Once `gate` is set, it decides on reads of replicated contents."""
 
     gate: ReadGate | None = None
 
@@ -109,7 +110,7 @@ class GatedStore(LocalStore):
         return found
 
     def ungated_content(self, reference: str) -> MappedContent:
-        """Return the content like `content`, even if it may not be served."""
+        """Return the content as `content` does, even if it may not be served."""
         return super().content(reference)
 
     def _check(self, reference: str, words: Sequence[int]) -> None:
@@ -121,8 +122,8 @@ class GatedStore(LocalStore):
 def wait_for_sequence(store: GatedStore, handler: Handler, field: bytes) -> Handler:
     """Wrap `handler` so that it waits for content at least as new as the sequence in `field`.
 
-    After WAIT_S seconds it refuses with precondition_failed. The content is that of the tensor in the path, or of the
-    tensor that the query begins with. Raises invalid_field.
+    After WAIT_S seconds, the wrapper refuses with precondition_failed. The content is that of the tensor in the path
+    or, if there is none, of the tensor with which the query begins. Raises invalid_field.
     """
     if not field.isdigit() or len(field) > _DIGITS:
         raise GatherError("invalid_field", "X-Gathernd-Sequence must be a number", pointer="/x-gathernd-sequence")
@@ -141,7 +142,7 @@ def wait_for_sequence(store: GatedStore, handler: Handler, field: bytes) -> Hand
 
 
 def _tensor_in_query(query: bytes) -> str:
-    """Return the tensor in the first field of a query, as routers write it."""
+    """Return the tensor in the first field of a query, in the form that routers write."""
     return query.partition(b"&")[0].removeprefix(b"tensor=").decode("latin-1")
 
 

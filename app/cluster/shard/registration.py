@@ -1,6 +1,6 @@
-"""Register a shard in the catalogue: its address, its capacity and, under a lease, that it is running.
+"""Register a shard in the catalogue: its address, its capacity and, under a lease, the fact that it is running.
 
-In a group of workers, the one that holds the lock in the shard's folder registers the shard. When a shard stops, its
+In a group of workers, the worker that holds the lock in the shard's folder registers the shard. When a shard stops, its
 lease is left to expire, so that a restart within that time goes unnoticed.
 """
 
@@ -25,9 +25,9 @@ logger = logging.getLogger("gathernd")
 class Registration:
     """Registers the shard `name` as described by `node`. Methods block.
 
-    `client` provides the catalogue, which other code keeps up to date. `take` is called with it once a second, and
-    raises GatherError if the shard must not be registered there. `tell` is called with the reason when the shard cannot
-    be registered, and with "" once it is.
+    `client` provides the catalogue, which other code keeps up to date. `take` is called with the catalogue once per
+    second, and raises GatherError if the shard must not be registered in it. `tell` is called with the reason when the
+    shard cannot be registered, and with "" once it is registered.
     """
 
     def __init__(
@@ -46,11 +46,13 @@ class Registration:
         self._take = take
         self._tell = tell
         self._lease: str | None = None
-        """Number of the lease under which the shard was last registered."""
+        """The ID of the lease under which the shard was last registered."""
         self.problem = ""
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
-        """Keep the shard registered until `stop` is set, once the service is ready and this worker holds the lock."""
+        """Keep the shard registered until `stop` is set. Begins once the service is ready and this worker holds the
+        lock.
+        """
         with only_worker(self._lock, is_ready, stop) as is_only:
             if not is_only:
                 return
@@ -95,5 +97,7 @@ class Registration:
 
 
 def capacity_of(max_bytes: int) -> int:
-    """Return the bytes of rows that fit in a store of `max_bytes`, after a page and the checksums of each file."""
+    """Return how many bytes of rows fit in a store of `max_bytes`, allowing for a page and the checksums of each
+    file.
+    """
     return max(0, max_bytes - max_bytes // 64 - (1 << 16))

@@ -1,6 +1,7 @@
-"""The internal routes of a shard: list, pull and drop segments. Their rows are in `app.api.route_rows.shard_segments`.
+"""The internal routes of a shard, which list, pull and drop segments; their rows are in `route_rows.shard_segments`.
 
-An order carries the fencing token of its reconciler, and is refused after an order of a later leader; see `Fence`.
+An order carries the fencing token of its reconciler, and is refused if the shard has seen an order of a later leader;
+see `Fence`.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from app.store.store_errors import storage_errors
 from app.telemetry.tensor_change_log import Change
 
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9]{1,20}-[0-9]{1,20}")
-"""The names that `shard_map.shard_tensor` makes. These routes refuse all other tensors of the store."""
+"""The names that `shard_map.shard_tensor` returns. These routes refuse all other tensors of the store."""
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _MOST_BODY: Final = 1 << 20
 _PULLS: Final = 8
-"""Maximum number of concurrent pulls in a process; further ones wait."""
+"""Maximum number of concurrent pulls in a process. Further pulls wait."""
 _LOOK_S: Final = 1.0
-"""Seconds between a pull's checks for a shutdown of the service."""
+"""Seconds between a pull's checks whether the service is shutting down."""
 _PAGE: Final = 1000
 
 
 class SegmentRoutes:
-    """Routes that list, pull and drop segments of `store`. `key` returns the API key for other shards."""
+    """Routes that list, pull and drop the segments in `store`. `key` returns the API key for calls to other shards."""
 
     def __init__(
         self,
@@ -77,10 +78,11 @@ class SegmentRoutes:
         }
 
     async def check_room(self, context: RequestContext) -> None:
-        """`GET /shard/room`: 204 if a segment of this size fits now, otherwise insufficient_storage.
+        """Handle `GET /shard/room`: respond with 204 if a segment of this size fits now, or else with
+        insufficient_storage.
 
-        A router asks before it sends rows, because segments that the catalogue no longer lists may still take space for
-        some seconds.
+        A router sends this request before it sends rows, because segments that the catalogue no longer lists may still
+        take up space for several seconds.
         """
         size = _number(context.query_fields(), "bytes")
 
@@ -92,7 +94,9 @@ class SegmentRoutes:
         await context.send_empty(204)
 
     async def list(self, context: RequestContext) -> None:
-        """`GET /shard/segments`: the complete segments, and the fence. A token in the query raises the fence first."""
+        """Handle `GET /shard/segments`: respond with the complete segments and the fence, first raised to any token in
+        the query.
+        """
         fields = context.query_fields()
         token = _token(fields) if "fence" in fields else None
 
@@ -107,7 +111,7 @@ class SegmentRoutes:
         await context.send(200, JSON, orjson.dumps(found))
 
     async def pull(self, context: RequestContext) -> None:
-        """`POST /shard/segments/{tensor}`: responds once the segment is complete and durable.
+        """Handle `POST /shard/segments/{tensor}`: respond once the segment is complete and durable.
 
         If the caller disconnects or the service stops, the pull ends and leaves nothing behind.
         """
@@ -140,13 +144,13 @@ class SegmentRoutes:
             raise
         finally:
             context.exchange.on_disconnect = None
-            del working  # it holds its error, whose traceback refers to this frame
+            del working  # `working` holds its error, whose traceback refers to this frame
         if is_new:
             context.changes = [Change("segment pulled", tensor, None, metadata.size)]
         await context.send(200, JSON, orjson.dumps(segment_body(metadata)))
 
     async def drop(self, context: RequestContext) -> None:
-        """`DELETE /shard/segments/{tensor}`: 204, even if the segment does not exist."""
+        """Handle `DELETE /shard/segments/{tensor}`: respond with 204, even if the segment does not exist."""
         tensor = segment_of(context)
         token = _token(context.query_fields())
 
@@ -183,7 +187,7 @@ def segment_body(segment: Metadata) -> dict[str, Any]:
 
 
 def segment_of(context: RequestContext) -> str:
-    """Return the segment named in the path. Raises invalid_field for other tensors."""
+    """Return the name of the segment in the path. Raises invalid_field for other tensors."""
     (tensor,) = context.parameters
     if not _SEGMENT.fullmatch(tensor):
         raise invalid_field("/tensor", f"{tensor!r} is no segment: the name of one is CONTENT.START-STOP")

@@ -38,15 +38,15 @@ class ShardFolder:
         self.keeper = self.path / "keeper"
 
     def read_key(self) -> str | None:
-        """Return the API key that callers of this shard and other shards need, or None if the cluster has none."""
+        """Return the API key that is required for calls to this and other shards, or None if the cluster has none."""
         return self.key.read_text().strip() or None
 
     def read_problem(self) -> str:
-        """Return why the shard is not registered, or "" if unknown."""
+        """Return the reason why the shard is not registered, or "" if unknown."""
         return self.problem.read_text() if self.problem.exists() else ""
 
     def record_problem(self, problem: str) -> None:
-        """Record why the shard is not registered, or "" once it is."""
+        """Record the reason why the shard is not registered, or "" once it is registered."""
         if problem:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole_file(self.problem, problem.encode())
@@ -54,11 +54,11 @@ class ShardFolder:
             self.problem.unlink(missing_ok=True)
 
     def belongs_to(self, cluster: str) -> bool:
-        """Return whether the store belongs to this cluster, or to none yet."""
+        """Return whether the store belongs to this cluster, or does not yet belong to any."""
         return not self.cluster.exists() or self.cluster.read_text() == cluster
 
     def store_options(self, options: Options) -> None:
-        """Store the cluster's identity and key, for workers and for a start without access to the catalogue."""
+        """Store the cluster's identity and key, for workers and for a startup without access to the catalogue."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if options.cluster and not self.cluster.exists():
             write_whole_file(self.cluster, options.cluster.encode())
@@ -70,8 +70,7 @@ class Fence:
     """The fence of a shard: it refuses orders from reconcilers that are no longer the leader. Methods do blocking I/O.
 
     A reconciler's fencing token is the revision at which it became the leader, so a later leader has a higher token.
-    The highest token that the shard has seen is kept in the file `path`, which outlives the process and is shared by
-    all workers.
+    The file `path` holds the highest token that the shard has seen. It outlives the process, and all workers share it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +85,7 @@ class Fence:
             return 0
 
     def raise_to(self, token: int) -> None:
-        """Refuse lower tokens from now on, durably. Waits until all contexts of `held` have ended.
+        """Durably refuse lower tokens from now on. Waits until all contexts of `held` have ended.
 
         Raises precondition_failed if a higher token was seen before, and OSError.
         """
@@ -121,10 +120,10 @@ class Fence:
 
 @contextmanager
 def only_worker(lock: Path, is_ready: Callable[[], bool], stop: Event) -> Iterator[bool]:
-    """Elect the worker of a shard that acts for all workers: the one that holds the lock on a file.
+    """Elect the worker that acts for all workers of a shard: the one that holds the lock on a file.
 
     Waits until the service is ready and this process holds the lock, then keeps the lock within the context. Yields
-    False if `stop` was set first, otherwise True.
+    False if `stop` was set first, or else True.
     """
     with _open_lock(lock) as fd:
         while not (is_ready() and _is_locked(fd)):
@@ -144,7 +143,7 @@ def _open_lock(lock: Path) -> Iterator[int]:
 
 
 def _is_locked(fd: int) -> bool:
-    """Acquire the lock if it is free. Returns whether this process holds it."""
+    """Acquire the lock if it is free. Returns whether this process now holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
