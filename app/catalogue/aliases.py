@@ -1,6 +1,6 @@
-"""The rules of aliases. An alias points to one version of a tensor; any number of aliases can move in one step.
+"""The rules for aliases. An alias points to one version of a tensor; any number of aliases can be moved in one step.
 
-Tensors and aliases share one set of names. A version that an alias points to is neither removed nor superseded; see
+Tensors and aliases share one set of names. A version that an alias points to is never removed or superseded; see
 `versions`.
 """
 
@@ -22,7 +22,7 @@ from app.tensors.tensor_name import check_new_name, split_reference
 class AliasMove:
     """A request to point an alias to the version `target` (`NAME@7`), if the conditions hold for the alias.
 
-    `pointer` and `target_pointer` locate both in the request.
+    `pointer` and `target_pointer` locate the alias and the target in the request.
     """
 
     alias: str
@@ -49,7 +49,7 @@ def move_aliases(
 ) -> list[tuple[Alias, bool]]:
     """Create or move aliases, all or none. Returns each alias and whether it is new.
 
-    An alias may occur in only one move. `record_of` returns the record of a name, and `etags` are new ones, one per
+    An alias may occur in only one move. `record_of` returns the record of a name, and `etags` holds a new ETag for each
     move. An alias that already points to its version stays unchanged. Raises invalid_field, tensor_not_found for a
     target, name_conflict and precondition_failed.
     """
@@ -72,7 +72,7 @@ def move_aliases(
 
 
 def _parse_target(move: AliasMove, record_of: Callable[[str], NameRecord[Version]]) -> tuple[str, int]:
-    """Parse the target of an alias into name and number. Raises tensor_not_found and invalid_field."""
+    """Parse the target of an alias into a name and a version number. Raises tensor_not_found and invalid_field."""
     reference, pointer = move.target, move.target_pointer
     name, number = split_reference(reference)
     own = record_of(name)

@@ -11,7 +11,7 @@ from app.errors import GatherError
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """If-Match and If-None-Match: the ETags that they list, ("*",) for any ETag, or None if not given.
+    """If-Match and If-None-Match: the ETags they list, ("*",) for any ETag, or None if the field was not sent.
 
     `pointer` locates the conditions if they are members of a body. It is None for header fields.
     """
@@ -21,9 +21,10 @@ class Conditions:
     pointer: str | None = None
 
     def check(self, etag: str | None, kind: str = "tensor") -> None:
-        """Raise precondition_failed unless the conditions hold for an object with this ETag (None: it does not exist).
+        """Raise precondition_failed unless the conditions hold for an object with this ETag, or for a missing object
+        (None).
 
-        `kind` is the word for the object in messages.
+        `kind` is the noun used for the object in messages.
         """
         match, none_match = ("If-Match", "If-None-Match") if self.pointer is None else ("if_match", "if_none_match")
         if self.match is not None and (etag is None or (etag not in self.match and self.match != ("*",))):
@@ -45,9 +46,9 @@ class Conditions:
             )
 
     def _field_for(self, etag: str) -> str:
-        """Return the header field or member with which a caller requires this ETag."""
+        """Return the header field or member with which a caller can require this ETag."""
         return f"'If-Match: {etag}'" if self.pointer is None else f'"if_match": {orjson.dumps(etag).decode()}'
 
 
 ALWAYS = Conditions()
-"""No conditions."""
+"""Conditions that always hold."""

@@ -23,7 +23,8 @@ def not_found(own: NameRecord[Version], reference: str, names: Iterable[str] = (
 def unknown_reference(own: NameRecord[Version], reference: str, pointer: str, names: Iterable[str] = ()) -> GatherError:
     """Return tensor_not_found for a reference at `pointer` to an unknown tensor, version or alias.
 
-    `own` is the record of its name. `names` are tensors and aliases that may be suggested to the caller.
+    `own` is the record of the name in the reference. `names` are tensors and aliases that may be suggested to the
+    caller.
     """
     name, version = split_reference(reference)
     if version is not None and own.alias is not None:

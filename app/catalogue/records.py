@@ -1,4 +1,4 @@
-"""The records on which the rules of names operate: the versions of a name, and aliases."""
+"""The records to which the rules for names apply: the versions of a name, and aliases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Version(Protocol):
 
     @property
     def number(self) -> int:
-        """Number of the version within its name, from 1."""
+        """The version's number within its name. Numbers start at 1."""
 
 
 Version_co = TypeVar("Version_co", bound=Version, covariant=True)
@@ -22,8 +22,8 @@ Version_co = TypeVar("Version_co", bound=Version, covariant=True)
 class Alias:
     """A name that points to one version of a tensor.
 
-    `etag` changes with each move. `created` is when the alias was created and `modified` when it was last moved, in
-    nanoseconds since 1970.
+    `etag` changes with each move. `created` is when the alias was created, and `modified` is when it was last moved,
+    both in nanoseconds since 1970.
     """
 
     alias: str
@@ -41,7 +41,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class NameRecord(Generic[Version_co]):
-    """Everything that a name stands for at one moment: versions or an alias.
+    """Everything that a name refers to at one moment: versions or an alias.
 
     `versions` are the kept versions, oldest first. `aliases` are the aliases that point to one of them, sorted by name.
     `alias` is the alias with this name, if any.
@@ -58,5 +58,5 @@ class NameRecord(Generic[Version_co]):
 
     @property
     def current(self) -> Version_co | None:
-        """The current version, which is the newest, or None if there is none."""
+        """The current version, which is the newest one, or None if there are no versions."""
         return self.versions[-1] if self.versions else None

@@ -1,4 +1,6 @@
-"""The rules of versions: the next number, which versions a new one supersedes, and which versions may be removed."""
+"""The rules for versions: which number is next, which versions a new one supersedes, and which versions may be
+removed.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def check_new_version(own: NameRecord[Version]) -> None:
 def next_number(last: int | None, floor: int) -> int:
     """Return the number of the next version of a name. Numbers are never reused.
 
-    `last` is the highest number that the name has had, or None if it is not remembered. `floor` is the highest number
-    of all names that are not remembered.
+    `last` is the highest number that the name has ever had, or None if the name is not remembered. `floor` is the
+    highest number of all names that are not remembered.
     """
     return 1 + (floor if last is None else last)
 
@@ -56,7 +58,7 @@ def select_removed(
 ) -> Sequence[AnyVersion]:
     """Return the versions to remove for `reference`: one version, or all versions of a name.
 
-    The conditions apply to the version that `reference` names. Raises name_conflict for an alias, tensor_not_found,
+    The conditions apply to the version that `reference` refers to. Raises name_conflict for an alias, tensor_not_found,
     precondition_failed, and tensor_in_use if an alias points to one of the versions.
     """
     number = split_reference(reference)[1]

@@ -1,1 +1,3 @@
-"""The catalogue in SQLite (names, versions, aliases, content ids, Idempotency-Keys), its in-memory copy, the format."""
+"""The catalogue in SQLite (names, versions, aliases, content IDs, Idempotency-Keys), its cache, and the store's
+format.
+"""

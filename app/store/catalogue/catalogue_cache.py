@@ -1,13 +1,13 @@
 """The catalogue's rows in the memory of each process, and how they are kept up to date.
 
 The first word of the group's shared state is the generation: twice the number of the catalogue's last change. A process
-whose rows have that generation is up to date, so a lookup costs one comparison, however many tensors there are. A
-process that is behind reads the later changes once, for all of its lookups.
+whose rows have that generation is up to date, so a lookup costs one comparison regardless of how many tensors there
+are. A process that is behind reads the later changes once, for all of its lookups.
 
 The word is odd from before a change is committed until after it, because SQLite may or may not show the change in
-between. A process that finds it odd asks SQLite each time, which takes about ten microseconds. If the committing
-process dies in between, the word stays odd and the lock of the catalogue is free; the first process that notices
-repairs the word.
+between. A process that finds the word odd queries SQLite for each lookup, which takes about ten microseconds. If the
+committing process dies in between, the word stays odd while the catalogue's lock is free; the first process that
+notices this repairs the word.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _NO_ALIASES: Final[Mapping[str, Alias]] = {}
 class CatalogueCache:
     """The tensors of a store, their versions and aliases, as known to this process.
 
-    A version is found by a reference: the name of a tensor (its current version, the highest one), `NAME@7`, or an
-    alias.
+    A version is looked up by a reference: the name of a tensor (for its current version, which has the highest number),
+    `NAME@7`, or an alias.
     """
 
     def __init__(self, catalogue: Catalogue, group: ProcessGroup, on_removal: Callable[[str], None]) -> None:
-        """`on_removal` is called with each file that no longer belongs to a version."""
+        """Start with an empty cache. `on_removal` is called with each file that no longer belongs to a version."""
         self._catalogue = catalogue
         self._group = group
         self._state = group.state
         self._on_removal = on_removal
         self._lock = Lock()
         self._found: dict[str, Row] = {}
-        """The versions of references looked up since the last change; each change replaces the dict."""
+        """The versions of references that were looked up since the last change. Each change replaces the dict."""
         self._rows: dict[str, Row] = {}  # the current versions
         self._versions: dict[str, dict[int, Row]] = {}
         self._aliases: dict[str, Alias] = {}
@@ -63,15 +63,15 @@ class CatalogueCache:
         return len(self._rows)
 
     def find(self, reference: str) -> Row | None:
-        """Return the version that a reference names, or None. Raises OSError if the catalogue cannot be read."""
+        """Return the version that a reference refers to, or None. Raises OSError if the catalogue cannot be read."""
         if self._state[StateWord.GENERATION] != self.generation:
             self.refresh()
         return self._found.get(reference) or self.find_all((reference,))[0]
 
     def find_all(self, references: Sequence[str]) -> list[Row | None]:
-        """Return the versions that references name in one state of the catalogue: no change comes in between.
+        """Return the versions that references refer to in a single state of the catalogue.
 
-        Raises OSError if the catalogue cannot be read.
+        No change takes effect between the lookups. Raises OSError if the catalogue cannot be read.
         """
         if self._state[StateWord.GENERATION] != self.generation:
             self.refresh()
@@ -79,7 +79,7 @@ class CatalogueCache:
         found = [known.get(reference) for reference in references]
         if None not in found:
             return found
-        with self._lock:  # keeps other threads from entering a change
+        with self._lock:  # keeps other threads from applying a change
             known = self._found
             for reference in references:
                 row = known.get(reference) or self._find(reference)
@@ -101,19 +101,19 @@ class CatalogueCache:
         return self._rows.get(name) if version is None else versions.get(version)
 
     def versions(self, name: str) -> list[Row]:
-        """Return the versions of a tensor that are kept, oldest first; empty if there is no such tensor."""
+        """Return the kept versions of a tensor, oldest first. The list is empty if there is no such tensor."""
         self.refresh()
         versions = self._versions.get(name)
         return sorted(versions.values(), key=attrgetter("number")) if versions else []
 
     def alias(self, alias: str) -> Alias | None:
-        """Return the alias of this name, or None. Raises OSError if the catalogue cannot be read."""
+        """Return the alias with this name, or None. Raises OSError if the catalogue cannot be read."""
         if self._state[StateWord.GENERATION] != self.generation:
             self.refresh()
         return self._aliases.get(alias)
 
     def record_of(self, name: str) -> NameRecord[Row]:
-        """Return everything a name stands for."""
+        """Return everything that a name refers to."""
         versions = self.versions(name)
         aliases = [alias for _, alias in sorted(self._aliases_of.get(name, _NO_ALIASES).items())]
         return NameRecord(name, versions, aliases, self._aliases.get(name))
@@ -136,7 +136,7 @@ class CatalogueCache:
     def page(self, limit: int, after: str | None) -> tuple[list[Row], str | None]:
         """Return the current versions of at most `limit` tensors by name, starting after the name `after`.
 
-        The second value is the last name if more tensors follow, else None.
+        The second value is the last name if more tensors follow, or else None.
         """
         names, following = page_of(self.names(), limit, after)
         return [row for name in names if (row := self._rows.get(name)) is not None], following
@@ -144,13 +144,13 @@ class CatalogueCache:
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
         """Return at most `limit` aliases by name, starting after the name `after`.
 
-        The second value is the last name if more aliases follow, else None.
+        The second value is the last name if more aliases follow, or else None.
         """
         names, following = page_of(self.alias_names(), limit, after)
         return [alias for name in names if (alias := self._aliases.get(name)) is not None], following
 
     def refresh(self) -> None:
-        """Bring the rows up to date. Cheap if they are. Raises OSError."""
+        """Bring the rows up to date. Cheap if they already are. Raises OSError."""
         with self._lock:
             generation = self._state[StateWord.GENERATION]
             if generation & 1:
@@ -162,7 +162,7 @@ class CatalogueCache:
                 self.generation = generation
 
     def _repair_generation(self) -> int:
-        """Repair an odd generation left by a dead process, and return the current generation."""
+        """Repair an odd generation that a dead process has left, and return the current generation."""
         with suppress(OSError), self._group.locks.try_catalogue() as idle:
             if idle and self._state[StateWord.GENERATION] & 1:
                 self._state[StateWord.GENERATION] = 2 * self._catalogue.last_change()
@@ -196,7 +196,8 @@ class CatalogueCache:
         self._found = {}
 
     def _set(self, name: str, number: int, row: Row | None) -> None:
-        # Other threads list versions concurrently: a version that is replaced must be visible throughout.
+        # Other threads may be listing versions at the same time, so a version that is being replaced must always be
+        # visible.
         name = sys.intern(name)
         versions = self._versions.setdefault(name, {})
         old = versions.get(number)
@@ -233,9 +234,10 @@ class CatalogueCache:
 
     @contextmanager
     def change(self) -> Iterator[Transaction]:
-        """Yield a catalogue transaction, committed and visible to every process if the context ends without an error.
+        """Yield a catalogue transaction. It is committed, and visible to every process, if the context ends without an
+        error.
 
-        Inside it the rows are up to date, and no other thread or process writes. Raises OSError.
+        Inside the context, the rows are up to date and no other thread or process writes. Raises OSError.
         """
         state = self._state
         with self._group.locks.catalogue(), self._catalogue.transaction() as transaction:
@@ -245,7 +247,7 @@ class CatalogueCache:
                 if transaction.changes_tensors:
                     state[StateWord.GENERATION] |= 1
                 keys = transaction.key_count()
-                # Never less than the real count, even if this process dies here: at 0, keys are not looked up.
+                # KEYS is never lower than the real count, even if this process dies here: at 0, keys are not looked up.
                 state[StateWord.KEYS] = max(state[StateWord.KEYS], keys)
                 transaction.commit()
                 state[StateWord.KEYS] = keys
@@ -256,6 +258,6 @@ class CatalogueCache:
 
 
 def page_of(names: list[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
-    """Return at most `limit` of the sorted names, starting after `after`, and the last of them if more follow."""
+    """Return at most `limit` of the sorted names, starting after `after`, and the last one returned if more follow."""
     start = bisect_right(names, after) if after is not None else 0
     return names[start : start + limit], names[start + limit - 1] if start + limit < len(names) else None

@@ -1,14 +1,14 @@
-"""The catalogue: the versions of all tensors and their files, aliases, and answered Idempotency-Keys.
+"""The catalogue: the versions of all tensors and their files, aliases, and the Idempotency-Keys of completed requests.
 
 It is the SQLite database `catalogue.sqlite` (write-ahead log, synchronous=FULL). A committed transaction survives a
 power loss; an uncommitted one leaves no trace. No request waits for SQLite: every process keeps the rows in memory
 (`catalogue_cache`) and reads only changes from the database.
 
-The write-ahead log is allocated at its full length at start-up and then reused, since SQLite checkpoints it before it
-is full. A service can therefore remove a tensor when the disk has no room left.
+The write-ahead log is allocated at its full length at startup and then reused, because SQLite checkpoints it before it
+is full. A service can therefore remove a tensor even when the disk is full.
 
 All writes, including SQLite's own checkpoints, hold the process group's lock of the catalogue, so SQLite never waits
-for a lock of its own. Connections are not shared across a fork.
+for its own locks. Connections are not shared across a fork.
 
 The tables are in `catalogue_schema`, the rows in `catalogue_rows`, and the changes in `catalogue_transaction`.
 """
@@ -43,12 +43,12 @@ from app.store.processes.directory_lock import StoreInUse, StoreRefused
 FILE: Final = "catalogue.sqlite"
 FILES: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal")
 _MAX_CHECKED_BYTES: Final = 1 << 27
-"""Start-up skips the check of every page for a larger database, since that would take seconds."""
+"""Maximum size of a database for which startup checks every page. With a larger one, that would take seconds."""
 LOCK_TIMEOUT_S: Final = 10.0
-"""Seconds that SQLite waits for a lock held by another program, such as a backup."""
+"""Maximum seconds that SQLite waits for a lock held by another program, such as a backup."""
 _WAL_BYTES: Final = 1 << 20
 _WAL_CHECKPOINT_PAGES: Final = 128
-"""Pages after which SQLite checkpoints its log: half of the log's capacity."""
+"""Number of pages after which SQLite checkpoints its log: half of the log's capacity."""
 _ERRNO: Final = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
@@ -59,7 +59,7 @@ _ERRNO: Final = {
     sqlite3.SQLITE_NOMEM: errno.ENOMEM,
     sqlite3.SQLITE_IOERR_SHMSIZE: errno.ENOSPC,
 }
-"""SQLite result codes and the errno that each maps to."""
+"""SQLite result codes, and the errno to which each of them maps."""
 
 
 class Catalogue:
@@ -90,9 +90,9 @@ class Catalogue:
         disk_writes.fsync_folder(self.path.parent)
 
     def check(self) -> None:
-        """Check that the database can be used, and checkpoint SQLite's log. Raises StoreRefused. Called at start-up."""
+        """Check that the database is usable, and checkpoint SQLite's log. Called at startup. Raises StoreRefused."""
         with self._start_errors(), self._connection() as connection:
-            # An empty transaction reveals damage from a power loss or another program.
+            # An empty transaction reveals damage caused by a power loss or by another program.
             connection.execute("BEGIN IMMEDIATE")
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -104,12 +104,12 @@ class Catalogue:
                 if found != "ok":
                     raise self._damaged(found)
             connection.execute("COMMIT")
-            with suppress(sqlite3.OperationalError):  # on a full disk; the log then stays in use as it is
+            with suppress(sqlite3.OperationalError):  # the disk is full; the log then stays in use as it is
                 connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     @contextmanager
     def _start_errors(self) -> Iterator[None]:
-        """Map SQLite's errors at start-up to StoreRefused, or to OSError if the disk failed."""
+        """Map SQLite's errors at startup to StoreRefused, or to OSError if the disk failed."""
         if not self.path.exists():
             raise StoreRefused(
                 f"the catalogue {self.path} is missing: without it nobody knows which tensors the store has; bring it "
@@ -126,17 +126,17 @@ class Catalogue:
 
     @contextmanager
     def refusing_damage(self) -> Iterator[None]:
-        """Raise StoreRefused if a record has a value of the wrong type (we never write one)."""
+        """Raise StoreRefused if a record contains a value of the wrong type, which this program never writes."""
         try:
             yield
         except (TypeError, ValueError) as error:
             raise self._damaged(str(error)) from None
 
     def preallocate_wal(self) -> None:
-        """Allocate SQLite's write-ahead log at its full length, as far as the disk has room.
+        """Allocate SQLite's write-ahead log at its full length, as far as disk space allows.
 
-        Called at start-up, after `check`. SQLite stops reading at the first frame that it did not write itself, so
-        zeros are harmless.
+        Called at startup, after `check`. SQLite stops reading at the first frame that it did not write itself, so zeros
+        are harmless.
         """
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")  # makes SQLite create its log
@@ -189,7 +189,9 @@ class Catalogue:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Yield a transaction, rolled back unless it is committed. Needs the group's lock of the catalogue."""
+        """Yield a transaction, which is rolled back unless it is committed. Requires the group's lock of the
+        catalogue.
+        """
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             transaction = Transaction(connection)
@@ -239,17 +241,17 @@ class Catalogue:
         return answered_key_of(found[0]) if found else None
 
     def keys_of(self, scope: str, expired: int) -> list[AnsweredKey]:
-        """Return the Idempotency-Keys of a scope answered after `expired`."""
+        """Return the Idempotency-Keys of a scope whose requests were completed after `expired`."""
         found = self._fetch("SELECT * FROM keys WHERE scope = ? AND clock > ?", scope, expired)
         return [answered_key_of(one) for one in found]
 
     def find_import(self, number: str) -> str | None:
-        """Return the record of the import with this id, or None."""
+        """Return the record of the import with this ID, or None."""
         found = self._fetch("SELECT record FROM imports WHERE id = ?", number)
         return str(found[0][0]) if found else None
 
     def imports(self, after: str, limit: int) -> list[str]:
-        """Return at most `limit` import records (-1: all) in the order of their ids, starting after the id `after`."""
+        """Return at most `limit` import records (-1: all), ordered by ID and starting after the ID `after`."""
         found = self._fetch("SELECT record FROM imports WHERE id > ? ORDER BY id LIMIT ?", after, limit)
         return [record for (record,) in found]
 
@@ -297,15 +299,16 @@ def _current(name: str, alias: Sequence[Any], row: Sequence[Any]) -> Row | Alias
 
 
 def database_uri(path: Path) -> str:
-    """Return the URI with which SQLite opens the existing database at `path` for reading and writing."""
+    """Return the URI that makes SQLite open the existing database at `path` for reading and writing."""
     quoted = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return f"file:{quoted}?mode=rw"
 
 
 def _os_error(error: sqlite3.Error, path: Path) -> OSError:
-    """Map an error of SQLite to an OSError, by default EIO.
+    """Map an SQLite error to an OSError. The default is EIO.
 
-    SQLite does not say why it could not create a file, so check whether the disk of `path`, the database, is full.
+    If SQLite could not create a file, it does not say why, so check whether the disk that holds the database `path` is
+    full.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     number = _ERRNO.get(code) or _ERRNO.get(code & 0xFF, errno.EIO)
@@ -324,7 +327,7 @@ def _is_full(folder: Path) -> bool:
 
 @contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as OSError; `path` is the database."""
+    """Re-raise SQLite's errors as OSError. `path` is the database."""
     try:
         yield
     except sqlite3.Error as error:

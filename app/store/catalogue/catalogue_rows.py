@@ -13,7 +13,7 @@ from app.catalogue.records import Alias
 
 
 class RowCounts(NamedTuple):
-    """The number of rows after a change, and how many distinct keys were inserted, removed, or missing."""
+    """The number of rows after a change, and the numbers of distinct keys that were inserted, removed or missing."""
 
     rows: int
     inserted: int = 0
@@ -23,12 +23,12 @@ class RowCounts(NamedTuple):
 
 KEYS: Final = ".keys"
 INDEX: Final = ".index"
-"""Suffixes of the files of keys: see `key_files`."""
+"""Suffixes of the files that belong to keys; see `key_files`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """The keys of a version: their type and SHA-256, and the total size of key file and index in bytes.
+    """The keys of a version: their type and SHA-256 digest, and the total size of the key file and the index in bytes.
 
     `count` is the number of keys when the files were stored.
     """
@@ -41,11 +41,11 @@ class StoredKeys:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A version of a tensor: the id and file of its content, and its metadata. Times are nanoseconds since 1970.
+    """A version of a tensor: the ID and file of its content, and its metadata. Times are nanoseconds since 1970.
 
-    `shape` and `size` (bytes) describe the items; for a keyed table, its capacity. `file_size` is the size of the file
-    of rows in bytes. `created` is when the name was first used, `modified` is when this file was stored. `dtype` is
-    empty if the file could not be read when the row was inserted. `note` is the uploader's text.
+    `shape` and `size` (in bytes) describe the items or, for a keyed table, its capacity. `file_size` is the size of the
+    file of rows in bytes. `created` is when the name was first used, and `modified` is when this file was stored.
+    `dtype` is empty if the file could not be read when the row was inserted. `note` is the uploader's text.
     """
 
     name: str
@@ -71,32 +71,32 @@ class Row:
 
     @property
     def key_file(self) -> str:
-        """The name of its key file, if it has keys."""
+        """The name of the version's key file, if it has keys."""
         return self.file + KEYS
 
     @property
     def index_file(self) -> str:
-        """The name of the index of its keys, if it has keys."""
+        """The name of the index of the version's keys, if it has keys."""
         return self.file + INDEX
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all its files in the folder of tensors."""
+        """The names of all files of the version in the folder of tensors."""
         return (self.file,) if self.keys is None else (self.file, self.key_file, self.index_file)
 
     @property
     def total_size(self) -> int:
-        """The total size of its files in bytes."""
+        """The total size of the version's files in bytes."""
         return self.file_size + (0 if self.keys is None else self.keys.size)
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredKey:
-    """An Idempotency-Key: the digest of its request, and the answer, which is an ETag and a version number.
+    """An Idempotency-Key: the digest of its request, and the response, which is an ETag and a version number.
 
-    `scope` is the name as written in the path of the request: a tensor, one version, or an alias. `clock` is the time
-    of the answer on the store's clock (see `idempotency`). `counts` are the numbers returned for an upsert or a
-    removal.
+    `scope` is the name exactly as it is in the path of the request: a tensor, one version, or an alias. `clock` is the
+    time of the response on the store's clock (see `idempotency`). `counts` holds the numbers returned for an upsert or
+    a removal.
     """
 
     scope: str
@@ -110,9 +110,9 @@ class AnsweredKey:
 
 @dataclass(frozen=True, slots=True)
 class LastVersion:
-    """The highest version number that a name ever had.
+    """The highest version number that a name has ever had.
 
-    `removed` is the number of the change that removed its last version, None while one exists.
+    `removed` is the number of the change that removed the name's last version, or None while a version exists.
     """
 
     name: str
@@ -135,7 +135,9 @@ class CatalogueContents:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change to one version, or to an alias if `version` is 0; `now` is the current value, None if removed."""
+    """A change to one version, or to an alias if `version` is 0. `now` is the current value, or None if it was
+    removed.
+    """
 
     sequence: int
     name: str
@@ -160,7 +162,7 @@ def row_of(found: Sequence[Any]) -> Row:
         keys_dtype, keys_sha256, keys_size, keys_count,
     ) = found  # fmt: skip
     keys = None if keys_dtype is None else StoredKeys(sys.intern(keys_dtype), keys_sha256, keys_size, keys_count)
-    # Share equal strings, since there may be a hundred thousand rows.
+    # Share equal strings, because there may be a hundred thousand rows.
     return Row(
         sys.intern(name), content, content if file == content else file, sys.intern(dtype), tuple(orjson.loads(shape)),
         size, file_size, sha256, created, modified, bool(prefault), bool(lock), version, note,

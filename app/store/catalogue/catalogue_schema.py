@@ -33,18 +33,18 @@ INSERT INTO changes VALUES (1, '', 1);
 INSERT INTO facts VALUES
     ('keys', 0), ('clock', 0), ('boot', ''), ('boottime', 0), ('version_floor', 0);
 """
-"""`tensors` has a row for each version; its columns for keys are NULL if the version has none.
+"""`tensors` has a row for each version. Its columns for keys are NULL if the version has no keys.
 
-`keys` holds the Idempotency-Keys; `counts` is NULL except for upserts and removals by key.
+`keys` holds the Idempotency-Keys. `counts` is NULL except for upserts and removals by key.
 
-`last_versions` holds the highest number that each name ever had. `removed` is the number of the change that removed the
-last version of the name, NULL while one exists. `version_floor` is the highest number among the forgotten names.
-`imports` holds the import records as JSON.
+`last_versions` holds the highest number that each name has ever had. `removed` is the number of the change that removed
+the last version of the name, or NULL while a version exists. `version_floor` is the highest version number of the names
+that have been forgotten. `imports` holds the import records as JSON.
 """
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables in an empty database, inside a transaction of the caller."""
+    """Create the tables in an empty database, inside the caller's transaction."""
     # Do not use `executescript`: it would end the transaction.
     for statement in _SCHEMA.split(";\n"):
         connection.execute(statement)

@@ -1,8 +1,8 @@
 """Changes to the catalogue: the rows that a transaction inserts, removes and commits.
 
-No version number is ever reused: the table `last_versions` has the highest number that each name ever had. Of names
-without a tensor it has only the REMEMBERED most recently removed ones. The highest number among the others is kept as a
-floor: an unknown name starts above it.
+No version number is ever reused: the table `last_versions` holds the highest number that each name has ever had. For
+names without a tensor, it holds only the REMEMBERED most recently removed ones. The highest number among the others is
+kept as a floor, and an unknown name starts above that floor.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from app.store.catalogue.catalogue_rows import AnsweredKey, LastVersion, Row, Ro
 from app.store.files import disk_writes
 
 REMEMBERED: Final = 100_000
-"""Maximum number of names without a tensor whose last numbers are kept."""
+"""Maximum number of names without a tensor whose last version numbers are kept."""
 
 
 def next_version(connection: sqlite3.Connection, name: str) -> int:
-    """Return the number of the next version of a name: one more than it ever had."""
+    """Return the number of the next version of a name, which is higher than any number the name has ever had."""
     found = connection.execute("SELECT version FROM last_versions WHERE name = ?", (name,)).fetchone()
     return next_number(None if found is None else int(found[0]), _floor(connection))
 
 
 def record_entered(connection: sqlite3.Connection, name: str, version: int) -> None:
-    """Record that a version of a name has been entered."""
+    """Record that a version of a name has been inserted."""
     connection.execute(
         "INSERT INTO last_versions VALUES (?, ?, NULL) "
         "ON CONFLICT (name) DO UPDATE SET version = max(version, excluded.version), removed = NULL",
@@ -41,7 +41,7 @@ def record_entered(connection: sqlite3.Connection, name: str, version: int) -> N
 def record_removed(connection: sqlite3.Connection, name: str, change: int) -> None:
     """Record that change number `change` has removed a version of a name.
 
-    Forgets the oldest names without a tensor if there are too many.
+    Forgets the names without a tensor that were removed longest ago, if there are too many of them.
     """
     left = connection.execute("SELECT 1 FROM tensors WHERE name = ? LIMIT 1", (name,)).fetchone()
     if left is not None:
@@ -61,7 +61,7 @@ def _floor(connection: sqlite3.Connection) -> int:
 
 
 _KEPT_CHANGES: Final = 1024
-"""Number of changes kept for other processes to catch up; a process further behind reads all rows."""
+"""Number of changes kept so that other processes can catch up. A process that is further behind reads all rows."""
 
 
 class Transaction:
@@ -77,7 +77,7 @@ class Transaction:
         return bool(self._changed)
 
     def next_version(self, name: str) -> int:
-        """Return the number of the next version of a name: one more than it ever had."""
+        """Return the number of the next version of a name, which is higher than any number the name has ever had."""
         return next_version(self._connection, name)
 
     def put(self, row: Row) -> None:
@@ -114,7 +114,7 @@ class Transaction:
         self._changed.append((alias, 0))
 
     def store_keys(self, answers: Sequence[AnsweredKey], expired: int) -> None:
-        """Insert Idempotency-Keys, and remove some thousands of the keys answered at or before `expired`."""
+        """Insert Idempotency-Keys, and remove several thousand of those completed at or before `expired`."""
         run = self._connection.execute
         gone = run(
             "DELETE FROM keys WHERE (scope, key) IN (SELECT scope, key FROM keys WHERE clock <= ? LIMIT ?)",
@@ -130,7 +130,7 @@ class Transaction:
             run("UPDATE facts SET value = value + ? WHERE name = 'keys'", (len(answers) - gone,))
 
     def put_import(self, number: str, record: bytes) -> None:
-        """Insert an import record, replacing any record with the same id."""
+        """Insert an import record, replacing any record with the same ID."""
         self._connection.execute("INSERT OR REPLACE INTO imports VALUES (?, ?)", (number, record.decode()))
 
     def remove_import(self, number: str) -> None:
@@ -138,7 +138,7 @@ class Transaction:
         self._connection.execute("DELETE FROM imports WHERE id = ?", (number,))
 
     def forget_imports(self, most: int) -> None:
-        """Remove the records of ended imports, except those among the newest `most` imports."""
+        """Remove the records of finished imports, except for those among the newest `most` imports."""
         self._connection.execute(
             "DELETE FROM imports WHERE id IN (SELECT id FROM imports ORDER BY id DESC LIMIT -1 OFFSET ?) "
             "AND json_extract(record, '$.state') != 'running'",
@@ -158,7 +158,7 @@ class Transaction:
         self._connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items())
 
     def commit(self) -> None:
-        """Make the transaction durable. If this fails, a crash before the next commit may still make it durable."""
+        """Make the transaction durable. If that fails, a crash before the next commit may still make it durable."""
         for name, version in self._changed:
             self._connection.execute("INSERT INTO changes (name, version) VALUES (?, ?)", (name, version))
         if self._changed:

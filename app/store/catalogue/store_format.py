@@ -1,4 +1,4 @@
-"""The format of a store, a number in its file `format`. Only one is supported; stores of other formats are refused."""
+"""The format of a store: a number in its file `format`. Stores with any format but the supported one are refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from app.store.processes.directory_lock import StoreRefused
 
 FORMAT: Final = 8
 RESTORING: Final = "restoring"
-"""The name that `restore` gives the file `format` until everything else is complete."""
+"""The name that `restore` gives to the file `format` until everything else is complete."""
 ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "shard", "format.new", "lost+found", *FILES)
 
 
 def version_of(folder: Path) -> int | None:
-    """Return the format of the store in a folder, or None if it is empty. Changes nothing. Raises StoreRefused."""
+    """Return the format of the store in a folder, or None if the folder is empty. Changes nothing. Raises
+    StoreRefused.
+    """
     path = folder / "format"
     try:
         version = orjson.loads(read_regular(path))["format"]
@@ -44,7 +46,7 @@ def version_of(folder: Path) -> int | None:
 
 
 def check_format(folder: Path) -> None:
-    """Raise StoreRefused for a folder that holds no store, or a store of another format."""
+    """Raise StoreRefused for a folder that holds no store, or holds a store with a different format."""
     version = version_of(folder) if folder.is_dir() else None
     if version is None:
         raise StoreRefused(f"{folder} has no store")
@@ -52,7 +54,7 @@ def check_format(folder: Path) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Create a store in an empty folder. Raises StoreRefused for a store of another format, and OSError."""
+    """Create a store in an empty folder. Raises StoreRefused for a store with a different format, and OSError."""
     version = version_of(folder)
     if version is not None:
         _refuse_other(folder, version)

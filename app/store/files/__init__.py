@@ -1,1 +1,3 @@
-"""A tensor's file and the disk access below it: uploads, mappings, downloads, synchronous writes, leftovers."""
+"""The files of tensors and the disk access beneath them: uploads, mappings, downloads, synchronous writes,
+leftovers.
+"""

@@ -1,7 +1,7 @@
-"""All calls with which the store changes the disk or shared memory, so that tests can stop the process at each.
+"""All calls by which the store changes the disk or shared memory, so that tests can stop the process at each of them.
 
-Callers look the functions up on this module (`disk_writes.fsync(...)`) and never import them by name: a test that
-replaces one here replaces it everywhere.
+Callers look up the functions on this module (`disk_writes.fsync(...)`) and never import them by name, so a test that
+replaces a function here replaces it everywhere.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE, linux/fs.h
 _WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers that mean that the disk is full."""
+"""Values of errno that mean that the disk is full."""
 _AT_ONCE: Final = 1 << 18
-"""Bytes of one write call. On ext4, one call of 4 MiB takes three to eight times as long as sixteen of these."""
+"""Maximum bytes per write call. On ext4, one call of 4 MiB takes three to eight times as long as sixteen calls of this
+size.
+"""
 
 
 def create(path: Path) -> int:
-    """Create a file for reading and writing, which must not exist. Returns its descriptor."""
+    """Create a file for reading and writing. The file must not exist yet. Returns its descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
 
 
@@ -57,7 +59,7 @@ def write_at(fd: int, content: Buffer, offset: int) -> None:
 
 
 def store_words(mapping: mmap, change: Callable[[mmap], None]) -> None:
-    """Let `change` write to a writable mapping. Tests count this as one step, however many writes it makes."""
+    """Let `change` write to a writable mapping. Tests count this as one step, however many writes `change` makes."""
     change(mapping)
 
 
@@ -67,18 +69,19 @@ def fsync(fd: int) -> None:
 
 
 def flush_range(fd: int, offset: int, size: int) -> None:
-    """Make the kernel write a part of a file, and wait for it. Does nothing if the system lacks the call.
+    """Make the kernel write a part of a file, and wait until it has. Does nothing if the system lacks the call.
 
-    It does not replace fsync: the disk may still hold the bytes in its cache. The kernel reports an error once, either
-    here or at fsync. Raises OSError.
+    This does not replace fsync, because the disk may still hold the bytes in its cache. The kernel reports an error
+    only once, either here or at fsync. Raises OSError.
     """
     _sync_range(fd, offset, size, _WRITE_AND_WAIT)
 
 
 def begin_flush(fd: int, offset: int, size: int) -> None:
-    """Make the kernel start to write a part of a file, so that a later fsync waits less. Raises OSError.
+    """Make the kernel begin to write a part of a file, so that a later fsync takes less time. Raises OSError.
 
-    It made two files of 512 MiB, written together, durable 0.4 s sooner, out of 2.3 s (2026-11-28, 2 cores).
+    When two files of 512 MiB were written together, this made them durable 0.4 s sooner, out of 2.3 s (2026-11-28, 2
+    cores).
     """
     _sync_range(fd, offset, size, _WRITE)
 

@@ -1,8 +1,9 @@
 """Preserve a tensor's content at one sequence for a download, which may take longer than a scatter can wait.
 
-A snapshot is a separate file. Before a scatter changes a page, it copies the page there, once. The reader takes copied
-pages from the snapshot and all others from the content. A snapshot never shares blocks with the content (reflink):
-writing to a shared block of a mapping needs free space, and on a full disk the process would be killed (SIGBUS).
+A snapshot is a separate file. Before a scatter changes a page for the first time, it copies the page into the snapshot.
+The reader reads copied pages from the snapshot and all other pages from the content. A snapshot never shares blocks
+with the content (reflink), because writing to a shared block of a mapping requires free space, and on a full disk the
+process would be killed (SIGBUS).
 
     <file>.<random>         one byte for each page, 1 if the page was copied; then the pages, each at a fixed place.
                             The pages are those of the items, then those of the key file, except its string heap,
@@ -11,7 +12,7 @@ writing to a shared block of a mapping needs free space, and on a full disk the 
                             and the download ends.
 
 The reader holds a lock (flock) on the file while it reads, which distinguishes its file from those of dead readers. The
-content's word SNAPSHOTS says whether snapshots may exist; if it is 0, scatters do not look for them.
+word SNAPSHOTS in the content's header says whether snapshots may exist. If it is 0, scatters do not look for snapshots.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from app.store.store_errors import unreadable, unsettled
 
 FOLDER: Final = "snapshots"
 Changed: TypeAlias = tuple[mmap, NDArray[np.int64]]
-"""A mapped file, and the ascending numbers of its pages that will change, counted after its first page."""
+"""A mapped file, and the numbers of its pages that will change, in ascending order and counted after its first page."""
 
 
 class Snapshot:
     """A tensor's content as it was when this object was created.
 
-    Create the object with the tensor's lock held; its methods need no lock. All of them do blocking disk I/O.
+    Hold the tensor's lock while creating the object; its methods require no lock. All of them do blocking disk I/O.
     """
 
     def __init__(self, content: MappedContent, folder: Path) -> None:
-        """Raises tensor_damaged, overloaded and OSError."""
+        """Create the snapshot. Raises tensor_damaged, overloaded and OSError."""
         resident = content.resident()
         if not is_settled(content.words):
             raise unsettled()
@@ -57,7 +58,7 @@ class Snapshot:
             raise GatherError("overloaded", "a change that was cut short could not be finished yet", retry_after=1)
         self.etag = resident.etag
         self.shape = resident.tensor.shape
-        """The shape of the tensor at that version."""
+        """The shape of the tensor at the snapshot's version."""
         self._content = content
         self._fd = -1
         self._path: Path | None = None
@@ -87,7 +88,7 @@ class Snapshot:
     def read(self, begin: int, end: int) -> bytes:
         """Return bytes `begin` to `end` of the items.
 
-        Raises tensor_damaged, and insufficient_storage if the disk had no room to save a page.
+        Raises tensor_damaged, and insufficient_storage if the disk was too full to save a page.
         """
         return self._read(self._content.read, 0, begin, end)
 
@@ -105,7 +106,7 @@ class Snapshot:
     def read_keys(self, begin: int, end: int) -> bytes:
         """Return bytes of the key file, counted after its first page. May raise everything `read` raises.
 
-        In the heap, only bytes in use at this version are valid.
+        In the heap, only the bytes that are in use at this version are valid.
         """
         keys = self._content.keys
         assert keys is not None
@@ -115,13 +116,13 @@ class Snapshot:
     def _read(self, read: Callable[[int, int], bytes], page: int, begin: int, end: int) -> bytes:
         """Return bytes `begin` to `end` of the file that `read` reads.
 
-        `page` is the number, within the snapshot, of the file's first page.
+        `page` is the number that the file's first page has within the snapshot.
         """
-        self._content.resident()  # raises if the file was truncated, before anything is read
+        self._content.resident()  # raises before anything is read if the file was truncated
         piece = read(begin, end)
         if self._fd < 0:
             return piece
-        # A scatter copies and flags a page before changing it, so read the flags after the content.
+        # A scatter copies and flags a page before it changes the page, so read the flags after the content.
         first = begin // PAGE
         flags = np.frombuffer(os.pread(self._fd, -(-end // PAGE) - first, page + first), np.uint8)
         if flags.any():
@@ -131,7 +132,7 @@ class Snapshot:
                 low, high = max(start * PAGE, begin), min(stop * PAGE, end)
                 whole[low - begin : high - begin] = _read(self._fd, pages_at + low, high - low)
             piece = bytes(whole)
-        # Check this last, since flags and pages may be lost at any time.
+        # Check this last, because flags and pages may be lost at any time.
         if os.fstat(self._fd).st_size != self._places.file_size:
             raise GatherError("insufficient_storage", "the disk had no room for what was to be read before it changed")
         return piece
@@ -147,15 +148,15 @@ class Snapshot:
 
 
 class Pages:
-    """The positions of flags and pages in a snapshot file."""
+    """The positions of the flags and the pages in a snapshot file."""
 
     def __init__(self, description: Description, keys: KeyLayout | None) -> None:
         self.of_items = -(-description.size // PAGE)
-        """The number of pages of the items. The pages of the key file follow them."""
+        """The number of pages of items. The pages of the key file come after them."""
         self.sizes = description.size, 0 if keys is None else keys.heap_at
         flags = self.of_items + -(-self.sizes[1] // PAGE)
         self.begin = flags + -flags % PAGE
-        """The offset of the pages, which follow one flag byte for each page."""
+        """The offset of the pages. They come after the flags, of which there is one byte for each page."""
         last = self.of_items * PAGE + self.sizes[1] if self.sizes[1] else description.size
         self.file_size = self.begin + last
 
@@ -167,15 +168,15 @@ def _create_locked(path: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             return fd
-        os.close(fd)  # `remove_abandoned` deleted it before it was locked
+        os.close(fd)  # `remove_abandoned` deleted the file before it was locked
 
 
 def save_pages(
     places: Pages, folder: Path, file: str, items: Changed, keys: Callable[[], Changed] | None = None
 ) -> bool:
-    """Copy pages that will change into the snapshots of the content in `file`. Returns False if there are none.
+    """Copy pages that are about to change into the snapshots of the content in `file`. Returns False if there are none.
 
-    `keys` returns the changing pages of the key file, if any. Call it with the tensor's lock held.
+    `keys` returns the pages of the key file that will change, if any. Call this while holding the tensor's lock.
     """
     living = list(_open_snapshots(folder, file))
     if not living:
@@ -188,7 +189,7 @@ def save_pages(
                 if of_keys is not None:
                     _save_into(fd, places, places.of_items, places.sizes[1], *of_keys)
         except OSError:
-            # The scatter continues, and the reader sees the empty file. Truncating needs no free space.
+            # The scatter continues, and the reader sees that the file is empty. Truncating requires no free space.
             disk_writes.truncate(fd, 0)
         finally:
             os.close(fd)
@@ -196,7 +197,7 @@ def save_pages(
 
 
 def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, pages: NDArray[np.int64]) -> None:
-    """Save pages of a mapping. `page` is the number, within the snapshot, of the mapping's first page."""
+    """Save pages of a mapping. `page` is the number that the mapping's first page has within the snapshot."""
     if not len(pages):
         return
     first, last = int(pages[0]), int(pages[-1]) + 1
@@ -210,7 +211,7 @@ def _save_into(fd: int, places: Pages, page: int, size: int, mapping: mmap, page
 
 
 def _open_snapshots(folder: Path, file: str) -> Iterator[int]:
-    """Yield descriptors of the content's snapshots that are in use; remove files of dead readers."""
+    """Yield the descriptors of the content's snapshots that are in use, and remove the files of dead readers."""
     for path in folder.glob(f"{file}.*"):
         fd = _open_if_read(path)
         if fd >= 0:

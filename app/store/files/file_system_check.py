@@ -1,7 +1,8 @@
-"""Check a store's folder and the machine before anything is written: file system, processor, kinds of entries.
+"""Check a store's folder and the machine before anything is written: the file system, the processor, the entries'
+types.
 
-An entry of the wrong kind (a file in place of a folder, or the reverse) makes a start fail. A symbolic link in place of
-a folder would make the service delete another user's files.
+An entry of the wrong type (a file instead of a folder, or the reverse) makes the startup fail. A symbolic link instead
+of a folder could make the service delete another user's files.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _NETWORK: Final = frozenset({
     "fuse.goofys", "fuse.juicefs", "fuse.mount-s3", "fuse.rclone", "fuse.s3fs", "fuse.smbnetfs", "fuse.sshfs",
 })  # fmt: skip
 _ORDERED: Final = frozenset({"x86_64", "AMD64", "i386", "i686"})
-"""Processors whose loads and stores other processors see in order."""
+"""Processors whose loads and stores appear to other processors in order."""
 
 
 def check_folder(folder: Path) -> None:
     """Raise StoreRefused for a folder on a network file system.
 
-    There, locks and mappings do not work between machines as they do between processes, and fsync may not be reliable,
-    so acknowledged changes could be lost.
+    On such a file system, locks and mappings do not work between machines as they do between processes, and fsync may
+    be unreliable, so acknowledged changes could be lost.
     """
     kind = file_system_of(folder)
     if kind in _NETWORK:
@@ -45,7 +46,7 @@ def check_folder(folder: Path) -> None:
 
 
 def file_system_of(folder: Path) -> str | None:
-    """Return the type of the file system that contains `folder` (even if it does not exist yet), or None if unknown."""
+    """Return the type of the file system that contains `folder`, which need not exist yet, or None if unknown."""
     try:
         lines = MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -54,7 +55,7 @@ def file_system_of(folder: Path) -> str | None:
     for line in lines:
         fields, _, rest = line.partition(" - ")
         mount = Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields.split(" ")[4]))
-        # If two file systems are mounted at one path, the last one mounted is visible.
+        # If two file systems are mounted at the same path, the one mounted last is visible.
         if place.is_relative_to(mount) and len(mount.parts) >= longest:
             longest, kind = len(mount.parts), rest.split(" ")[0]
     return kind
@@ -75,11 +76,11 @@ CONTENT_FOLDERS: Final = ("tensors", "logs", "incoming", download_snapshots.FOLD
 FOLDERS: Final = (*CONTENT_FOLDERS, import_records.FOLDER, "locks", "shard")
 _FILES: Final = (*FILES, "lock", "members", "state")
 KNOWN: Final = frozenset({"format", *_FILES, *FOLDERS, "lost+found"})
-"""All entries that belong in a store's folder, and `lost+found`, which a file system creates in its root."""
+"""All entries that belong in a store's folder, and `lost+found`, which a file system creates in its root folder."""
 
 
 def find_misplaced(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the entries of the wrong kind in the store in `folder`: relative path and problem. Raises OSError."""
+    """Yield the entries of the wrong type in the store in `folder`, as relative path and problem. Raises OSError."""
     for name in FOLDERS:
         mode = mode_of(folder / name)
         if mode is not None and not stat.S_ISDIR(mode):

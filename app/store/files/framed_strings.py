@@ -19,7 +19,9 @@ BODY: Final = "/body"
 
 
 class FramedStrings:
-    """Checks a stream of framed strings and finds where each begins. Keeps at most one string and one piece."""
+    """Check a stream of framed strings, and find where each begins. At most one string and one piece are kept in
+    memory.
+    """
 
     def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:
         self._expected = wanted
@@ -56,7 +58,7 @@ class FramedStrings:
         return starts
 
     def _refusal(self, item: int, too_many: bool, too_long: bool) -> GatherError:
-        """Return the error for string number `item`; without a flag, the string is not UTF-8."""
+        """Return the error for the string at index `item`. If neither flag is set, the string is not UTF-8."""
         if too_many:
             return self._mismatch(f"more than {self._expected} strings are given")
         places = [Place(BODY, coordinates(item, self._shape))]

@@ -1,10 +1,10 @@
-"""The keys of a table on disk: two files next to the file of its rows.
+"""The keys of a table on disk, in two files next to the file of the table's rows.
 
-    tensors/FILE.keys    a tensor file (see `tensor_file`) with the keys: see `KeyLayout`
+    tensors/FILE.keys    a tensor file (see `tensor_file`) that contains the keys: see `KeyLayout`
     tensors/FILE.index   the index from key to row (see `app.keys.index_layout`). It is derived from the keys, so it
-                         has no checksums; a start rebuilds one that is missing or truncated.
+                         has no checksums; startup rebuilds an index that is missing or truncated.
 
-The word ROWS in the file of rows holds the number of rows.
+The word ROWS in the header of the file of rows holds the number of rows.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from app.tensors.string_tensor import PackedStrings
 class KeyLayout:
     """The layout of a table's key file after its first page: the type of its keys, and its capacity.
 
-    int64 and uint64   the keys, 8 bytes each
-    string             the start and end of each key in the heap, two int64 each; then the heap, the UTF-8 of all keys
+    int64 and uint64 the keys, 8 bytes each string the start and end of each key in the heap, two int64 each; then the
+    heap, the UTF-8 of all keys
 
-    A file has room for `capacity` keys and, in `heap`, for this many bytes of strings. The keys of existing rows come
-    first. New keys are appended to the heap, so bytes in use never change; the space of removed keys is reclaimed when
-    the file is rewritten.
+    A file has room for `capacity` keys and for `heap` bytes of strings. The keys of existing rows come first. New
+    strings are appended to the heap, so bytes in use never change. The space of removed keys is reclaimed when the file
+    is rewritten.
     """
 
     dtype: KeyType
@@ -52,7 +52,7 @@ class KeyLayout:
 
     @property
     def width(self) -> int:
-        """The size in bytes of an integer, or of the bounds of a string."""
+        """The size in bytes of one integer, or of the start and end of one string."""
         return 16 if self.dtype == "string" else 8
 
     @property
@@ -67,7 +67,7 @@ class KeyLayout:
 
     @property
     def stored(self) -> tuple[DType, tuple[int, ...]]:
-        """The type and shape in the file's description."""
+        """The type and shape that the file's description contains."""
         if self.dtype == "string":
             return DTYPES["uint8"], (self.size,)
         return DTYPES[self.dtype], (self.capacity,)
@@ -83,7 +83,7 @@ class KeyLayout:
 
 logger = logging.getLogger("gathernd")
 ROWS_AT_ONCE: Final = 1 << 20
-"""Rows that are indexed, checked or compared in one step."""
+"""Number of rows that are indexed, checked or compared in one step."""
 
 
 class Access(Enum):
@@ -95,7 +95,7 @@ class Access(Enum):
 
 
 class ResidentKeys:
-    """The keys of a table's rows at one version: see `store_interface.TableKeys`."""
+    """The keys of a table's rows at one version; see `store_interface.TableKeys`."""
 
     __slots__ = ("column", "index")
 
@@ -115,7 +115,7 @@ class ResidentKeys:
         return self.index.search(self.column, wanted)
 
     def first_lost(self, start: int, stop: int) -> int:
-        """Return the first of rows `start` to `stop` that the index does not find by its key, or -1."""
+        """Return the first of the rows `start` to `stop` - 1 that the index does not find by its key, or -1."""
         rows = self.index.find(self.column, self.column.rows(start, stop))
         lost = rows != np.arange(start, stop)
         return start + int(lost.argmax()) if lost.any() else -1
@@ -125,7 +125,7 @@ class MappedKeys:
     """The key file of a table and its index, mapped for reading."""
 
     def __init__(self, folder: Path, row: Row) -> None:
-        """Raises BadFile and OSError."""
+        """Map the files. Raises BadFile and OSError."""
         self._keys, self.layout = map_key_file(folder, row)
         self._index_file = map_index(folder, row)
         self._sizes = self._keys.size(), self._index_file.size()
@@ -133,15 +133,17 @@ class MappedKeys:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the files still have their original sizes. Reading beyond the end of one would kill the process."""
+        """Whether the files still have their original sizes. Reading past the end of a truncated file would kill the
+        process.
+        """
         return (self._keys.size(), self._index_file.size()) == self._sizes
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return bytes of the key file, counted after its first page: see `KeyLayout`."""
+        """Return bytes of the key file, counted after its first page; see `KeyLayout`."""
         return self._keys[PAGE + begin : PAGE + end]
 
     def column_of(self, entries: bytes) -> KeyColumn:
-        """Return the keys of rows whose entries before the heap are these bytes."""
+        """Return the keys of the rows whose entries, which precede the heap, are these bytes."""
         if self.layout.dtype != "string":
             return KeyColumn.integers(np.frombuffer(entries, np.int64 if self.layout.dtype == "int64" else np.uint64))
         heap = self.layout.column(self._keys, 0).keys
@@ -153,7 +155,7 @@ class MappedKeys:
 
 
 def wanted_column(wanted: NDArray[np.int64] | NDArray[np.uint64] | PackedStrings) -> KeyColumn:
-    """Return a request's keys (one dimension) as a column over the same memory."""
+    """Return a request's one-dimensional keys as a column over the same memory."""
     if not isinstance(wanted, PackedStrings):
         return KeyColumn.integers(wanted)
     bounds = np.empty((wanted.array.size, 2), np.int64)
@@ -189,7 +191,7 @@ def _map(fd: int, size: int, access: Access) -> mmap.mmap:
 
 
 def open_index(mapping: mmap.mmap, layout: KeyLayout) -> KeyIndex:
-    """Return the index in a mapping. Raises BadFile if it does not fit the keys."""
+    """Return the index in a mapping. Raises BadFile if the index does not match the keys."""
     try:
         index = KeyIndex.open(np.frombuffer(mapping, np.uint8))
     except IndexDamaged as problem:
@@ -200,9 +202,9 @@ def open_index(mapping: mmap.mmap, layout: KeyLayout) -> KeyIndex:
 
 
 def repair_index(folder: Path, aside: Path, row: Row) -> None:
-    """Rebuild the index of a version's keys if it is missing or truncated, first in the folder `aside`.
+    """Rebuild the index of a version's keys if it is missing or truncated. It is first written to the folder `aside`.
 
-    Called at start-up. Logs an error if the keys cannot be read.
+    Called at startup. Logs an error if the keys cannot be read.
     """
     if row.keys is None:
         return
@@ -217,7 +219,7 @@ def repair_index(folder: Path, aside: Path, row: Row) -> None:
 
 
 def build_index(folder: Path, aside: Path, row: Row) -> None:
-    """Build the index of a version's keys, first in the folder `aside`. Raises BadFile and OSError."""
+    """Build the index of a version's keys. It is first written to the folder `aside`. Raises BadFile and OSError."""
     mapping, layout = map_key_file(folder, row)
     fd = open_regular(folder / row.file)
     try:
@@ -273,12 +275,12 @@ def key_type(row: Row) -> KeyType:
 
 
 def make_index(fd: int, column: KeyColumn, capacity: int) -> Duplicates:
-    """Write the index of a column into an empty file, durably. Returns the rows that repeat a key. Raises OSError.
+    """Durably write the index of a column to an empty file. Returns the rows that repeat a key. Raises OSError.
 
-    `capacity` is the number of keys that fit the index.
+    `capacity` is the number of keys for which the index has room.
     """
     size = index_bytes(capacity)
-    # Allocate the blocks first: writing to a mapped page without disk space would kill the process.
+    # Allocate the blocks first: writing to a mapped page for which there is no disk space would kill the process.
     disk_writes.allocate(fd, size)
     index = KeyIndex.create(np.frombuffer(mmap.mmap(fd, size), np.uint8), column.dtype, new_seed())
     found = Duplicates()

@@ -14,14 +14,14 @@ from app.tensors.keys_spec import KeysSpec
 from app.tensors.string_frames import frames_of
 
 PIECE_BYTES: Final = 1 << 20
-"""Maximum bytes of keys read at once, except for a single longer string."""
+"""Maximum bytes of keys read at once. A single string may be longer."""
 _KEYS_AT_ONCE: Final = PIECE_BYTES // 16
 ReadKeys = Callable[[int, int], KeyColumn]
-"""Returns the keys from one row to another."""
+"""A function that returns the keys from one row up to another."""
 
 
 def keys_spec(read: ReadKeys, dtype: KeyType, first: int, last: int) -> KeysSpec:
-    """Return the number of keys from row `first` to `last`, and their size in bytes.
+    """Return the number of keys from row `first` up to row `last`, and the size of their strings in bytes.
 
     Raises BadFile if a string does not lie in the heap, which happens only in a damaged file.
     """
@@ -63,7 +63,7 @@ def framed_pieces(read: ReadKeys, first: int, last: int) -> Iterator[NDArray[np.
 
 
 def string_parts(read: ReadKeys, first: int, last: int) -> Iterator[KeyColumn]:
-    """Yield columns of several whole keys whose bytes are contiguous."""
+    """Yield columns of several whole keys each, whose bytes are contiguous."""
     for part in _read_runs(read, first, last):
         ends = np.cumsum(_sizes(part))
         stop = 0

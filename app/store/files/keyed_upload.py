@@ -1,4 +1,4 @@
-"""Write an uploaded keyed table: the keys arrive first and are checked and indexed, then the rows arrive."""
+"""Write an uploaded keyed table: the keys arrive first and are checked and indexed, and then the rows arrive."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ OFFSETS_POINTER: Final = "/keys.offsets"
 CAPACITY_POINTER: Final = "/query/capacity"
 _NO_STARTS: Final = np.empty(0, np.int64)
 _KEY_BYTES: Final = 16
-"""Heap bytes reserved per string key for a table that is uploaded with no keys."""
+"""Bytes of heap reserved per string key for a table that is uploaded without any keys."""
 
 
 class KeyedUpload(Upload):
     """An upload of a keyed table in progress: the bytes of all keys, then those of the rows.
 
-    String keys are sent as offsets, int64[n + 1], followed by their UTF-8. If `rows` is given, it returns the rows once
-    all keys have arrived, and the caller writes only keys.
+    String keys are sent as their offsets, int64[n + 1], followed by their UTF-8 bytes. If `rows` is given, the caller
+    writes only keys, and `rows` is called for the rows once all keys have arrived.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class KeyedUpload(Upload):
         rows: Callable[[], Iterable[Buffer]] | None = None,
         heap: int | None = None,
     ) -> None:
-        """`heap` is the room for string keys; the default scales the size of the uploaded keys to the capacity.
+        """Set up the upload. `heap` is the size of the heap; by default, the strings' size is scaled to the capacity.
 
         Raises limit_exceeded, invalid_field, and element_count_mismatch unless there is one key for each row.
         """
@@ -72,9 +72,11 @@ class KeyedUpload(Upload):
         self._index_fd = -1
         self._index_size = index_bytes(capacity)
         self._left = spec.keys.size
-        """Bytes of keys still to be received; -1 once the keys are indexed."""
+        """Number of bytes of keys still to be received, or -1 once the keys are indexed."""
         self.column: KeyColumn | None = None
-        """The keys, mapped from their file, once all have arrived and been checked to be sound and distinct."""
+        """The keys, mapped from their file. Set once all of them have arrived and are known to be valid and
+        distinct.
+        """
 
     @property
     def reserved(self) -> int:
@@ -103,7 +105,7 @@ class KeyedUpload(Upload):
                 super().write(view[of_keys:])
 
     def _end_keys(self) -> None:
-        """Check and index the keys, which have all arrived."""
+        """Check and index the keys, all of which have arrived."""
         self._keys.finish()
         self._left = -1
         column = self._keys.column()
@@ -116,7 +118,7 @@ class KeyedUpload(Upload):
         self.column = column
 
     def finish(self) -> None:
-        """See `Upload`. Raises element_count_mismatch if keys are missing, and everything `write` raises."""
+        """See `Upload`. Raises element_count_mismatch if keys are missing, and everything that `write` raises."""
         if self._left >= 0:
             self._end_keys()
         if self._rows is not None:
@@ -163,7 +165,9 @@ class KeyedUpload(Upload):
 
 
 class _KeyFile(Upload):
-    """The key file of the upload with this id. Converts the offsets of strings to pairs of bounds: see `KeyLayout`."""
+    """The key file of the upload with this ID. Converts the offsets of strings to start and end pairs; see
+    `KeyLayout`.
+    """
 
     def __init__(self, folder: Path, table: UploadSpec, layout: KeyLayout, limits: Limits, id_: str) -> None:
         assert table.keys is not None
@@ -178,9 +182,9 @@ class _KeyFile(Upload):
         )
         self._of = spec
         self._left = 8 * (spec.count + 1) if spec.dtype == "string" else 0
-        """Bytes of offsets still to be received."""
+        """Number of bytes of offsets still to be received."""
         self._part = b""
-        """The last whole offset, and the received bytes of the next one."""
+        """The last complete offset, and the bytes of the next one that have been received."""
         self._first: int | None = None
         self._last = 0
 
@@ -226,9 +230,9 @@ class _KeyFile(Upload):
 
 
 def heap_room(string_bytes: int, count: int, capacity: int) -> int:
-    """Return the heap size in bytes for `capacity` keys, if they are as long on average as `count` known keys.
+    """Return the heap size in bytes for `capacity` keys whose average length is that of `count` known keys.
 
-    The known keys take `string_bytes` together.
+    The known keys take `string_bytes` bytes in total.
     """
     if capacity <= count:
         return string_bytes
@@ -245,7 +249,7 @@ def check_key_count(keys: KeysSpec, shape: tuple[int, ...]) -> None:
 
 
 def check_capacity(spec: UploadSpec, capacity: int, limits: Limits) -> None:
-    """Raise invalid_field or limit_exceeded for a capacity that a keyed table cannot have."""
+    """Raise invalid_field or limit_exceeded for a capacity that this keyed table cannot have."""
     if capacity < spec.shape[0]:
         raise invalid_field(
             CAPACITY_POINTER,
@@ -260,7 +264,9 @@ def check_capacity(spec: UploadSpec, capacity: int, limits: Limits) -> None:
 
 
 def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
-    """Raise invalid_field for descending offsets, limit_exceeded, and value_not_representable for invalid UTF-8."""
+    """Raise invalid_field for descending offsets, limit_exceeded for a long key, value_not_representable for invalid
+    UTF-8.
+    """
     for start in range(0, column.count, ROWS_AT_ONCE):
         starts, stops = column.rows(start, min(start + ROWS_AT_ONCE, column.count)).bounds()
         bad = (stops < starts) | (stops > size)

@@ -1,4 +1,4 @@
-"""A tensor's file, mapped into this process: shared with all other workers through the page cache, never copied."""
+"""A tensor's file, mapped into this process. All workers share it through the page cache; it is never copied."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from app.tensors.tensor import Tensor
 logger = logging.getLogger("gathernd")
 ExcludeWriters = Callable[[], AbstractContextManager[object]]
 _SPINS: Final = 100
-"""Attempts to read a table's state while it changes by key; after that the reader treats it as inconsistent."""
+"""Number of attempts to read a table's state while it changes by key. After that, the reader treats it as
+inconsistent.
+"""
 _POPULATE_READ: Final = 22  # MADV_POPULATE_READ, linux/mman.h
 
 
 class MappedContent:
-    """One mapped content. It stays mapped while anything refers to it, even after its file was removed."""
+    """One mapped content. It stays mapped as long as anything refers to it, even after its file has been removed."""
 
     __slots__ = (
         "_exclude_writers",
@@ -51,8 +53,8 @@ class MappedContent:
     def __init__(self, path: Path, row: Row, hold: ExcludeWriters, memory: int | None = None) -> None:
         """Map the files. Raises OSError, and tensor_damaged if one is incomplete.
 
-        `memory` is the number of bytes of contents that the page cache can hold. A larger content is mapped without
-        read-ahead, whose pages would only evict others.
+        `memory` is the number of bytes that the page cache can hold. A larger content is mapped without read-ahead,
+        because the pages read ahead would only evict others.
         """
         self.path = path
         self.data_version = row.number
@@ -99,12 +101,13 @@ class MappedContent:
         return Tensor(dtype, description.shape, np.frombuffer(mapping, dtype.numpy, description.item_count, PAGE))
 
     def resident(self, last: Resident | None = None) -> Resident:
-        """Return the content at its current version; returns `last`, an earlier result, if the version is the same.
+        """Return the content at its current version, or `last`, an earlier result, if it is of the same version.
 
-        Raises tensor_damaged. The result is not stored here: it would be a reference cycle that keeps the file mapped.
+        Raises tensor_damaged. The result is not stored here, because that would create a reference cycle that keeps the
+        file mapped.
         """
         if self.mapping.size() != self._size:
-            # Check this before reading anything: reading beyond the end of a truncated file kills the process (SIGBUS).
+            # Check this before reading anything: reading past the end of a truncated file kills the process (SIGBUS).
             raise damaged(self.description.name, "its file was cut or has grown")
         if self.keys is not None and not self.keys.is_whole:
             raise damaged(self.description.name, "a file of its keys was cut or has grown")
@@ -121,7 +124,7 @@ class MappedContent:
                 break
             version = self.words[HeaderWord.VERSION]
         else:
-            version |= 1  # no consistent state was found: treat all reads as inconsistent
+            version |= 1  # no consistent state was found, so treat all reads as inconsistent
         return _MappedResident(self, version, self._first_rows(rows), self.keys.of(rows))
 
     def _first_rows(self, rows: int) -> Tensor:
@@ -134,11 +137,11 @@ class MappedContent:
         return Tensor(whole.dtype, (rows, *whole.shape[1:]), whole.array[: rows * width])
 
     def exclude_writers(self) -> AbstractContextManager[object]:
-        """Return a context in which no scatter changes the content. Entering blocks."""
+        """Return a context in which no scatter changes the content. Entering the context blocks."""
         return self._exclude_writers()
 
     def populate(self) -> None:
-        """Read the content ahead (`prefault`) and lock it in memory (`lock`), if the upload asked for it. Blocks."""
+        """Read the content ahead (`prefault`) and lock it in memory (`lock`), if the upload requested it. Blocks."""
         description = self.description
         if not description.size or not (description.prefault or description.lock):
             return
@@ -187,7 +190,9 @@ class _MappedResident(Resident):
 
 
 class CurrentContent:
-    """Content used by lookups, and the last `Resident` returned for it; shared by all references to the content."""
+    """A content used by lookups, and the last `Resident` returned for it. All references to the content share this
+    object.
+    """
 
     __slots__ = ("content", "resident")
 

@@ -1,7 +1,7 @@
 """Open the store's files, refusing anything but a regular file.
 
-Opening a named pipe would wait forever for a writer, reading a device may never end, and a symbolic link may lead to
-another user's file.
+Opening a named pipe could block forever while waiting for a writer, reading a device may never end, and a symbolic link
+may lead to another user's file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS: Final = {
 
 
 class NotRegular(OSError):
-    """A path that should be a regular file is something else; `strerror` says what."""
+    """A path that should lead to a regular file leads to something else; `strerror` says what it is."""
 
     def __init__(self, path: Path, mode: int) -> None:
         super().__init__(errno.EINVAL, f"it is {kind_of(mode)}, not a file", str(path))
@@ -56,7 +56,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     found = mode_of(path)
     if found is not None and not stat.S_ISREG(found):
         raise NotRegular(path, found)
-    # The entry may have changed since the check, so open it without blocking and without following links.
+    # The entry may have changed since the check, so open it in a way that neither blocks nor follows links.
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
@@ -72,7 +72,7 @@ def read_regular(path: Path) -> bytes:
 
 
 def read_at(fd: int, offset: int, size: int) -> bytes:
-    """Return `size` bytes of a file from `offset`, fewer if the file ends there."""
+    """Return `size` bytes of a file, starting at `offset`, or fewer if the file ends before that."""
     pieces: list[bytes] = []
     while size:
         piece = os.pread(fd, min(size, 1 << 26), offset)

@@ -1,4 +1,4 @@
-"""Remove files that dead processes have left in the store's folder, and sum up the sizes of uploads in progress."""
+"""Remove files that dead processes have left in the store's folder, and add up the sizes of uploads in progress."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UploadFolder:
     _locks: StoreLocks
 
     def size(self, without: str = "") -> int:
-        """Return the total size in bytes of all uploads, except the one with the id `without`."""
+        """Return the total size in bytes of all uploads, except the upload with the ID `without`."""
         total = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -50,16 +50,16 @@ class UploadFolder:
         return total
 
     def remove_abandoned(self) -> None:
-        """Remove the files of uploads whose process has died. Raises OSError."""
+        """Remove the files of uploads whose processes have died. Raises OSError."""
         with self._locks.uploads():
             for path in self._abandoned():
                 remove_or_warn(path)
 
     def abandoned(self) -> list[Path]:
-        """Return the files of uploads whose process has died. Raises OSError."""
+        """Return the files of uploads whose processes have died. Raises OSError."""
         with self._locks.uploads():
             found = self._abandoned()
-        # Skip the files of uploads that ended in between.
+        # Skip the files of uploads that have ended in the meantime.
         return [path for path in found if os.path.lexists(path)]
 
     def _abandoned(self) -> list[Path]:
@@ -79,13 +79,15 @@ class UploadFolder:
 
 
 def _upload_of(file: str) -> str:
-    """Return the id of the upload that a file belongs to: the part of its name before the first dot."""
+    """Return the ID of the upload that a file belongs to: the part of the file's name before the first dot."""
     return file.partition(".")[0]
 
 
 @dataclass(slots=True)
 class OrphanedFiles:
-    """Files of contents and logs that belong to no tensor: a process died, or failed to remove them or to commit."""
+    """Files of contents and logs that belong to no tensor because a process died, or failed to remove them or to
+    commit.
+    """
 
     _tensors: Path
     _logs: Path
@@ -95,9 +97,9 @@ class OrphanedFiles:
         """Remove the orphaned files. Raises OSError."""
         if not self._find():
             return
-        # Content is renamed and gets its row in one transaction. So a file without a row, seen inside another
-        # transaction, is orphaned. Remove it after that transaction's commit: an earlier commit that failed on disk
-        # could become durable only through a crash before then.
+        # A content is renamed and gets its row in one transaction. So a file without a row, seen inside another
+        # transaction, is orphaned. Remove it after that transaction has been committed: until then, an earlier commit
+        # that failed on disk could still become durable through a crash.
         with self._index.change() as transaction:
             transaction.set_facts({"cleaned": time.time_ns()})
             found = self._find()
@@ -105,7 +107,7 @@ class OrphanedFiles:
             remove_or_warn(path)
 
     def _find(self) -> list[Path]:
-        # Read the folders before the rows, so that a tensor created in between is not taken for an orphan.
+        # Read the folders before the rows, so that a tensor created in between is not mistaken for an orphan.
         files, logs = file_names(self._tensors), file_names(self._logs)
         rows = self._index.rows()
         known, contents = {name for row in rows for name in row.files}, {row.content for row in rows}

@@ -7,8 +7,8 @@
     then          for strings, the offset of each frame: one uint64 per item (from a multiple of 8)
     then          the CRC-32 of every 64 KiB from offset 4096 up to here, uint32 each
 
-A file holds one content of one tensor. Its name is random and never reused; the catalogue maps tensors to files. A
-tensor's name, however hostile, therefore never reaches the file system.
+A file holds one content of one tensor. The file's name is random and never reused, and the catalogue maps tensors to
+files. A tensor's name, however hostile, therefore never reaches the file system.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from app.tensors.dtypes import DTYPES, DType
 
 PAGE: Final = 4096
 BLOCK: Final = 1 << 16
-"""Bytes covered by one checksum."""
+"""Number of bytes covered by one checksum."""
 _MAGIC: Final = b"gathernd"
 _FORMAT_VERSION: Final = 1
 _SEQUENCE_DIGITS: Final = 18
@@ -48,14 +48,14 @@ class HeaderWord(IntEnum):
     VERSION is the seqlock: twice the number of scatters, odd while one is being applied; bit 63 marks the content as
     damaged. MODIFIED is the time of the last change in nanoseconds since 1970. UNWRITTEN is 1 after an fsync has
     failed: the kernel then considers the pages clean, so they must be written again. SNAPSHOTS is 1 while a download
-    may be reading an older version: see `download_snapshots`.
+    may be reading an older version; see `download_snapshots`.
 
-    The next words are for replicated contents: see `replicated_contents`. EPOCH is the highest epoch seen, 0 if the
-    content is not replicated. APPLIED_EPOCH is the epoch of the last applied record, 0 if unknown. SESSION is the
-    session of the store in which the content was last recovered, 0 while that is in progress. UNSETTLED is the sequence
-    up to which rows may have reached the content before a power loss. LOGGED is the sequence up to which the log is
-    known to be durable in this session, and DURABLE_EPOCH is the EPOCH known to be durable. CONFIRMED is the last
-    session in which the content had caught up with its primary.
+    The next words are for replicated contents: see `replicated_contents`. EPOCH is the highest epoch seen, or 0 if the
+    content is not replicated. APPLIED_EPOCH is the epoch of the last applied record, or 0 if unknown. SESSION is the
+    session of the store in which the content was last recovered, or 0 while a recovery is in progress. UNSETTLED is the
+    sequence up to which rows may have reached the content before a power loss. LOGGED is the sequence up to which the
+    log is known to be durable in this session, and DURABLE_EPOCH is the value of EPOCH that is known to be durable.
+    CONFIRMED is the last session in which the content had caught up with its primary.
 
     The last words are for keyed tables. ROWS is the number of rows; the shape in the description is the capacity.
     HEAP_END is the end of the string keys, HEAP_CHECKED is the end of the part that has checksums, and HEAP_BEFORE is
@@ -82,22 +82,22 @@ class HeaderWord(IntEnum):
 
 
 KEY_WORDS: Final = (HeaderWord.ROWS, HeaderWord.HEAP_END, HeaderWord.HEAP_CHECKED)
-"""The words of a keyed table; 0 in other files."""
+"""The words of a keyed table. They are 0 in other files."""
 REPLICATION_WORDS: Final = (
     HeaderWord.EPOCH, HeaderWord.APPLIED_EPOCH, HeaderWord.SESSION, HeaderWord.UNSETTLED, HeaderWord.LOGGED,
     HeaderWord.DURABLE_EPOCH, HeaderWord.CONFIRMED,
 )  # fmt: skip
-"""The words of replicated content; 0 in other files."""
+"""The words of replicated content. They are 0 in other files."""
 DAMAGED: Final = 1 << 63
 
 
 def is_settled(words: Sequence[int]) -> bool:
-    """Return whether content with these header words may be read (`MappedContent.words`, `Resident.words`)."""
+    """Return whether a content with these header words may be read (`MappedContent.words`, `Resident.words`)."""
     return (words[HeaderWord.VERSION] & ~DAMAGED) >> 1 >= words[HeaderWord.UNSETTLED]
 
 
 class BadFile(Exception):
-    """The file is not a complete, sound tensor file; the text says why."""
+    """The file is not a complete and valid tensor file; the message says why."""
 
 
 _Size = Annotated[int, Field(ge=0)]
@@ -105,7 +105,7 @@ _Size = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The description in a file. `id` is random and new for each upload; `size` is the size of the items in bytes.
+    """The description in a file. `id` is random and new for each upload. `size` is the size of the items in bytes.
 
     `sha256` is the hash of dtype, shape and items as uploaded, in hex.
     """
@@ -126,13 +126,13 @@ class Description:
 
     @property
     def offsets_at(self) -> int:
-        """The offset in the file of the table of string offsets; for other types, the end of the items."""
+        """The offset of the table of string offsets in the file or, for other types, of the end of the items."""
         end = PAGE + self.size
         return end + -end % 8 if self.dtype == "string" else end
 
     @property
     def checksums_at(self) -> int:
-        """The offset in the file of the checksums."""
+        """The offset of the checksums in the file."""
         return self.offsets_at + (8 * self.item_count if self.dtype == "string" else 0)
 
     @property
@@ -141,7 +141,7 @@ class Description:
         return -(-(self.checksums_at - PAGE) // BLOCK)
 
     def block_span(self, block: int) -> tuple[int, int]:
-        """Return the offsets in the file at which the block of checksum number `block` begins and ends."""
+        """Return the file offsets at which the block of checksum number `block` begins and ends."""
         begin = PAGE + block * BLOCK
         return begin, min(begin + BLOCK, self.checksums_at)
 
@@ -151,7 +151,7 @@ class Description:
         return self.checksums_at + 4 * self.block_count
 
     def etag(self, sequence: int) -> str:
-        """Return the ETag after `sequence` scatters, with its quotes."""
+        """Return the ETag after `sequence` scatters, including its quotation marks."""
         return etag_of(self.id, sequence)
 
 
@@ -159,12 +159,12 @@ _DESCRIPTION: Final = TypeAdapter(Description)
 
 
 def etag_of(content: str, sequence: int) -> str:
-    """Return the ETag of the content with this id after `sequence` scatters, with its quotes."""
+    """Return the ETag of the content with this ID after `sequence` scatters, including its quotation marks."""
     return f'"{content}-{sequence}"'
 
 
 def sequence_in(etag: str) -> int:
-    """Return the sequence in an ETag from `etag_of`. Raises ValueError if there is none."""
+    """Return the sequence in an ETag built by `etag_of`. Raises ValueError if there is none."""
     digits = etag.rpartition("-")[2].removesuffix('"')
     if not digits.isdecimal() or len(digits) > _SEQUENCE_DIGITS:
         raise ValueError(f"the ETag {etag!r} has no sequence")
@@ -172,14 +172,14 @@ def sequence_in(etag: str) -> int:
 
 
 def new_hash(dtype: DType, shape: tuple[int, ...]) -> Any:
-    """Return a SHA-256 of dtype and shape, to be updated with the items."""
+    """Return a SHA-256 hash of the dtype and the shape, to be updated with the items."""
     return hashlib.sha256(f"{dtype.name}[{','.join(map(str, shape))}]\n".encode())
 
 
 def encode_page(
     description: Description, version: int, modified: int, words: Mapping[HeaderWord, int] | None = None
 ) -> bytes:
-    """Return the first page of the file; `words` are those besides VERSION and MODIFIED that are not 0."""
+    """Return the first page of the file. `words` are the words other than VERSION and MODIFIED that are not 0."""
     text = orjson.dumps(asdict(description))
     page = bytearray(PAGE)
     for word, value in {HeaderWord.VERSION: version, HeaderWord.MODIFIED: modified, **(words or {})}.items():
@@ -192,9 +192,9 @@ def encode_page(
 
 
 def decode_page(page: bytes, file_size: int) -> Description:
-    """Return the description in a file's first page, ignoring unknown members.
+    """Return the description in a file's first page. Unknown members are ignored.
 
-    Raises BadFile unless the page is sound and the file has the size that it gives.
+    Raises BadFile unless the page is valid and the file has the size that the page specifies.
     """
     if len(page) < PAGE:
         raise BadFile("the file ends within its first page")

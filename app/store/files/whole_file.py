@@ -1,4 +1,4 @@
-"""Replace a small file atomically: after a crash either the old or the new file is complete."""
+"""Replace a small file atomically: after a crash, either the old file or the new one is there, and it is complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.tensors.buffer_type import Buffer
 
 
 def write_whole_file(path: Path, content: Buffer) -> None:
-    """Replace a file durably, by renaming a temporary file with the suffix `.new`."""
+    """Durably replace a file by renaming a temporary file with the suffix `.new`."""
     new = path.with_name(f"{path.name}.new")
     disk_writes.unlink(new)
     fd = disk_writes.create(new)

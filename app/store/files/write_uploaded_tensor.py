@@ -1,7 +1,7 @@
-"""Write an uploaded tensor: check, convert, hash and checksum it as it streams to the disk, in bounded memory.
+"""Write an uploaded tensor: check, convert, hash and checksum it while it streams to the disk, in bounded memory.
 
-Nothing is visible before the store commits it. Until then `abandon` removes its files; after a crash the next start
-does.
+Nothing is visible until the store commits the upload. Until then, `abandon` removes its files; after a crash, the next
+startup removes them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from app.tensors.tensor import coordinates
 
 _CHUNK_BYTES: Final = 1 << 22
 _FLUSH_BYTES: Final = 1 << 23
-"""Bytes written before the disk is asked to start flushing them."""
+"""Number of bytes written before the disk is told to start flushing them."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadSpec:
-    """The description of an upload of the next version of tensor `name`, and the encoding of its items.
+    """The description of an upload that will be the next version of tensor `name`, and the encoding of its items.
 
-    `keep` is the number of versions to keep, including this one; None for the setting's default. `origin` is where the
-    items can be read again, as URL or URL#TENSOR. `note` is the caller's text for the version. `replicas` is the number
-    of shards that should hold each row range, None to leave it as it is. If rows have keys, `keys` describes them; they
-    are sent before the items. `capacity` is the number of rows to make room for, None for the number of rows uploaded.
+    `keep` is the number of versions to keep, including this one; None means the default from the settings. `origin` is
+    where the items can be read again, as URL or URL#TENSOR. `note` is the caller's text for the version. `replicas` is
+    the number of shards that should hold each row range, or None to leave that number unchanged. If rows have keys,
+    `keys` describes them; the keys are sent before the items. `capacity` is the number of rows for which to reserve
+    space, or None for the number of rows uploaded.
     """
 
     name: str
@@ -65,16 +66,18 @@ class UploadSpec:
 
 
 class Upload:
-    """An upload of one content in progress. `write` and `finish` do blocking disk I/O: call them on a worker thread."""
+    """An upload of one content that is in progress. `write` and `finish` do blocking disk I/O: call them on a worker
+    thread.
+    """
 
     is_pulled: ClassVar[bool] = False
-    """Whether other machines read the items from their origin; then `take_pulled` is used instead of `write`."""
+    """Whether other machines read the items from their origin. If so, `take_pulled` is used instead of `write`."""
 
     keys: StoredKeys | None = None
-    """The keys of the rows, if any; set by `describe`."""
+    """The keys of the rows, if any. Set by `describe`."""
 
     def __init__(self, folder: Path, spec: UploadSpec, limits: Limits) -> None:
-        """Raises limit_exceeded."""
+        """Set up the upload without creating files. Raises limit_exceeded."""
         dtype, shape = spec.dtype, spec.shape
         check_shape(dtype, shape, limits)
         self.id = uuid4().hex
@@ -85,20 +88,20 @@ class Upload:
         self.expected = None if dtype.kind == "string" else self.items * dtype.item_size
         self.path = folder / self.id
         self.stored = dtype, shape
-        """The type and shape of the file's full capacity."""
+        """The type and shape of the file at its full capacity."""
         self.padding = 0
-        """Bytes of zeros after the uploaded items."""
+        """Number of zero bytes after the uploaded items."""
         self._content = self.id
         self._scratch_path = folder / f"{self.id}.side"
         self._beside: list[str] = []
-        # A column-major content is first written to a scratch file as received, then read in row-major order.
+        # A column-major content is first written to a scratch file as it is received, and then read in row-major order.
         self._fortran = spec.fortran and self.items > 1 and len(shape) > 1
         self._swap_bytes = (dtype.item_size // 2 if dtype.kind == "complex" else dtype.item_size) if spec.swap else 1
         self._incomplete = b""
         self._size = 0
         self._written = 0
         self._flushed, self._unflushed = PAGE, 0
-        """The offset up to which the disk was asked to flush, and the number of bytes written after it."""
+        """The offset up to which the disk was told to flush, and the number of bytes written after that offset."""
         self._digest = new_hash(dtype, shape)
         self._checksums = BlockChecksums()
         self._strings = FramedStrings(self.items, limits.string_bytes, shape) if dtype.kind == "string" else None
@@ -109,22 +112,22 @@ class Upload:
 
     @property
     def reserved(self) -> int:
-        """Bytes that the files take from the start; those of strings grow as data arrives."""
+        """Number of bytes that the files take up from the beginning. The files of strings grow as data arrives."""
         if self.expected is None:
             return PAGE
         return PAGE + self.room + 4 * -(-self.room // BLOCK) + (self.expected if self._fortran else 0)
 
     @property
     def room(self) -> int:
-        """The size in bytes of all items that fit the file."""
+        """The total size in bytes of the items for which the file has room."""
         dtype, shape = self.stored
         return self._size if dtype.kind == "string" else prod(shape) * dtype.item_size
 
     def open(self, on_growth: Callable[[], None] | None = None) -> None:
         """Create the files at their full length, so that the quota counts them. Raises OSError.
 
-        They stay locked while this process has them open. `on_growth` is called before content of unknown length
-        grows by another 4 MiB, and may raise.
+        The file at `path` stays locked as long as this process has it open. `on_growth` is called before a content of
+        unknown length grows by another 4 MiB, and may raise an error.
         """
         self._fd = disk_writes.create(self.path)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -147,7 +150,9 @@ class Upload:
             self._append(piece)
 
     def take_pulled(self) -> Buffer:
-        """Return the next bytes that other machines have read, after adding them to the upload; empty if none."""
+        """Return the next bytes that other machines have read, after adding them to the upload. Empty if there are none
+        yet.
+        """
         raise NotImplementedError
 
     def _to_little_endian(self, piece: Buffer) -> bytes:
@@ -174,7 +179,7 @@ class Upload:
             self._size = self._written
 
     def write_out(self, piece: Buffer) -> None:
-        """Write bytes to their place in the file, after the previous ones. Raises OSError."""
+        """Write bytes to their final place in the file, after the previous ones. Raises OSError."""
         self._checksums.update(piece)
         disk_writes.write(self._fd, piece)
         self._unflushed += len(piece)
@@ -196,7 +201,7 @@ class Upload:
         )
 
     def finish(self) -> None:
-        """Check the number of bytes received, and convert a column-major content.
+        """Check the number of bytes received, and convert a column-major content to row-major order.
 
         Raises OSError and element_count_mismatch.
         """
@@ -252,14 +257,15 @@ class Upload:
         return Description(self._content, spec.name, dtype.name, shape, self.room, digest, spec.prefault, spec.lock)
 
     def take_identity(self, content: str, sha256: str) -> None:
-        """Use the id and hash of an existing content, and skip hashing."""
+        """Use the ID and hash of an existing content, and skip hashing."""
         self._content = content
         self._digest = _KnownHash(sha256)
 
     def seal(
         self, description: Description, sequence: int, modified: int, words: Mapping[HeaderWord, int] | None = None
     ) -> None:
-        """Write the first page and make the file durable, ready to be renamed; `words` are passed to `encode_page`.
+        """Write the first page and make the file durable, so that it can be renamed. `words` is passed to
+        `encode_page`.
 
         Raises OSError.
         """
@@ -268,7 +274,7 @@ class Upload:
         disk_writes.fsync(self._fd)
 
     def link_beside(self, folder: Path, files: Mapping[str, str]) -> None:
-        """Hard-link existing files of a folder into the upload; `files` maps each name to its new suffix.
+        """Hard-link existing files of a folder into the upload. `files` maps each file name to the suffix of its link.
 
         Raises OSError.
         """
@@ -279,13 +285,13 @@ class Upload:
     def places(self, file: str) -> list[tuple[Path, str]]:
         """Return the upload's files and their final names, derived from `file`.
 
-        The file of rows, which gets the name `file` itself, comes last.
+        The file of rows, whose final name is `file` itself, comes last.
         """
         beside = [(self.path.with_name(self.id + suffix), file + suffix) for suffix in self._beside]
         return [*beside, (self.path, file)]
 
     def close(self) -> None:
-        """Close and unlock the file, once it has been renamed or removed."""
+        """Close and unlock the file, after it has been renamed or removed."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -300,7 +306,7 @@ class Upload:
 
 
 def check_shape(dtype: DType, shape: Sequence[int], limits: Limits, pointer: str = BODY) -> None:
-    """Raise limit_exceeded if the rank, a dimension, the number of items or the size in bytes exceeds the limits."""
+    """Raise limit_exceeded if the rank, a dimension, the number of items or the size in bytes exceeds its limit."""
     if len(shape) > limits.rank:
         raise _limit_error("rank", limits.rank, pointer)
     if max(shape, default=0) > limits.dimension:
@@ -321,7 +327,7 @@ def _limit_error(limit: str, maximum: int, pointer: str) -> GatherError:
 
 
 def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield parts of an array in row-major order, each at most 4 MiB or one item."""
+    """Yield parts of an array in row-major order. Each part has at most 4 MiB, or is a single item."""
     row = items.itemsize
     axis = items.ndim
     while axis > 0 and row * items.shape[axis - 1] <= _CHUNK_BYTES:
@@ -339,7 +345,7 @@ def blocks_of(items: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 
 class _KnownHash:
-    """Stands in for a hash object when the digest is already known."""
+    """A replacement for a hash object when the digest is already known."""
 
     def __init__(self, digest: str) -> None:
         self._digest = digest
