@@ -1,4 +1,4 @@
-"""Run by the Python of KServe's SDK: calls a server at argv[1] with its REST client and prints what came back."""
+"""Run by the Python of KServe's SDK: calls URL with its REST client and ADDRESS with that of gRPC, prints what came."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 from collections.abc import Awaitable
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig  # type: ignore[import-not-found]
+from kserve.inference_client import InferenceGRPCClient  # type: ignore[import-not-found]
 from kserve.protocol.infer_type import RequestedOutput  # type: ignore[import-not-found]
 
 DATA: dict[str, Any] = {
@@ -31,14 +33,16 @@ DATA: dict[str, Any] = {
 INDICES = np.array([[1], [-3], [0]], np.int64)
 
 
-def request(datatype: str, binary: bool, binary_out: bool | None, indices: Any = INDICES, **more: Any) -> InferRequest:
+def request(
+    datatype: str, binary: bool, binary_out: bool | None, indices: Any = INDICES, model: str = "gathernd", **more: Any
+) -> InferRequest:
     inputs = []
     for name, kind, array in (("data", datatype, DATA[datatype]), ("indices", "INT64", indices)):
         one = InferInput(name, list(array.shape), kind)
         one.set_data_from_numpy(array, binary_data=binary)
         inputs.append(one)
     asked = None if binary_out is None else [RequestedOutput("output", {"binary_data": binary_out})]
-    return InferRequest("gathernd", inputs, request_outputs=asked, **more)
+    return InferRequest(model, inputs, request_outputs=asked, **more)
 
 
 async def attempt(call: Awaitable[Any]) -> str:
@@ -46,13 +50,15 @@ async def attempt(call: Awaitable[Any]) -> str:
         return str(await call)
     except httpx.HTTPStatusError as error:
         return f"{error.response.status_code} {error}"
+    except grpc.RpcError as error:
+        return str(error)
 
 
 def text(array: Any) -> Any:
     return [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1).tolist()]
 
 
-async def main(url: str) -> None:
+async def over_http(url: str) -> dict[str, Any]:
     client = InferenceRESTClient(RESTConfig(protocol="v2", timeout=60))
     found: dict[str, Any] = {
         "live": await client.is_server_live(url),
@@ -86,7 +92,30 @@ async def main(url: str) -> None:
     found["far"] = await attempt(client.infer(url, far, model_name="gathernd"))
     found["missing"] = await attempt(client.infer(url, plain, model_name="nothing"))
     await client.close()
+    return found
+
+
+async def over_grpc(address: str) -> dict[str, Any]:
+    client = InferenceGRPCClient(address)
+    found: dict[str, Any] = {
+        "live": await client.is_server_live(),
+        "ready": await client.is_server_ready(),
+        "model": await client.is_model_ready("gathernd"),
+        "infers": [],
+    }
+    for raw in (True, False):
+        answer = await client.infer(request("FP32", raw, None, request_id="7"))
+        same = text(answer.outputs[0].as_numpy()) == text(DATA["FP32"][[1, 0, 0]])
+        found["infers"].append({"same": same, "id": answer.id})
+    found["far"] = await attempt(client.infer(request("FP32", True, None, np.array([[3]], np.int64))))
+    found["missing"] = await attempt(client.infer(request("FP32", True, None, model="nothing")))
+    await client.close()
+    return found
+
+
+async def main(url: str, address: str) -> None:
+    found = {"http": await over_http(url), "grpc": await over_grpc(address)}
     sys.stdout.write(json.dumps(found) + "\n")
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""KServe's SDK and MLServer's `infer` command, unmodified, each in an environment of its own."""
+"""MLServer's `infer` command, unmodified, in an environment of its own."""
 
 from __future__ import annotations
 
@@ -9,27 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.server import Server
-from tests.needs import in_environment
 from tests.oip.peers import interpreter
-
-KSERVE = ".venv-clients/kserve/bin/python"
-"""The environment with KServe's SDK that `make clients` makes, and `make test-all` before the tests."""
-
-
-def test_the_rest_client_of_the_kserve_sdk(server: Server) -> None:
-    python = in_environment(KSERVE, "clients")
-    script = Path(__file__).parent / "kserve" / "script.py"
-    ended = subprocess.run([python, script, server.url], capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert [found[name] for name in ("live", "ready", "model", "nothing")] == [True, True, True, False]
-    assert len(found["infers"]) == 13 * 2 * 3 - 3
-    for one in found["infers"]:
-        assert one["same"], one
-        assert (one["datatype"], one["id"], one["model"]) == (one["case"][0], "7", "gathernd")
-    assert found["plain"][0] == pytest.approx(3.4e38)
-    assert found["far"].startswith("422 indices[0,0] = 3 is outside [-3, 2] on data axis 0 (size 3), ")
-    assert found["missing"].startswith("404 no model is named 'nothing', ")
 
 
 @pytest.mark.soak
