@@ -219,7 +219,10 @@ def test_selectors_choose_the_pods_and_ports_have_names_that_there_are(name: str
 
 
 def test_autoscaler_reads_a_metric_of_the_service_that_the_adapter_offers() -> None:
-    scaler = one(shape("stateless"), "HorizontalPodAutoscaler")["spec"]
+    resources = shape("stateless")
+    assert "replicas" not in workload(resources)["spec"]
+    assert environment(container(resources))["GATHERND_MAX_STORE_BYTES"] == "1"  # less than any tensor takes
+    scaler = one(resources, "HorizontalPodAutoscaler")["spec"]
     (metric,) = [item["pods"]["metric"]["name"] for item in scaler["metrics"] if item["type"] == "Pods"]
     (rule,) = yaml.safe_load((FOLDER / "stateless/prometheus-adapter.yaml").read_text())["rules"]["custom"]
     assert rule["name"]["matches"] == metric
@@ -261,3 +264,5 @@ def test_volume_holds_the_store_and_one_upload_beside_it() -> None:
     (claim,) = workload(resources)["spec"]["volumeClaimTemplates"]
     asked = size(claim["spec"]["resources"]["requests"]["storage"])
     assert size(chosen["GATHERND_MAX_STORE_BYTES"]) + size(chosen["GATHERND_MAX_UPLOAD_BYTES"]) <= asked
+    kept = workload(resources)["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert kept == {"whenDeleted": "Retain", "whenScaled": "Retain"}

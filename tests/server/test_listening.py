@@ -65,6 +65,20 @@ def test_a_name_stands_for_all_its_addresses_and_one_port() -> None:
         assert connects("::1", port)
 
 
+@pytest.mark.usefixtures("localhost_has_both")
+def test_an_address_that_this_machine_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = socket.socket
+
+    def without_ipv6(family: int, kind: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return made(family, kind)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    with bound("localhost") as sockets:
+        assert [each.family for each in sockets] == [socket.AF_INET]
+
+
 @needs_ipv6
 def test_two_colons_take_callers_of_both_families() -> None:
     with bound("::") as sockets:
