@@ -86,7 +86,7 @@ def _normalize(name: str) -> str:
     return name.lower().translate(_SEPARATORS)
 
 
-def instead_of(given: str, near: str) -> str:
+def replacement_text(given: str, near: str) -> str:
     """Return the part of a hint that says what to write in place of `given`, which is shortened."""
     return f"Write '{near}' in place of {shorten(given)!r}"
 

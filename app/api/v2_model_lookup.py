@@ -13,7 +13,7 @@ from app.bounded_cache import BoundedCache
 from app.errors import GatherError
 from app.formats.oip.infer_answer import VERSION, check_writable
 from app.formats.oip.infer_document import LOOKUP_MODEL, Model
-from app.near_name import instead_of, near_name
+from app.near_name import near_name, replacement_text
 from app.operators.lookup_plan import INDEX_DTYPES
 from app.operators.registry import OPERATORS
 from app.services.service import Service
@@ -111,7 +111,7 @@ class Models:
                 hint=f"Use the version '{versions[-1]}', or leave out the version.",
             )
         near = near_name(name, self.names())
-        hint = None if near is None else f"{instead_of(name, near)}."
+        hint = None if near is None else f"{replacement_text(name, near)}."
         return GatherError("model_not_found", f"no model is named {name!r}", hint=hint)
 
     def find_quickly(self, name: str, version: str | None = None) -> Model:

@@ -7,7 +7,7 @@ from typing import Final
 
 from app.catalogue.records import Alias, NameRecord, Version
 from app.errors import GatherError
-from app.near_name import instead_of, near_name
+from app.near_name import near_name, replacement_text
 from app.tensors.tensor_name import RESERVED, reserved_name, split_reference
 
 _LISTED_VERSIONS: Final = 3
@@ -46,7 +46,7 @@ def unknown_reference(own: NameRecord[Version], reference: str, pointer: str, na
             hint=f"Use '{name}@{kept[-1]}' at {pointer}, or {name!r} for the current version.",
         )
     near = near_name(name, names)
-    hint = None if near is None else f"{instead_of(name, near)}."
+    hint = None if near is None else f"{replacement_text(name, near)}."
     return GatherError("tensor_not_found", f"no tensor is named {name!r}", pointer=pointer, hint=hint)
 
 
@@ -89,5 +89,5 @@ def no_alias(alias: str, *, is_tensor: bool, names: Iterable[str] = ()) -> Gathe
     near = near_name(alias, names)
     hint = "Use a name that GET /aliases lists, or make the alias with PUT first."
     if near is not None:
-        hint = f"{instead_of(alias, near)}."
+        hint = f"{replacement_text(alias, near)}."
     return GatherError("tensor_not_found", f"no alias is named {alias!r}", pointer="/name", hint=hint)

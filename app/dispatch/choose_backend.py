@@ -196,12 +196,12 @@ class BackendChooser:
         return min(max(_LOOP_HAND_OFFS * self.rates.hand_off_s, low), high)
 
     @cached_property
-    def near(self) -> Thresholds:
+    def cached_thresholds(self) -> Thresholds:
         """Thresholds for data that fits into a core's cache."""
         return self._thresholds(self.rates.near_item_s)
 
     @cached_property
-    def far(self) -> Thresholds:
+    def memory_thresholds(self) -> Thresholds:
         """Thresholds for data in memory."""
         return self._thresholds(self.rates.far_item_s)
 

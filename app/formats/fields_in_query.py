@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from app.errors import GatherError, invalid_field
 from app.json_text.lossless_json import shown
-from app.near_name import instead_of, near_name, shorten
+from app.near_name import near_name, replacement_text, shorten
 from app.requests import split_query_string
 from app.requests.read_call import FAMILIES
 from app.requests.schemas.field_hints import allowed_hint
@@ -87,7 +87,7 @@ def parse_explain(text: str) -> bool:
 def _not_in_query(name: str, body: type[BaseModel], where: str) -> GatherError:
     given = shorten(str(shown(name)))
     if near_name(name, (_EXPLAIN,)) is not None:
-        hint = f"{instead_of(given, _EXPLAIN)} in the query."
+        hint = f"{replacement_text(given, _EXPLAIN)} in the query."
     elif name in field_names(body):
         hint = f"Move '{given}' from the query into {where}."
     else:

@@ -272,6 +272,6 @@ def _check_digest(answer: httpx.Response, content: bytearray) -> None:
         raise SourceFailed("the received bytes do not match Content-Digest")
 
 
-def seconds(field: str | None) -> float:
+def parse_retry_after(field: str | None) -> float:
     """Parse the field Retry-After in seconds. Returns 0 if it is missing or not understood."""
     return float(field) if field is not None and re.fullmatch(r"[0-9]{1,4}", field) else 0.0

@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 import httpx
 
 from app.imports.checked_addresses import checked_addresses
-from app.imports.http_ranges import FIELDS, LATER, HttpRanges, client, connection_cut, seconds
+from app.imports.http_ranges import FIELDS, LATER, HttpRanges, client, connection_cut, parse_retry_after
 from app.imports.source import Interrupted, SourceFailed
 from app.imports.source_urls import AllowedSources, BadUrl, SourceUrl, parse
 
@@ -48,7 +48,7 @@ class HttpsSource(HttpRanges):
                 url = self._follow_redirect(url, answer.headers.get("location", ""))
                 continue
             if status in LATER:
-                raise Interrupted(f"the server answered {status}", seconds(answer.headers.get("retry-after")))
+                raise Interrupted(f"the server answered {status}", parse_retry_after(answer.headers.get("retry-after")))
             if status not in (200, 206, 412, 416):
                 if start != self._first:
                     self._url = self._first  # the target of a redirect has expired

@@ -102,7 +102,7 @@ class ImportSteps:
             request.name, request.url.shown, request.tensor, content, total + self._key_bytes
         )
 
-    def withdraw(self) -> None:
+    def undo(self) -> None:
         """Undo `enter`."""
         if self._upload is not None:
             with suppress(OSError):

@@ -22,7 +22,7 @@ from app.imports.http_ranges import (
     amazon_checksum,
     client,
     connection_cut,
-    seconds,
+    parse_retry_after,
     validators_of,
 )
 from app.imports.source import CHANGED, Checksum, Interrupted, SourceFailed
@@ -146,7 +146,9 @@ def _check_status(answer: httpx.Response, expected: tuple[int, ...]) -> None:
     if status in expected:
         return
     if status in LATER:
-        raise Interrupted(f"the service that has it answered {status}", seconds(answer.headers.get("retry-after")))
+        raise Interrupted(
+            f"the service that has it answered {status}", parse_retry_after(answer.headers.get("retry-after"))
+        )
     if status == 404:
         raise SourceFailed("there is no such object")
     if status in (401, 403):

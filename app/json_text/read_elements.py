@@ -142,7 +142,7 @@ def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[
         items, cannot_hold = _narrow_floats(dtype, numbers, elements)
         return items, wrong | too_large | cannot_hold
     if dtype.item_size < _WORD:
-        too_large |= np.isfinite(numbers) & (np.abs(numbers) >= float_rounding.too_large(dtype))
+        too_large |= np.isfinite(numbers) & (np.abs(numbers) >= float_rounding.overflow_bound(dtype))
     with np.errstate(all="ignore"):
         return numbers.astype(dtype.numpy), wrong | too_large
 

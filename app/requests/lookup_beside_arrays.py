@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from app.errors import invalid_field
 from app.json_text import grammar, lossless_json
 from app.memory.budget import Memory
-from app.near_name import instead_of, shorten
+from app.near_name import replacement_text, shorten
 from app.requests.envelope_cache import Validated, envelopes
 from app.requests.read_call import finish_validation, validate
 from app.requests.request import Origin, Request
@@ -94,7 +94,7 @@ def _unknown_array(name: str, features: int, found: Set[str], pointer: Callable[
     kind = what.rpartition(" ")[2]
     hint = f"Leave out the {kind} {shorten(name)!r}, since the last feature is {features - 1}."
     if bare is not None:
-        hint = f"{instead_of(name, f'{bare}.indices')}: each name begins with the number of its feature."
+        hint = f"{replacement_text(name, f'{bare}.indices')}: each name begins with the number of its feature."
     return invalid_field(
         pointer(name),
         f"{lossless_json.shown(name)!a} is not {what} of this request, which has {features} features: each "

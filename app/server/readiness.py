@@ -27,7 +27,7 @@ class Readiness:
         if not self.ready:
             raise self.error()
 
-    def done(self, name: str) -> None:
+    def mark_done(self, name: str) -> None:
         """Record that the service no longer waits for `name`."""
         self.waiting_for.remove(name)
 

@@ -99,7 +99,7 @@ class Worker:
         with suppress(OSError):
             self.channel.send(letter)
 
-    def tell_to_accept(self) -> None:
+    def send_accept(self) -> None:
         """Tell the worker to accept connections. It may have some before its confirmation is read."""
         self.told_to_accept = True
         self.send(b"a")

@@ -262,7 +262,7 @@ class RunningImport:
         self.close()
         return self.record
 
-    def withdraw(self) -> None:
+    def undo(self) -> None:
         """Remove every trace of the import."""
         with suppress(OSError):
             self._records.forget(self.record.id)

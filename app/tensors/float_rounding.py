@@ -24,7 +24,7 @@ def bits_of(dtype: DType, number: float) -> int:
         return int(np.array([number]).astype(dtype.numpy).view(f"u{dtype.item_size}")[0])
 
 
-def largest(dtype: DType) -> float:
+def largest_finite(dtype: DType) -> float:
     """Return the largest finite value."""
     return float(_finfo(dtype.numpy).max)
 
@@ -44,10 +44,10 @@ def has_zero(dtype: DType) -> bool:
     return bool(np.zeros(1, dtype.numpy).astype(np.float64)[0] == 0)
 
 
-def too_large(dtype: DType) -> float:
+def overflow_bound(dtype: DType) -> float:
     """Return the midpoint between the largest finite value and the value that would follow it."""
     info = _finfo(dtype.numpy)
-    return largest(dtype) + 2.0 ** int(info.maxexp - info.nmant - 2)
+    return largest_finite(dtype) + 2.0 ** int(info.maxexp - info.nmant - 2)
 
 
 def is_signed(dtype: DType) -> bool:
@@ -63,9 +63,9 @@ def has_infinity(dtype: DType) -> bool:
 
 @cache
 def middles(dtype: DType) -> NDArray[np.float64]:
-    """Return the midpoints of a type with at most 16 bits. The last one is `too_large`."""
-    bits: NDArray[Any] = np.arange(bits_of(dtype, largest(dtype)) + 1, dtype=f"u{dtype.item_size}")
+    """Return the midpoints of a type with at most 16 bits. The last one is `overflow_bound`."""
+    bits: NDArray[Any] = np.arange(bits_of(dtype, largest_finite(dtype)) + 1, dtype=f"u{dtype.item_size}")
     numbers = bits.view(dtype.numpy).astype(np.float64)
-    found: NDArray[np.float64] = np.append((numbers[:-1] + numbers[1:]) / 2, too_large(dtype))
+    found: NDArray[np.float64] = np.append((numbers[:-1] + numbers[1:]) / 2, overflow_bound(dtype))
     found.flags.writeable = False
     return found

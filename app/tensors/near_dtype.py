@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from app.near_name import MOST_CHARACTERS, instead_of, near_name
+from app.near_name import MOST_CHARACTERS, near_name, replacement_text
 from app.tensors.dtypes import BY_OIP, BY_SAFETENSORS, DTYPES
 
 _USUAL_NAMES: Final[Mapping[str, str]] = {
@@ -85,9 +85,9 @@ def hint_for_dtype(given: str, names: Mapping[str, str] | None = None, of: str =
     """
     known = dict(zip(DTYPES, DTYPES, strict=True)) if names is None else names
     if holds_positions(of):
-        return f"{instead_of(given, known[POSITION_TYPE])}, which is the type of {of}."
+        return f"{replacement_text(given, known[POSITION_TYPE])}, which is the type of {of}."
     listed = ", ".join(known.values())
     near = known.get(near_dtype(given) or "")
     if near is None:
         return f"Use one of the types {listed}."
-    return f"{instead_of(given, near)}; the types are {listed}."
+    return f"{replacement_text(given, near)}; the types are {listed}."

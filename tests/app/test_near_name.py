@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.near_name import MOST_CHARACTERS, MOST_NAMES, instead_of, near_name, shorten
+from app.near_name import MOST_CHARACTERS, MOST_NAMES, near_name, replacement_text, shorten
 from tests.for_each import for_each
 
 FIELDS = ("batch_dims", "data", "device", "dialect", "indices", "output_encoding")
@@ -59,4 +59,4 @@ def test_of_long_names_not_each_character_is_compared_with_each(monkeypatch: pyt
 
 def test_a_long_text_of_the_request_is_cut() -> None:
     assert shorten("a" * 80) == "a" * 80
-    assert instead_of("b" * 1000, "c") == f"Write 'c' in place of '{'b' * 80}…'"
+    assert replacement_text("b" * 1000, "c") == f"Write 'c' in place of '{'b' * 80}…'"

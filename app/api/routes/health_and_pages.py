@@ -27,7 +27,7 @@ from app.api.conditional_requests import etag_field, read_conditions
 from app.api.error_responses import JSON, example_answer
 from app.api.page_layout import PAGE_FIELDS, page
 from app.errors import CATALOGUE, CODES, Code, GatherError
-from app.near_name import instead_of, near_name
+from app.near_name import near_name, replacement_text
 from app.operators.backward_plan import FLOAT_TYPES
 from app.operators.dialects import Dialect
 from app.operators.lookup_plan import INDEX_DTYPES
@@ -124,7 +124,7 @@ def _element_type(dtype: DType) -> dict[str, Any]:
             "fraction": float_rounding.fraction_bits(dtype),
             "bias": float_rounding.exponent_bias(dtype),
             "signed": float_rounding.is_signed(dtype),
-            "largest": float_rounding.bits_of(dtype, float_rounding.largest(dtype)),
+            "largest": float_rounding.bits_of(dtype, float_rounding.largest_finite(dtype)),
             "zero": float_rounding.has_zero(dtype),
             "infinity": float_rounding.bits_of(dtype, inf) if float_rounding.has_infinity(dtype) else None,
         }
@@ -314,5 +314,5 @@ async def send_error_page(context: RequestContext) -> None:
             await StaticFile.of(error_page(known, _service_address(context)).encode(), f"{known}.html").send(context)
             return
     near = near_name(code, CODES)
-    hint = None if near is None else f"{instead_of(code, near)}."
+    hint = None if near is None else f"{replacement_text(code, near)}."
     raise GatherError("not_found", f"no error has the code {code!r}", hint=hint)

@@ -23,7 +23,7 @@ from app.api.upload_receiver import MEMORY_BYTES, Opener, UploadReceiver, receiv
 from app.errors import GatherError, invalid_field
 from app.formats.body_formats import MEDIA_TYPES, NPY, TENSORS, WHOLE_FILE_HINT, TensorCodec, start_of
 from app.formats.npy import Start
-from app.near_name import instead_of, near_name, shorten
+from app.near_name import near_name, replacement_text, shorten
 from app.requests.schemas.management_requests import MOST_REPLICAS, asked_replicas
 from app.store import Conditions, Metadata
 from app.store.files.write_uploaded_tensor import Upload, UploadSpec, check_shape
@@ -350,7 +350,7 @@ def read_flag(fields: dict[str, str], name: str) -> bool:
     """Read a boolean query field; False if not given. Raises invalid_field."""
     value = fields.get(name, "false")
     if value not in ("true", "false"):
-        hint = f"{instead_of(value, near_name(value, ('true', 'false')) or 'true')} at /query/{name}."
+        hint = f"{replacement_text(value, near_name(value, ('true', 'false')) or 'true')} at /query/{name}."
         raise invalid_field(f"/query/{name}", f"{name} must be true or false", hint)
     return value == "true"
 

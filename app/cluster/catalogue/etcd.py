@@ -88,7 +88,7 @@ class Lease:
         """Record a renewal: etcd keeps the lease until `until` or longer."""
         self._until = until
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """Record that the lease is gone."""
         self._lost = True
 

@@ -85,19 +85,19 @@ class ClusterView:
         """Return the free bytes of each shard that is in `known` and not drained."""
         return {node: free for node, free in free_bytes(self.catalogue).items() if node in self.known}
 
-    def has(self, node: str, tensor: str, sha256: str) -> bool:
+    def has_copy(self, node: str, tensor: str, sha256: str) -> bool:
         """Return whether a known shard has a complete segment with this digest."""
         found = self.known.get(node, {}).get(tensor)
         return found is not None and sha256 in ("", found.sha256)
 
-    def whole(self, one: Listed) -> tuple[str, ...]:
+    def complete_nodes(self, one: Listed) -> tuple[str, ...]:
         """Return the shards that have a complete copy of a segment. For an open range, only in-sync shards count."""
         if one.opened is not None:
             own = (node for node in one.segment.nodes if node in one.opened.in_sync)
             return tuple(node for node in own if self.has(node, one.tensor, ""))
         return tuple(node for node in one.segment.nodes if self.has(node, one.tensor, one.segment.sha256))
 
-    def lacks(self, node: str, one: Listed) -> bool:
+    def has_lost(self, node: str, one: Listed) -> bool:
         """Return whether a shard has lost a segment that the catalogue lists for it."""
         listed_at = self.catalogue.revisions.get(f"tables/{one.table}", 0)
         is_listed = node in self.known and self.holdings[node].revision >= listed_at

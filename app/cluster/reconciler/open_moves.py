@@ -30,7 +30,7 @@ class Joining:
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], float] = {}
 
-    def note(self, view: ClusterView, now: float) -> None:
+    def update(self, view: ClusterView, now: float) -> None:
         """Update the times from the current catalogue."""
         waiting = {
             (node, one.tensor)
@@ -41,7 +41,7 @@ class Joining:
         }
         self._since = {each: self._since.get(each, now) for each in waiting}
 
-    def late(self, one: Listed, now: float) -> set[str]:
+    def late_nodes(self, one: Listed, now: float) -> set[str]:
         """Return the shards of a segment that have not joined in time."""
         patience = JOIN_S + one.segment.size / SLOWEST
         nodes = one.segment.nodes

@@ -100,7 +100,7 @@ class Planner:
 
     def is_ready(self, move: Move, view: ClusterView) -> bool:
         """Return whether all copies of a move are complete, so that the catalogue may list its parts."""
-        return all(is_whole(copy, move, view) for copy in move.copies)
+        return all(is_complete(copy, move, view) for copy in move.copies)
 
     def pull_failed(self, node: str, tensor: str, now: float) -> None:
         """Record that a shard failed to pull a segment. The move is planned again, on another shard if possible."""
@@ -221,7 +221,7 @@ class Planner:
                 holders[tensor].append(node)
         for move in self.moves.values():
             for copy in move.copies:
-                if not is_whole(copy, move, view):
+                if not is_complete(copy, move, view):
                     yield _pull(move, copy, holders[move.of.tensor], view)
 
     def _drops(self, view: ClusterView, now: float) -> Iterable[Drop]:
@@ -314,7 +314,7 @@ def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -
     )
 
 
-def is_whole(copy: Copy, move: Move, view: ClusterView) -> bool:
+def is_complete(copy: Copy, move: Move, view: ClusterView) -> bool:
     """Return whether the copy is complete on its shard."""
     return view.has(copy.node, _segment_name(move, copy.part), _with_digest(move, copy.part, view).sha256)
 

@@ -57,7 +57,7 @@ class CatalogueService(RoutedTables):
         self._database = database
         self._files = files
         self._counters = counters or unshared_counters()
-        self._client = CatalogueClient(database, self._take)
+        self._client = CatalogueClient(database, self._apply_catalogue)
         self._maps = ServingMap()
         self._maps_lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -152,7 +152,7 @@ class CatalogueService(RoutedTables):
             self._closing.wait(_LOOK_S / 2)
         return self.map_of(catalogue)
 
-    def _take(self, catalogue: Catalogue) -> None:
+    def _apply_catalogue(self, catalogue: Catalogue) -> None:
         """Switch to a newer catalogue. Called from any thread, one call at a time."""
         found = self.map_of(catalogue)
         loop = self._loop

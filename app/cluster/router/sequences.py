@@ -58,7 +58,7 @@ class Sequences:
         """Return whether a range of this content is known to have changed."""
         return content_id in self._contents
 
-    def least(self, tensor: str) -> int:
+    def lowest_accepted(self, tensor: str) -> int:
         """Return the lowest sequence that a read of the range accepts."""
         return self._known.get(tensor, 0)
 

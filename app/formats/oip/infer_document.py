@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from app.errors import GatherError, invalid_field
 from app.json_text import lossless_json
 from app.memory.budget import Memory
-from app.near_name import instead_of, near_name, shorten
+from app.near_name import near_name, replacement_text, shorten
 from app.requests.envelope_cache import Validated
 from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.read_call import finish_validation, make_call, read_arrays, validate
@@ -303,7 +303,7 @@ def _check_name(number: int, name: str, given: Sequence[Any], model: Model) -> N
         missing = [one for one in model.inputs if one not in others]
         hint = f"Leave out the input {shorten(shown)!r}, since the inputs of {model.name} are {known}."
         if missing:
-            hint = f"{instead_of(shown, near_name(shown, missing) or missing[0])}, an input of {model.name}."
+            hint = f"{replacement_text(shown, near_name(shown, missing) or missing[0])}, an input of {model.name}."
         raise invalid_field(f"/inputs/{number}/name", f"{shown!a} is not an input of {model.name}: {known}", hint)
 
 

@@ -101,7 +101,7 @@ def _digits(bits: int) -> tuple[int, int]:
     rest = value - 10 * _ONE * tens
     under, over = reach - rest, reach + rest - 10 * _ONE
     if uneven or ult(under + _UNSURE, 2 * _UNSURE) or ult(over + _UNSURE, 2 * _UNSURE):
-        return _digits_read_back(bits, value, power)
+        return _digits_by_search(bits, value, power)
     short = (under > 0) | (over > 0)  # without a branch, which the processor could not predict
     tens += over > 0
     # 10**power is at most the distance to the next float, so the nearer decimal is within half of that distance.
@@ -110,7 +110,7 @@ def _digits(bits: int) -> tuple[int, int]:
 
 
 @inner
-def _digits_read_back(bits: int, value: int, power: int) -> tuple[int, int]:
+def _digits_by_search(bits: int, value: int, power: int) -> tuple[int, int]:
     """Like `_digits`, for a float of about value / _ONE * 10**power: reads back candidates, shorter and nearer first.
 
     The last candidate, with one digit more than ever needed, always reads back as the same float.

@@ -89,7 +89,7 @@ _IS_SIGNED: Final[NDArray[np.bool_]] = np.zeros(STRING, np.bool_)
 for _kind, _row in FLOATS.items():
     _FRACTION[_kind], _BIAS[_kind] = float_rounding.fraction_bits(_row), float_rounding.exponent_bias(_row)
     if _row.item_size > 1:
-        _TOO_LARGE[_kind] = np.inf if _row.item_size == 8 else float_rounding.too_large(_row)
+        _TOO_LARGE[_kind] = np.inf if _row.item_size == 8 else float_rounding.overflow_bound(_row)
         continue
     _middles = float_rounding.middles(_row)
     _MIDDLES[_kind, : len(_middles)] = _middles

@@ -37,7 +37,7 @@ def has_instructions() -> bool:
 def float_of_half(builder: Builder, bits: Any) -> Any:
     """Convert the bits of a float16 to a float32."""
     if has_instructions():
-        return builder.fpext(builder.bitcast(bits, like(_HALF, bits)), like(_FLOAT, bits))
+        return builder.fpext(builder.bitcast(bits, type_like(_HALF, bits)), type_like(_FLOAT, bits))
     return float_of_half_by_integers(builder, bits)
 
 
@@ -45,8 +45,8 @@ def half_of_float(builder: Builder, value: Any) -> Any:
     """Return the bits of the float16 nearest to a float32."""
     if not has_instructions():
         return half_of_float_by_integers(builder, value)
-    short, word = like(_SHORT, value), like(_WORD, value)
-    found = builder.bitcast(builder.fptrunc(value, like(_HALF, value)), short)
+    short, word = type_like(_SHORT, value), type_like(_WORD, value)
+    found = builder.bitcast(builder.fptrunc(value, type_like(_HALF, value)), short)
     upper = builder.trunc(builder.lshr(builder.bitcast(value, word), constant(word, 16)), short)
     sign = builder.and_(upper, constant(short, 0x8000))
     is_nan = builder.fcmp_unordered("uno", value, value)
@@ -58,7 +58,7 @@ def float_of_half_by_integers(builder: Builder, bits: Any) -> Any:
 
     The bits are shifted into place. The exponent is then 112 too small, which a multiplication corrects.
     """
-    word, real = like(_WORD, bits), like(_FLOAT, bits)
+    word, real = type_like(_WORD, bits), type_like(_FLOAT, bits)
     wide = builder.zext(bits, word)
     size = builder.shl(builder.and_(wide, constant(word, 0x7FFF)), constant(word, 13))
     scaled = builder.bitcast(builder.fmul(builder.bitcast(size, real), constant(real, 2.0**112)), word)
@@ -70,7 +70,7 @@ def float_of_half_by_integers(builder: Builder, bits: Any) -> Any:
 
 def half_of_float_by_integers(builder: Builder, value: Any) -> Any:
     """Do `half_of_float` without conversion instructions."""
-    word, real = like(_WORD, value), like(_FLOAT, value)
+    word, real = type_like(_WORD, value), type_like(_FLOAT, value)
     bits = builder.bitcast(value, word)
     size = builder.and_(bits, constant(word, 0x7FFFFFFF))
     # Normal numbers: add half of the dropped part before it is dropped, and reduce the exponent by 112.
@@ -86,25 +86,25 @@ def half_of_float_by_integers(builder: Builder, value: Any) -> Any:
     is_nan = builder.icmp_unsigned(">", size, constant(word, 0x7F800000))
     found = choose(builder, is_nan, constant(word, 0x7E00), found)
     sign = builder.lshr(builder.xor(bits, size), constant(word, 16))
-    return builder.trunc(builder.or_(found, sign), like(_SHORT, value))
+    return builder.trunc(builder.or_(found, sign), type_like(_SHORT, value))
 
 
 def float_of_bfloat16(builder: Builder, bits: Any) -> Any:
     """Convert the bits of a bfloat16, the upper half of a float32, to that float32."""
-    word = like(_WORD, bits)
+    word = type_like(_WORD, bits)
     wide = builder.shl(builder.zext(bits, word), constant(word, 16))
-    return builder.bitcast(wide, like(_FLOAT, bits))
+    return builder.bitcast(wide, type_like(_FLOAT, bits))
 
 
 def bfloat16_of_float(builder: Builder, value: Any) -> Any:
     """Return the bits of the bfloat16 nearest to a float32."""
-    word = like(_WORD, value)
+    word = type_like(_WORD, value)
     bits = builder.bitcast(value, word)
     odd = builder.and_(builder.lshr(bits, constant(word, 16)), constant(word, 1))
     rounded = builder.add(builder.add(bits, constant(word, 0x7FFF)), odd)
     is_nan = builder.fcmp_unordered("uno", value, value)
     found = choose(builder, is_nan, builder.or_(bits, constant(word, 0x400000)), rounded)
-    return builder.trunc(builder.lshr(found, constant(word, 16)), like(_SHORT, value))
+    return builder.trunc(builder.lshr(found, constant(word, 16)), type_like(_SHORT, value))
 
 
 def choose(builder: Builder, condition: Any, one: Any, other: Any) -> Any:
@@ -114,7 +114,7 @@ def choose(builder: Builder, condition: Any, one: Any, other: Any) -> Any:
     return found
 
 
-def like(kind: Any, value: Any) -> Any:
+def type_like(kind: Any, value: Any) -> Any:
     """Return the type `kind`, or a vector of `kind` if `value` is a vector, with the same number of lanes."""
     return ir.VectorType(kind, value.type.count) if isinstance(value.type, ir.VectorType) else kind
 

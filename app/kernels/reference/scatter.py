@@ -42,7 +42,7 @@ def scatter_nd(
     reduced = _ReducedItems(plan.reduction, plan.dtype, out)
     for start in range(0, plan.tuples, step):
         rows = rows_of(plan.dims, tuples[start : start + step])
-        for first_item, last_item in _stretches(width):
+        for first_item, last_item in _split_columns(width):
             items = (rows * width)[:, None] + np.arange(first_item, last_item, dtype=np.int64)
             block = updates[start * width : (start + len(rows)) * width].reshape(-1, width)
             reduced.apply(items.reshape(-1), block[:, first_item:last_item].reshape(-1))
@@ -71,7 +71,7 @@ def scatter_elements(
     return -1
 
 
-def _stretches(width: int) -> Iterator[tuple[int, int]]:
+def _split_columns(width: int) -> Iterator[tuple[int, int]]:
     for start in range(0, width, BLOCK_COMPONENTS):
         yield start, min(start + BLOCK_COMPONENTS, width)
 

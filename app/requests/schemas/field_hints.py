@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from app.json_text import lossless_json
-from app.near_name import instead_of, near_name, shorten
+from app.near_name import near_name, replacement_text, shorten
 from app.requests.schemas.member_types import (
     BOOLEAN,
     DIMENSION,
@@ -59,7 +59,7 @@ def name_hint(given: str, known: Collection[str], fields: Collection[str] = (), 
     """
     near = near_name(given, (name for name in sorted(known) if name not in fields))
     if near is not None:
-        return f"{instead_of(given, near)}{where}."
+        return f"{replacement_text(given, near)}{where}."
     if not known:
         return f"Leave out {shorten(given)!r}{where}, since there are no fields here."
     return f"Leave out {shorten(given)!r}{where}, since the fields here are {', '.join(sorted(known))}."
@@ -82,7 +82,7 @@ def allowed_hint(name: str, value: object, allowed: Sequence[str], pointer: str)
     near = _nearest_value(name, value, allowed) if isinstance(value, str) else None
     if near is None:
         return f"Write one of {listed} at {pointer}."
-    return f"{instead_of(str(lossless_json.shown(value)), near)} at {pointer}; it is one of {listed}."
+    return f"{replacement_text(str(lossless_json.shown(value)), near)} at {pointer}; it is one of {listed}."
 
 
 def _boolean_hint(value: object, pointer: str) -> str:

@@ -36,7 +36,7 @@ from app.store.catalogue.catalogue_rows import (
     row_of,
 )
 from app.store.catalogue.catalogue_schema import APPLICATION, SCHEMA_VERSION, create_tables
-from app.store.catalogue.catalogue_transaction import Transaction, fact, last_change
+from app.store.catalogue.catalogue_transaction import Transaction, last_change, read_fact
 from app.store.files import disk_writes
 from app.store.processes.directory_lock import StoreInUse, StoreRefused
 
@@ -227,7 +227,7 @@ class Catalogue:
             return CatalogueContents(
                 *_rows_and_aliases(connection),
                 [LastVersion(*found) for found in connection.execute("SELECT * FROM last_versions")],
-                int(fact(connection, "version_floor")),
+                int(read_fact(connection, "version_floor")),
             )
 
     def row(self, name: str, version: int) -> Row | None:

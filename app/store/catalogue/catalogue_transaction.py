@@ -178,7 +178,7 @@ class Transaction:
 
     def key_count(self) -> int:
         """Return the number of Idempotency-Keys."""
-        return int(fact(self._connection, "keys"))
+        return int(read_fact(self._connection, "keys"))
 
 
 def _text(counts: RowCounts | None) -> str | None:
@@ -190,6 +190,6 @@ def last_change(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT max(sequence) FROM changes").fetchone()[0])
 
 
-def fact(connection: sqlite3.Connection, name: str) -> Any:
+def read_fact(connection: sqlite3.Connection, name: str) -> Any:
     """Return a single value of the catalogue by its name."""
     return connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()[0]

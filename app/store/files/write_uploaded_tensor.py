@@ -210,7 +210,7 @@ class Upload:
             self._reorder()
         if self._strings is not None:
             self._strings.finish()
-            self._append_starts()
+            self._append_offsets()
         self._remove_scratch()
         self.skip(self.padding)
         disk_writes.write(self._fd, self._checksums.finish())
@@ -235,7 +235,7 @@ class Upload:
         for block in blocks_of(items):
             self._append(block.tobytes())
 
-    def _append_starts(self) -> None:
+    def _append_offsets(self) -> None:
         padding = bytes(-self._size % 8)
         disk_writes.write(self._fd, padding)
         self._checksums.update(padding)

@@ -122,10 +122,10 @@ class ScatterLog:
                 return
             self.end += len(frame)
             for record in decode(frame):
-                self._note(record.entry, begin)
+                self._register_entry(record.entry, begin)
                 yield record
 
-    def _note(self, entry: Entry, begin: int) -> None:
+    def _register_entry(self, entry: Entry, begin: int) -> None:
         """Register an entry of the frame from `begin` to `self.end`."""
         if entry.epoch:
             if not self.landmarks or begin >= self.landmarks[-1][1] + _LANDMARK_BYTES:
@@ -183,7 +183,7 @@ class ScatterLog:
         begin = self.end or LOG_ID_BYTES
         self.end += len(content)
         for record in records:
-            self._note(record.entry, begin)
+            self._register_entry(record.entry, begin)
 
     def read_frame(self, placed: PlacedEntry) -> list[Record]:
         """Return the records of the frame that holds an entry. Raises BrokenLog and OSError."""

@@ -59,7 +59,7 @@ class AsyncioTransport:
                 connection.close()
                 raise
             else:
-                self._keep(connection)
+                self._keep_idle(connection)
                 return answer
 
     async def close(self) -> None:
@@ -92,7 +92,7 @@ class AsyncioTransport:
             connection.close()
         return None
 
-    def _keep(self, connection: _Connection) -> None:
+    def _keep_idle(self, connection: _Connection) -> None:
         if self._closed or not (connection.usable and connection.parser.reusable) or len(self._idle) >= MAX_IDLE:
             connection.close()
             return

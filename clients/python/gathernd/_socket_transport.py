@@ -68,7 +68,7 @@ class SocketTransport:
                 connection.close()
                 raise
             else:
-                self._keep(connection)
+                self._keep_idle(connection)
                 return answer
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class SocketTransport:
                 return connection
             connection.close()
 
-    def _keep(self, connection: _Connection) -> None:
+    def _keep_idle(self, connection: _Connection) -> None:
         if self._closed or not connection.parser.reusable or len(self._idle) >= MAX_IDLE:
             connection.close()
             return

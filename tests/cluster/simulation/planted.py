@@ -7,7 +7,7 @@ from typing import Final
 
 from app.cluster.reconciler.cluster_view import ClusterView
 from app.cluster.reconciler.moves import Move
-from app.cluster.reconciler.plan import Planner, is_whole
+from app.cluster.reconciler.plan import Planner, is_complete
 from app.cluster.replication.primary import Round, Step
 from tests.cluster.simulation.primaries import Primaries
 from tests.cluster.simulation.range_copy import RangeCopy
@@ -20,7 +20,7 @@ class _AllButOne(Planner):
     """Flips a move before its last copy is whole."""
 
     def is_ready(self, move: Move, view: ClusterView) -> bool:
-        return sum(is_whole(copy, move, view) for copy in move.copies) >= len(move.copies) - 1
+        return sum(is_complete(copy, move, view) for copy in move.copies) >= len(move.copies) - 1
 
 
 class _FlipsEarly(ReconcilerProcess):
