@@ -340,7 +340,7 @@ async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Rea
     # Objects created at start-up live as long as the process, so the collector need not scan them again.
     gc.collect()
     gc.freeze()
-    readiness.done("kernels")
+    readiness.mark_done("kernels")
     if rest is not None:  # in a daemon thread, which a shutdown does not wait for
         Thread(target=_compile_rest, args=(rest,), daemon=True).start()
 

@@ -31,8 +31,8 @@ def calibrate(cache_dir: CacheDir = None, as_json: Json = False) -> None:
     settings = settings_with(cache_dir)
     chooser = service_of(settings, refresh=True).chooser
     thresholds = {
-        **{f"{name}_of_cached_data": size_body(size) for name, size in chooser.near._asdict().items()},
-        **{f"{name}_of_far_data": size_body(size) for name, size in chooser.far._asdict().items()},
+        **{f"{name}_of_cached_data": size_body(size) for name, size in chooser.cached_thresholds._asdict().items()},
+        **{f"{name}_of_far_data": size_body(size) for name, size in chooser.memory_thresholds._asdict().items()},
         "gpu": size_body(chooser.gpu_from),
     }
     if as_json:

@@ -39,7 +39,7 @@ LAUNCHER: Final = "gathernd-launcher"
 SHARD: Final = "gathernd-shard-"
 """Prefix of the actors' names. The shard's name, `@` and the ID of its Ray node follow it."""
 LOG: Final = "serve.log"
-TEND_S: Final = 1.0
+SUPERVISION_S: Final = 1.0
 """Seconds between checks of the machines."""
 STOP_S: Final = 60.0
 _CALL_S: Final = 10.0
@@ -159,7 +159,7 @@ class LauncherActor:
         self._client.database.close()
 
     def _supervise(self) -> None:
-        while not self._stop.wait(TEND_S):
+        while not self._stop.wait(SUPERVISION_S):
             try:
                 self._check_machines()
             except (OSError, GatherError, RayError, ValueError) as error:  # ValueError: an actor has just ended

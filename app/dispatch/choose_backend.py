@@ -222,7 +222,7 @@ class BackendChooser:
         """
         size, slices = size_of(plan), plan.batches * plan.tuples
         near = plan.batches * plan.block_items * plan.item_size <= NEAR_BYTES
-        loop_most, split_least, per_helper = self.near if near else self.far
+        loop_most, split_least, per_helper = self.cached_thresholds if near else self.memory_thresholds
         gpu = self._gpu_route(plan, facts, size)
         split = self._split_route(slices, size, split_least)
         loop = _loop_route(facts, size, loop_most)

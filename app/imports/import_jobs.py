@@ -126,7 +126,7 @@ class ImportJobs:
         except BaseException as problem:
             try:
                 if steps is not None:
-                    await self._run_in_disk_thread(steps.withdraw)
+                    await self._run_in_disk_thread(steps.undo)
                 if source is not None:
                     await self._close_source(source)
             finally:

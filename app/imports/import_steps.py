@@ -108,7 +108,7 @@ class ImportSteps:
             with suppress(OSError):
                 self._upload.abandon()
         if self._running is not None:
-            self._running.withdraw()
+            self._running.undo()
 
     @property
     def is_pulled(self) -> bool:

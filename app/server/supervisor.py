@@ -258,11 +258,11 @@ class Supervisor:
     def _on_warmed(self, worker: Worker) -> None:
         worker.warm = True
         if self._started:
-            worker.tell_to_accept()
+            worker.send_accept()
         elif all(one.warm for one in self._workers):
             self._started = True
             for one in self._workers:
-                one.tell_to_accept()
+                one.send_accept()
         else:
             for one in self._workers:
                 if not one.warm:

@@ -115,7 +115,7 @@ class WorkerServer(Server):
             self._may_start.set()
         elif letter == ord("a") and self.acceptor is not None and self.exit_at is None:
             if self._first:
-                self.application.readiness.done("workers")
+                self.application.readiness.mark_done("workers")
                 self._send(b"a")
             else:
                 self.listen()  # the parent shuts the sockets down when all workers have died

@@ -43,7 +43,7 @@ def test_reads_after_an_acknowledged_scatter_are_not_older(*, is_repeated: bool)
             one, RangeScatter(order, np.zeros(1, np.int64), np.ones(1, np.int64)), served(None, now, now + 20)
         )
         assert answer == RangeScattered(7, 1, is_repeated)
-        assert fetcher.sequences.least("x.0-4") == 7
+        assert fetcher.sequences.lowest_accepted("x.0-4") == 7
         shards.close()
         server.close()
 

@@ -86,7 +86,7 @@ def test_a_shard_that_was_given_up_comes_back(
         until(lambda: client.refresh().revisions.get("alive/a", before) > before, "it is registered again")
         lease = own.lease
         assert lease is not None
-        lease.lose()
+        lease.mark_lost()
         until(lambda: own.lease is not lease and client.refresh().alive == {"a"}, "it has another lease")
         running.stop()
         running.begin()

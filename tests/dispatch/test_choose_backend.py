@@ -121,7 +121,7 @@ def test_the_event_loop_takes_no_part_in_what_would_hold_it(
 ) -> None:
     unforced = replace(chooser, force_route=None)
     decision = unforced.decide(plan, asked)
-    most = max(unforced.near.loop, unforced.far.loop)
+    most = max(unforced.cached_thresholds.loop, unforced.memory_thresholds.loop)
     for each in (decision.choice, decision.cpu):
         if each.on_event_loop:
             assert not asked.cold
@@ -185,11 +185,11 @@ def test_routes_of_a_cpu_are_closed_for_a_reason() -> None:
     two = BackendChooser(threads=2)
     loop = considered(LARGE, two)["loop"]
     assert "hold up other requests" in loop.reason
-    assert loop.threshold == two.far.loop
+    assert loop.threshold == two.memory_thresholds.loop
     assert considered(LARGE, BackendChooser(threads=1))["split"].reason == "the pool has one thread"
     assert considered(SINGLE, two)["split"].reason.startswith("there are fewer than two")
     split = considered(TINY, replace(two, split_min_us=1000))["split"]
-    assert (split.is_open, split.threshold) == (False, replace(two, split_min_us=1000).near.split)
+    assert (split.is_open, split.threshold) == (False, replace(two, split_min_us=1000).cached_thresholds.split)
     assert "disk" in considered(TINY, two, Facts(cold=True))["loop"].reason
 
 

@@ -20,7 +20,7 @@ from tests.needs import ROOT, in_environment
 EXAMPLES = ROOT / "clients/python/examples"
 NOTEBOOK = EXAMPLES / "what_a_gather_does.ipynb"
 SAYS = {
-    "live_table.py": r"200 changes, \d+ lookups meanwhile, none of half a change\n",
+    "live_table.py": r"200 changes, \d+ lookups in the meantime, none of which saw half a change\n",
     "pandas_features.py": r"3 users of 1000, spent [\d.]+ on average\n",
     "pytorch_embedding.py": r"5 rows of 10000 served, changed and served again\n",
     "pytorch_training.py": r"40 steps: loss [\d.]+ to 0\.\d+, as with torch\.nn\.Embedding\n",

@@ -395,7 +395,7 @@ def carry_out_import(store: LocalStore, kind: str, name: str, what: Any) -> list
     try:
         steps.enter(store)
     except BaseException:
-        steps.withdraw()
+        steps.undo()
         raise
     try:
         for at in range(start.offset, len(raw), 30_000):

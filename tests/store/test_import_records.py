@@ -60,7 +60,7 @@ def test_how_far_it_was_is_written_to_no_file_once_it_has_ended(
     running = store.imports.begin("t", "https://a.example/x", None, "c", 100)
     fd = running._fd
     if how == "withdrawn":
-        running.withdraw()
+        running.undo()
     else:
         if how == "end refused":
             monkeypatch.setattr(store.imports, "write", refuse)

@@ -206,7 +206,7 @@ class Database:
             answer = self.gateway.ask("/v3/kv/txn", body, may_repeat=False)
         except EtcdFailed as error:
             if "lease not found" in str(error) and self._lease is not None:
-                self._lease.lose()
+                self._lease.mark_lost()
             raise
         with parsing():
             return _revision(answer) if answer.get("succeeded") else 0
@@ -247,14 +247,14 @@ class Database:
             if seconds > 0:
                 lease.record_renewal(begun + seconds)
             else:
-                lease.lose()
+                lease.mark_lost()
 
     def close(self) -> None:
         """Revoke the lease, so that its keys are removed immediately, and close the connections."""
         self._closing.set()
         lease, self._lease = self._lease, None
         if lease is not None:
-            lease.lose()
+            lease.mark_lost()
             with suppress(EtcdFailed):  # the lease then expires on its own
                 self.gateway.ask("/v3/lease/revoke", {"ID": lease.number})
         self.gateway.close()

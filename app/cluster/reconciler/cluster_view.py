@@ -77,7 +77,7 @@ class ClusterView:
         """Bytes of rows on each shard, including open ranges that the shard has yet to copy."""
         found = dict.fromkeys(self.catalogue.nodes, 0)
         for one in self.segments:
-            for node in self.whole(one) if one.opened is None else one.segment.nodes:
+            for node in self.complete_nodes(one) if one.opened is None else one.segment.nodes:
                 found[node] = found.get(node, 0) + one.segment.size
         return found
 
@@ -94,14 +94,14 @@ class ClusterView:
         """Return the shards that have a complete copy of a segment. For an open range, only in-sync shards count."""
         if one.opened is not None:
             own = (node for node in one.segment.nodes if node in one.opened.in_sync)
-            return tuple(node for node in own if self.has(node, one.tensor, ""))
-        return tuple(node for node in one.segment.nodes if self.has(node, one.tensor, one.segment.sha256))
+            return tuple(node for node in own if self.has_copy(node, one.tensor, ""))
+        return tuple(node for node in one.segment.nodes if self.has_copy(node, one.tensor, one.segment.sha256))
 
     def has_lost(self, node: str, one: Listed) -> bool:
         """Return whether a shard has lost a segment that the catalogue lists for it."""
         listed_at = self.catalogue.revisions.get(f"tables/{one.table}", 0)
         is_listed = node in self.known and self.holdings[node].revision >= listed_at
-        return is_listed and not self.has(node, one.tensor, one.segment.sha256)
+        return is_listed and not self.has_copy(node, one.tensor, one.segment.sha256)
 
     def is_alive(self, node: str) -> bool:
         """Return whether a shard is running."""

@@ -58,7 +58,7 @@ def needed_move(
     """
     nodes, replicas = one.segment.nodes, one.replicas
     staying = [node for node in nodes if not view.is_leaving(node) and node not in late]
-    synced = {node for node in view.whole(one) if node in staying}
+    synced = {node for node in view.complete_nodes(one) if node in staying}
     if len(staying) < replicas and len(nodes) <= 2 * replicas:
         others = {node: room for node, room in able.items() if node not in nodes}
         for new in choose_nodes(others, one.segment.size, 1, view.zones, staying):
@@ -76,7 +76,7 @@ def needed_move(
 
 def is_settled(one: Listed, view: ClusterView) -> bool:
     """Return whether an open range has exactly the required number of replicas, all of them in sync."""
-    return len(one.segment.nodes) == one.replicas and set(view.whole(one)) == set(one.segment.nodes)
+    return len(one.segment.nodes) == one.replicas and set(view.complete_nodes(one)) == set(one.segment.nodes)
 
 
 def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
@@ -88,7 +88,7 @@ def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
         node in view.known and one.tensor not in view.known[node]
         for one in view.segments
         if one.opened is not None
-        for node in set(one.segment.nodes).difference(one.opened.in_sync, joining.late(one, now))
+        for node in set(one.segment.nodes).difference(one.opened.in_sync, joining.late_nodes(one, now))
     )
 
 

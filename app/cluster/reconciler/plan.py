@@ -81,7 +81,7 @@ class Planner:
     def plan(self, view: ClusterView, now: float) -> Plan:
         """Return the actions to take now. `now` is in seconds of a monotonic clock."""
         self._not_before = {copy: at for copy, at in self._not_before.items() if at > now}
-        self._joining.note(view, now)
+        self._joining.update(view, now)
         self._choose_moves(view, now)
         flips = [move for move in self.moves.values() if self.is_ready(move, view)]
         for move in flips:
@@ -120,7 +120,7 @@ class Planner:
         under_way = copies_under_way(view, self._joining, now)
         for move in self.moves.values():
             under_way += _reserve_room(free, move)
-        for one in sorted(view.segments, key=lambda one: len(view.whole(one))):
+        for one in sorted(view.segments, key=lambda one: len(view.complete_nodes(one))):
             if under_way >= self.copies_at_once:
                 break
             if one.tensor not in self.moves and (needed := self._needed_move(one, view, free, now)) is not None:
@@ -135,20 +135,20 @@ class Planner:
         if one.opened is not None:
             if (
                 one.opened.epoch == PROPOSED
-                and not view.whole(one)
+                and not view.complete_nodes(one)
                 and (back := self._restoring_move(one, view)) is not None
             ):
                 return back
-            return needed_move(one, one.opened, self._joining.late(one, now), able, view)
+            return needed_move(one, one.opened, self._joining.late_nodes(one, now), able, view)
         nodes, size = one.segment.nodes, one.segment.size
-        whole = view.whole(one)
+        whole = view.complete_nodes(one)
         for node in nodes:
             left = nodes_except(nodes, node)
             if len(set(whole) & set(left)) >= one.replicas and (view.is_leaving(node) or node not in whole):
                 return remove_replica(one, node)
             if view.is_leaving(node) and (new := choose_nodes(able, size, 1, view.zones, left)):
                 return move_replica(one, node, new[0], "replace")
-            if view.lacks(node, one) and self._may_copy(node, one.tensor):
+            if view.has_lost(node, one) and self._may_copy(node, one.tensor):
                 return restore_replica(one, node)
         if len(nodes) < one.replicas and (new := choose_nodes(able, size, 1, view.zones, nodes)):
             return add_replica(one, new[0])
@@ -167,7 +167,7 @@ class Planner:
         """Return a move that restores uploaded rows on a shard, or None. The rows are unchanged until a primary has
         begun.
         """
-        lacking = (node for node in one.segment.nodes if view.lacks(node, one) and self._may_copy(node, one.tensor))
+        lacking = (node for node in one.segment.nodes if view.has_lost(node, one) and self._may_copy(node, one.tensor))
         return next((restore_replica(one, node) for node in lacking), None)
 
     def _splitting_move(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
@@ -197,7 +197,7 @@ class Planner:
         for one in view.segments:
             may_move = one.opened is None or is_settled(one, view)
             if may_move and all(self._may_copy(node, one.tensor) for node in free):
-                for node in view.whole(one):
+                for node in view.complete_nodes(one):
                     if node in on_node:
                         on_node[node].append(one)
         used = {node: view.used[node] for node in free}
@@ -231,7 +231,7 @@ class Planner:
             for part in move.parts
             for node in part.nodes
         }
-        unreplaced = {one.tensor for one in view.segments if not view.whole(one)}
+        unreplaced = {one.tensor for one in view.segments if not view.complete_nodes(one)}
         unwanted = [
             Drop(node, tensor)
             for node, held in view.known.items()
@@ -287,7 +287,7 @@ def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -
     and the origin.
     """
     one, part = move.of, _with_digest(move, copy.part, view)
-    whole = view.whole(one)
+    whole = view.complete_nodes(one)
     nodes = [*whole, *(node for node in one.segment.nodes if node not in whole), *further]
     nodes = [node for node in dict.fromkeys(nodes) if node in view.catalogue.nodes]
     if move.reason != "split":
@@ -316,7 +316,7 @@ def _pull(move: Move, copy: Copy, further: Collection[str], view: ClusterView) -
 
 def is_complete(copy: Copy, move: Move, view: ClusterView) -> bool:
     """Return whether the copy is complete on its shard."""
-    return view.has(copy.node, _segment_name(move, copy.part), _with_digest(move, copy.part, view).sha256)
+    return view.has_copy(copy.node, _segment_name(move, copy.part), _with_digest(move, copy.part, view).sha256)
 
 
 def _with_digest(move: Move, part: Segment, view: ClusterView) -> Segment:

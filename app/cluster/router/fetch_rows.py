@@ -27,7 +27,7 @@ from app.telemetry.served_request import ServedRequest
 
 BYTES_PER_SECOND: Final = 1 << 27
 """A large response from a shard counts as late if it arrives at less than this many bytes per second."""
-BEGUN_ANEW: Final = 2
+MAX_RESTARTS: Final = 2
 """Number of times that a request is restarted because its version was removed."""
 READ_ANSWERS_S: Final = 0.001
 """Seconds that a hedge waits for responses that arrived while the event loop was busy."""
@@ -230,7 +230,7 @@ class _Fetch:
             wanted = self.wanted[place]
             if wanted.read is None:
                 wanted.read = {}
-            if least := fetcher.sequences.least(one.tensor):
+            if least := fetcher.sequences.lowest_accepted(one.tensor):
                 fields += b"%b: %d\r\n" % (SEQUENCE, least)
             check = sequence_check(fetcher.sequences, one, wanted.read)
         elif replica.etag is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.cluster.router.fetch_rows import BEGUN_ANEW, TableReads, VersionGone
+from app.cluster.router.fetch_rows import MAX_RESTARTS, TableReads, VersionGone
 from app.cluster.router.range_requests import Output, as_rows, row_requests
 from app.cluster.router.shard_resources import NeedingPlaces, ShardResources, unavailable
 from app.cluster.router.sharded_gathers import ShardedGathers
@@ -44,7 +44,7 @@ class Router(Service, ShardResources):
         call: AnyCall,
         request: ServedRequest,
     ) -> Answer:
-        for _ in range(BEGUN_ANEW):
+        for _ in range(MAX_RESTARTS):
             try:
                 return await running
             except VersionGone:

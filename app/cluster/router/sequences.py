@@ -83,7 +83,7 @@ def sequence_check(sequences: Sequences, one: RowRange, read: dict[str, int]) ->
 
     The check stores the response's sequence in `read`.
     """
-    tensor, least = one.tensor, sequences.least(one.tensor)
+    tensor, least = one.tensor, sequences.lowest_accepted(one.tensor)
 
     def check(etag: str | None) -> None:
         sequence = sequence_of(etag)

@@ -122,7 +122,7 @@ class TableEtags:
         while True:
             one = self._newest(resident, tensor)
             if one is None or one.primary is None:  # the version was removed
-                return self._fetcher.sequences.least(tensor)
+                return self._fetcher.sequences.lowest_accepted(tensor)
             if one.primary.address:
                 asked = one.primary.epoch
                 answer = await self._asks.sequence(one, request)

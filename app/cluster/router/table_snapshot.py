@@ -236,7 +236,7 @@ class TableSnapshots:
         tls = self._fetcher.shards.tls
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=_HELD, ssl=tls)
         try:
-            least = self._fetcher.sequences.least(one.tensor)
+            least = self._fetcher.sequences.lowest_accepted(one.tensor)
             head = (
                 b"GET /tensors/%b/%b HTTP/1.1\r\nhost: %b\r\naccept: %b\r\n"
                 b"%b: %b\r\n%b: %d\r\nconnection: close\r\n%b%b\r\n"

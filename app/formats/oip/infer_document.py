@@ -23,7 +23,7 @@ from app.requests.envelope_cache import Validated
 from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.read_call import finish_validation, make_call, read_arrays, validate
 from app.requests.request import JsonText, Origin, ReadArray, Request
-from app.requests.schemas.gather_request import BESIDE
+from app.requests.schemas.gather_request import SEPARATE_TENSOR
 from app.requests.schemas.infer_request import (
     InferInput,
     InferRequest,
@@ -334,7 +334,7 @@ def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collect
                 f"the input {name!a} is given twice: in /inputs, and by the name of a resident tensor",
                 f"Leave out the parameter {field!r}, or the input {name!a}.",
             )
-    document |= {name: BESIDE for name in model.inputs if name in arrays or name not in row.optional}
+    document |= {name: SEPARATE_TENSOR for name in model.inputs if name in arrays or name not in row.optional}
     document |= {name: {"tensor": tensor} for name, tensor in named.items()}
     if model.resident:
         document["data"] = {"tensor": model.reference}

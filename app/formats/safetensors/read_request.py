@@ -31,7 +31,7 @@ from app.requests.lookup_beside_arrays import validate_lookup
 from app.requests.read_call import FAMILIES, finish_validation, make_call, read_arrays, validate
 from app.requests.request import QUERY, ReadArray, Request
 from app.requests.schemas.field_hints import name_hint
-from app.requests.schemas.gather_request import BESIDE
+from app.requests.schemas.gather_request import SEPARATE_TENSOR
 from app.requests.schemas.lookup_request import LookupParameters
 from app.requests.split_query_string import escape
 from app.tensors.buffer_type import Buffer
@@ -140,7 +140,7 @@ def _validate_query(
     document, explain = read_document(query, FAMILIES[row.kind].model(row))
     fields, optional = row.resident_fields, row.optional
     named = {name: document.pop(field) for name, field in fields.items() if field in document}
-    document |= {name: BESIDE for name in inputs if name in found or name not in optional}
+    document |= {name: SEPARATE_TENSOR for name in inputs if name in found or name not in optional}
     document |= {name: {"tensor": tensor} for name, tensor in named.items()}
     key = b"\0%b?%b" % (",".join(found).encode(), query)
     validated = envelopes.get((row, key))

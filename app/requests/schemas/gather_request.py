@@ -45,7 +45,7 @@ class Tensor(RequestModel):
     base64: TextNumber = ABSENT
 
 
-BESIDE: Final = Tensor.model_construct(dtype="")
+SEPARATE_TENSOR: Final = Tensor.model_construct(dtype="")
 """Placeholder in a document for a tensor that a binary format describes itself."""
 
 

@@ -68,8 +68,8 @@ class LookupFeature(RequestModel):
     found: AsksForFound = False
 
 
-_BESIDE: Final = tuple(name for name in LookupFeature.model_fields if name not in ARRAYS)
-SETTINGS: Final = tuple(name for name in _BESIDE if name not in (*KEY_FIELDS, *ROWS_OF_BAGS))
+_FIELDS_WITHOUT_ARRAYS: Final = tuple(name for name in LookupFeature.model_fields if name not in ARRAYS)
+SETTINGS: Final = tuple(name for name in _FIELDS_WITHOUT_ARRAYS if name not in (*KEY_FIELDS, *ROWS_OF_BAGS))
 """Fields of a feature other than its arrays and its fields for keys. `app.tensors.lookup_call.Feature` has the same
 names."""
 _FIELDS: Final[dict[str, Any]] = {name: (one.annotation, one) for name, one in LookupFeature.model_fields.items()}
@@ -78,7 +78,7 @@ LookupFeatureSettings: Any = create_model(
     __base__=RequestModel,
     __module__=__name__,
     __doc__="A feature without its arrays.",
-    **{name: _FIELDS[name] for name in _BESIDE},
+    **{name: _FIELDS[name] for name in _FIELDS_WITHOUT_ARRAYS},
 )
 
 

@@ -1,4 +1,4 @@
-"""Draws a gather of a matrix as SVG: data, indices and output as grids, one colour for each place that is picked."""
+"""Draw a gather of a matrix as SVG: data, indices and output as grids, with one color per selected place."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 CELL = 44
 GAP = 90
 COLOURS = ("#8dd3c7", "#fdb462", "#bebada", "#fb8072", "#80b1d3", "#b3de69", "#fccde5", "#ffed6f")
-"""Light enough for black figures; they repeat from the ninth place on."""
+"""Light enough for black text. They repeat from the ninth place on."""
 
 
 def draw(data: NDArray[Any], indices: NDArray[Any], output: NDArray[Any]) -> str:
-    """SVG of the GatherND of a matrix `data`: `indices` has shape [n, 1] for rows or [n, 2] for items."""
+    """Return an SVG of the GatherND of a matrix `data`. `indices` has shape [n, 1] for rows or [n, 2] for items."""
     tuples = [tuple(int(index) % size for index, size in zip(row, data.shape, strict=False)) for row in indices]
     colours = {place: COLOURS[count % len(COLOURS)] for count, place in enumerate(dict.fromkeys(tuples))}
 

@@ -1,7 +1,7 @@
-"""A table that changes while it is read: four threads look rows up, one adds to them, and no lookup sees half a change.
+"""Change a table while it is read: four threads look rows up and one adds to them. No lookup sees half a change.
 
-Every change adds 1 to the same 64 rows at once, so that a lookup which saw a half-applied one would find unequal rows.
-GATHERND_URL says where the service is, 127.0.0.1:8080 unless set.
+Each change adds 1 to the same 64 rows at once. A lookup that saw half of it would find unequal rows.
+GATHERND_URL is the service's URL (default http://127.0.0.1:8080).
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ with Client() as client:
             reader.join()
     assert len(lookups) == len(readers), "a reader failed"
     assert (client.gather("live", rows) == CHANGES).all()
-    print(f"{CHANGES} changes, {sum(lookups)} lookups meanwhile, none of half a change")
+    print(f"{CHANGES} changes, {sum(lookups)} lookups in the meantime, none of which saw half a change")
     client.delete("live")

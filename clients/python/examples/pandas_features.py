@@ -1,7 +1,7 @@
-"""Serve features that stand in a pandas table: upload its numbers, look users up by their id, get a table back.
+"""Serve features from a pandas table: upload its numbers, look users up by id, and get a table back.
 
-The index of the table, the users' ids, is uploaded as the keys of its rows, so that programs ask by id.
-Needs pandas beside the client. GATHERND_URL says where the service is, 127.0.0.1:8080 unless set.
+The table's index, the users' ids, becomes the keys of the rows. Requires pandas and the client.
+GATHERND_URL is the service's URL (default http://127.0.0.1:8080).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Serve the table of a PyTorch embedding: upload its weights, look rows up, and train on with the rows that changed.
+"""Serve the table of a PyTorch embedding: upload its weights, look rows up, and update the rows that training changes.
 
-Needs torch beside the client. GATHERND_URL says where the service is, 127.0.0.1:8080 unless set.
+Requires torch and the client. GATHERND_URL is the service's URL (default http://127.0.0.1:8080).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ with Client() as client:
     rows = client.gather("words", ids, as_torch=True)
     assert torch.equal(rows, layer(ids))
 
-    # A step of training changes a few rows; only these travel.
+    # A training step changes a few rows; only those are sent.
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     layer(ids).square().sum().backward()
     optimizer.step()

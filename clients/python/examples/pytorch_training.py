@@ -1,10 +1,10 @@
-"""Train a PyTorch model whose embedding is a resident table: looked up, sent its gradient back, and updated in place.
+"""Train a PyTorch model whose embedding is a resident table.
 
-The table is never here whole. Forward looks up the rows of the batch; backward sends their gradients and gets one row
-for each distinct id, already times the learning rate; the update adds these to the table. Beside it the same model is
-trained with torch.nn.Embedding, and both learn the same.
+The table is never downloaded. The forward pass looks up the rows of the batch. The backward pass sends their gradients
+and gets one row per distinct id, already multiplied by the learning rate, which a scatter adds to the table. For
+comparison, the same model is trained with torch.nn.Embedding; both learn the same.
 
-Needs torch beside the client. GATHERND_URL says where the service is, 127.0.0.1:8080 unless set.
+Requires torch and the client. GATHERND_URL is the service's URL (default http://127.0.0.1:8080).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS, WIDTH, CLASSES = 10_000, 16, 4
 
 
 class Lookup(torch.autograd.Function):  # type: ignore[misc]
-    """Rows of a resident table. Their gradients go to the table, which learns at once: autograd gets none for `ids`."""
+    """Look up rows of a resident table. Their gradients update the table immediately; `ids` get no gradient."""
 
     @staticmethod
     def forward(context: Any, client: Client, table: str, ids: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,7 @@ class ResidentEmbedding(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, client: Client, table: str) -> None:
         super().__init__()
         self.client, self.table = client, table
-        # Autograd goes back only to what is trained: this stands for the table.
+        # Autograd only runs backward to a trained tensor; this one represents the table.
         self.anchor = torch.nn.Parameter(torch.empty(0))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ class ResidentEmbedding(torch.nn.Module):  # type: ignore[misc]
 
 
 def train(embedding: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
-    """The loss of each batch, of which every step learns from one."""
+    """Train with one batch per step. Returns the loss of each batch."""
     torch.manual_seed(2)
     head = torch.nn.Linear(WIDTH, CLASSES)
     optimizer = torch.optim.SGD([*embedding.parameters(), *head.parameters()], lr=LEARNING_RATE)
@@ -68,7 +68,7 @@ def train(embedding: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Te
 torch.manual_seed(1)
 local = torch.nn.Embedding(WORDS, WIDTH)
 labels = torch.randint(CLASSES, (32,))
-# Words that come several times in a batch, and in every batch; the first word of a text tells its class.
+# Words repeat within a batch and in every batch. The first word of a text determines its class.
 texts = torch.randint(20, (32, 8))
 texts[:, 0] = 20 + labels
 batches = [(texts, labels)] * 40

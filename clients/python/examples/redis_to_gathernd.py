@@ -3,8 +3,9 @@
     python redis_to_gathernd.py 'user:*' users --dtype float32              values are the bytes of rows
     python redis_to_gathernd.py 'user:*' users --fields age,spent           values are hashes, fields are numbers
 
-What `*` stands for in a Redis key becomes the key of its row: 42 for user:42, an integer with --integers. Needs the
-packages redis and numpy beside the client. GATHERND_URL says where the service is, REDIS_URL where Redis is.
+The part of a Redis key that `*` matches becomes the key of its row: 42 for user:42, an integer with --integers.
+Requires the packages redis and numpy, and the client. GATHERND_URL and REDIS_URL are the URLs of the service and of
+Redis.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SAMPLE = 256
 def read_rows(
     store: redis.Redis, names: Sequence[bytes], dtype: str, fields: Sequence[str] | None
 ) -> Iterator[NDArray[Any] | None]:
-    """The row of each name, None if it has expired meanwhile. Raises ValueError for a value that makes no row."""
+    """Yield the row of each name, or None if it has expired. Raises ValueError for a value that is not a row."""
     for first in range(0, len(names), AT_ONCE):
         some = names[first : first + AT_ONCE]
         pipeline = store.pipeline(transaction=False)
@@ -52,9 +53,9 @@ def read_rows(
 def read_table(
     store: redis.Redis, pattern: str, dtype: str, fields: Sequence[str] | None
 ) -> tuple[list[str], NDArray[Any]]:
-    """What `*` stands for in each name, and the rows. Raises ValueError if they make no table."""
+    """Return the part of each name that `*` matches, and the rows. Raises ValueError if they do not form a table."""
     before, _, after = pattern.partition("*")
-    # SCAN may name a key twice.
+    # SCAN may return a key twice.
     names = sorted(set(store.scan_iter(pattern, count=AT_ONCE, _type="STRING" if fields is None else "HASH")))
     kept: list[str] = []
     rows: list[NDArray[Any]] = []
@@ -71,7 +72,7 @@ def read_table(
 
 
 def main() -> None:
-    """Copy and compare."""
+    """Copy the rows, then compare a sample."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pattern", help="which keys of Redis, with one *")
     parser.add_argument("table", help="name of the table")

@@ -1,7 +1,6 @@
 """Look rows up with Triton's own client: a resident tensor is a model with the one input `indices`.
 
-Needs tritonclient[http] beside the client, which only uploads. GATHERND_URL says where the service is, 127.0.0.1:8080
-unless set.
+Requires tritonclient[http], and the client for the upload. GATHERND_URL is the service's URL (default http://127.0.0.1:8080).
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ triton = InferenceServerClient(urlsplit(os.environ.get("GATHERND_URL", "http://1
 assert triton.is_server_ready()
 assert triton.is_model_ready("items")
 
-# The lookup, with binary tensors both ways.
+# The lookup, with binary tensors in both directions.
 indices = InferInput("indices", list(wanted.shape), "INT64")
 indices.set_data_from_numpy(wanted, binary_data=True)
 answer = triton.infer("items", [indices], outputs=[InferRequestedOutput("output", binary_data=True)])
 rows = answer.as_numpy("output")
 assert np.array_equal(rows, table[wanted[:, 0]])
 
-# The operator itself, with data that travels along.
+# The operator itself, with data in the request.
 data = InferInput("data", [2, 2], "FP32")
 data.set_data_from_numpy(np.array([[0, 1], [2, 3]], np.float32))
 pairs = InferInput("indices", [2, 2], "INT64")
