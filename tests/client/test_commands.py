@@ -351,8 +351,8 @@ def test_a_signal_leaves_no_part_of_a_download(tmp_path: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
-from gathernd_cli.npy_files import replacing
-with replacing(Path(sys.argv[1])) as one, replacing(Path(sys.argv[2])) as other:
+from gathernd_cli.npy_files import replace_atomically
+with replace_atomically(Path(sys.argv[1])) as one, replace_atomically(Path(sys.argv[2])) as other:
     print(flush=True)
     time.sleep(60)
 """
