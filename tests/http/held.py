@@ -5,6 +5,7 @@ They are started with `command=faulty("held")` or `faulty("counting")`, and wait
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -71,3 +72,12 @@ def metric(server: Server, name: str) -> float:
 def wait_for_queue(server: Server, size: int) -> None:
     """Until so many requests run or wait for the thread."""
     until(lambda: metric(server, "gathernd_queue_depth") == size)
+
+
+def refuses(port: int) -> bool:
+    """Whether nobody listens on a port of this machine."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -35,11 +35,12 @@ def lines(server: Server) -> list[Line]:
 
 def about(server: Server, request_id: str, count: int = 1) -> list[Line]:
     """The lines with this id, once there are so many."""
-    end = monotonic() + 20
-    while len(found := [line for line in lines(server) if line.get("request_id") == request_id]) < count:
-        assert monotonic() < end, server.log_text()
-        sleep(0.02)
-    return found
+
+    def found() -> list[Line]:
+        return [line for line in lines(server) if line.get("request_id") == request_id]
+
+    until(lambda: len(found()) >= count)
+    return found()
 
 
 @pytest.fixture(scope="module", params=["1", pytest.param("2", marks=pytest.mark.slow)])

@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from app.errors import CODES
 from tests.conftest import slow_but_for
 from tests.http.conftest import Start
+from tests.http.held import metric
 from tests.http.lookups import Given, as_json, as_safetensors, loaded
 from tests.http.raw import TINY
 from tests.http.server import Server
@@ -335,18 +336,11 @@ def measured(start: Start) -> Iterator[tuple[Server, int]]:
         yield server, server.forget_peak()
 
 
-def used(server: Server) -> float:
-    """Bytes that are charged to the budget."""
-    with server.client() as client:
-        lines = client.get("/metrics").text.splitlines()
-    return float(next(line for line in lines if line.startswith("gathernd_memory_used_bytes ")).split()[1])
-
-
 def check_peak(measured: tuple[Server, int]) -> None:
     server, before = measured
     grown = server.peak() - before
     assert grown <= BUDGET + MARGIN, f"{grown / MIB:.0f} MiB under a budget of {BUDGET / MIB:.0f}"
-    assert used(server) == 0, "something stays charged"
+    assert metric(server, "gathernd_memory_used_bytes") == 0, "something stays charged"
     assert ask(server, Ask("/gathernd", TINY)) == "200"
 
 

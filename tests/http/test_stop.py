@@ -7,45 +7,32 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
 import httpx
 import pytest
 
 from tests.http.conftest import Start
-from tests.http.held import faulty, held, metric, until, wait_for_queue
-from tests.http.raw import TINY, Answer, Wire, request
+from tests.http.held import faulty, held, metric, refuses, until, wait_for_queue
+from tests.http.raw import TINY, Answer, Wire, ask, request
 from tests.http.server import Server
 
 
 def until_not_ready(server: Server) -> Answer:
     """The first answer of /readyz, on a connection of its own, that is a refusal."""
-    end = monotonic() + 20
-    while True:
-        with Wire(server) as wire:
-            wire.send(request(b"", line="GET /readyz HTTP/1.1", length=False))
-            answer = wire.read()
-        if answer.status == 503:
-            return answer
-        assert answer.status == 200
-        assert monotonic() < end
+    answers: list[Answer] = []
+
+    def is_not_ready() -> bool:
+        answers.append(ask(server, request(b"", line="GET /readyz HTTP/1.1", length=False)))
+        return answers[-1].status == 503
+
+    until(is_not_ready)
+    return answers[-1]
 
 
 def until_under_way(server: Server) -> None:
     """Until a request is under way beside the one that asks."""
     until(lambda: metric(server, "gathernd_requests_in_flight") == 2)
-
-
-def until_refused(server: Server) -> None:
-    """Until the server takes no more connections."""
-    end = monotonic() + 20
-    while True:
-        try:
-            server.connect().close()
-        except ConnectionError:
-            return
-        assert monotonic() < end
-        sleep(0.01)
 
 
 def test_readiness_flips_first_and_requests_are_accepted_during_the_delay(start: Start) -> None:
@@ -96,7 +83,7 @@ def test_what_runs_is_answered_and_the_exit_code_is_zero(start: Start, number: i
                 thread.start()
             wait_for_queue(server, 4)
             server.process.send_signal(number)
-            until_refused(server)
+            until(lambda: refuses(server.port))
         for thread in threads:
             thread.join()
         assert [answer.status_code for answer in answers] == [200] * 4
@@ -123,7 +110,7 @@ def test_a_request_that_is_still_being_sent_is_finished(start: Start) -> None:
         wire.send(data[:-10])
         until_under_way(server)
         server.process.send_signal(signal.SIGTERM)
-        until_refused(server)
+        until(lambda: refuses(server.port))
         wire.send(data[-10:])
         answer = wire.read()
         assert answer.status == 200

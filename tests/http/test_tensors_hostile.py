@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 
 from tests.for_each import for_each
@@ -14,7 +13,7 @@ from tests.http.conftest import Start
 from tests.http.held import until
 from tests.http.raw import Wire, request
 from tests.http.server import Server
-from tests.http.tensors import FORM, NPY, SAFETENSORS, error, look_up, npy, put_raw, save
+from tests.http.tensors import NPY, SAFETENSORS, error, look_up, npy, put_raw, save
 
 BODY = npy(np.arange(3))
 
@@ -125,28 +124,3 @@ def test_a_bit_that_flips_on_disk_is_found_after_a_restart(start: Start, tmp_pat
         listed = {found["name"]: found.get("damaged", False) for found in client.get("/tensors").json()["tensors"]}
         assert listed == {"flipped": True, "whole": False}
         assert client.delete("/tensors/flipped").status_code == 204
-
-
-def of_curl_d(body: bytes) -> bytes:
-    """What `curl -d @FILE` makes of a file."""
-    return body.translate(None, b"\0\r\n")
-
-
-@for_each(
-    ("body", "kind"),
-    [
-        (of_curl_d(npy(np.arange(20))), FORM),
-        (of_curl_d(npy(np.arange(20))), NPY),
-        (of_curl_d(save(x=np.arange(20))), FORM),
-        (of_curl_d(save(x=np.arange(20))), SAFETENSORS),
-        (npy(np.arange(20)).replace(b"\n", b""), FORM),
-        (npy(np.arange(20)).decode("latin-1").encode(), FORM),
-        (npy(np.arange(20))[:-1], NPY),
-        (npy(np.arange(20))[:50], NPY),
-        (save(x=np.arange(20))[:30], SAFETENSORS),
-    ],
-)
-def test_a_damaged_file_is_told_how_to_send_it_whole(client: httpx.Client, body: bytes, kind: str) -> None:
-    answer = client.put("/tensors/hostile", content=body, headers={"content-type": kind})
-    assert 400 <= answer.status_code < 500
-    assert "--data-binary" in answer.json()["hint"], answer.text

@@ -57,13 +57,6 @@ def test_a_retry_with_its_key_is_answered_alike_and_changes_nothing(client: http
     assert client.get(f"/tensors/{table}").json()["shape"] == [1, 3]
 
 
-def test_a_key_of_another_request_is_refused(client: httpx.Client, table: str) -> None:
-    send(client, table, scatter_body([[0]], ROW, "add"), **{"idempotency-key": "k-2"})
-    answer = send(client, table, scatter_body([[1]], ROW, "add"), **{"idempotency-key": "k-2"})
-    error(answer, 422, "invalid_field", "/idempotency-key")
-    assert content(client, table)[1] == TABLE[1].tolist()
-
-
 def test_if_match(client: httpx.Client, table: str) -> None:
     etag = client.get(f"/tensors/{table}").json()["etag"]
     assert send(client, table, scatter_body([[0]], ROW), **{"if-match": etag}).status_code == 200

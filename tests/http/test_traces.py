@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from app.telemetry.tracing import ENDPOINTS, NoTracing, start_tracing
 from tests.http.conftest import Start
+from tests.http.held import until
 from tests.http.raw import TINY
 from tests.http.server import GATHERND, Server
 
@@ -52,14 +53,13 @@ class Collector:
 
     def of(self, request_id: str) -> tuple[Span, list[Span]]:
         """The span of a request, once it is here, and its children."""
-        end = monotonic() + 20
-        while True:
-            found = [span for span in self.spans if span.attributes.get("gathernd.request_id") == request_id]
-            if found:
-                assert len(found) == 1
-                return found[0], [span for span in self.spans if span.parent == found[0].id]
-            assert monotonic() < end, [span.name for span in self.spans]
-            sleep(0.02)
+
+        def found() -> list[Span]:
+            return [span for span in self.spans if span.attributes.get("gathernd.request_id") == request_id]
+
+        until(found)
+        (own,) = found()
+        return own, [span for span in self.spans if span.parent == own.id]
 
 
 def plain(attributes: Any) -> dict[str, Any]:

@@ -8,9 +8,8 @@ import signal
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -22,6 +21,7 @@ from gathernd.errors import ConnectError
 from tests.client.conftest import Awaited
 from tests.http import server as servers
 from tests.http.conftest import Start
+from tests.http.held import until
 from tests.http.server import GATHERND, TWO_WORKERS
 
 DATA = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -44,11 +44,8 @@ def socket_alone(warmed: Path, folder: Path, *flags: str) -> Iterator[tuple[Any,
     with log.open("wb") as file:
         process = servers.start([GATHERND, "serve", "--uds", str(path), *flags], folder, variables, {}, file)
     try:
-        end = monotonic() + 60
-        while f"ready on unix:{path}" not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert monotonic() < end, log.read_text()
-            sleep(0.02)
+        until(lambda: process.poll() is not None or f"ready on unix:{path}" in log.read_text())
+        assert process.poll() is None, log.read_text()
         yield process, path, log
     finally:
         if process.poll() is None:
@@ -119,13 +116,11 @@ def test_workers_share_a_unix_socket(start: Start, tmp_path: Path) -> None:
         for one in held:
             one.close()
         with on_socket(path) as client:
-            end = monotonic() + 60
-            while True:
-                try:
-                    if client.get("/readyz").status_code == 200:
-                        break
-                except httpx.HTTPError:
-                    pass
-                assert monotonic() < end, server.log_text()
-                sleep(0.05)
+
+            def answers() -> bool:
+                with suppress(httpx.HTTPError):
+                    return client.get("/readyz").status_code == 200
+                return False
+
+            until(answers)
     assert not path.exists()

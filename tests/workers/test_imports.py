@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,6 +13,7 @@ import httpx
 import numpy as np
 
 from tests.http.conftest import Start
+from tests.http.held import until
 from tests.http.server import TWO_WORKERS
 from tests.http.tensors import npy
 from tests.imports.range_server import range_server
@@ -51,8 +51,7 @@ def test_every_worker_knows_each_import_and_one_that_dies_leaves_nothing_of_its_
         ):
             begun = client.post("/tensors/a/import", json={"url": f"{source.url}/a.npy"})
             assert begun.status_code == 202, begun.text
-            while state_of(server.url, begun.headers["location"])["state"] == "running":
-                time.sleep(0.02)
+            until(lambda: state_of(server.url, begun.headers["location"])["state"] != "running")
             for _ in range(8):
                 assert state_of(server.url, begun.headers["location"])["state"] == "done"
             held = client.post("/tensors/held/import", json={"url": f"{source.url}/held.npy"}).headers["location"]
@@ -60,15 +59,11 @@ def test_every_worker_knows_each_import_and_one_that_dies_leaves_nothing_of_its_
                 assert state_of(server.url, held)["state"] == "running"
             assert len(list((tmp_path / "store" / "incoming").iterdir())) == 1
             os.kill(importing_worker(tmp_path / "store"), signal.SIGKILL)
-            end = time.monotonic() + 60
-            while (found := state_of(server.url, held))["state"] == "running":
-                assert time.monotonic() < end
-                time.sleep(0.1)
+            until(lambda: state_of(server.url, held)["state"] != "running")
+            found = state_of(server.url, held)
             assert (found["state"], found["error"]["code"]) == ("failed", "import_failed")
             assert "process" in found["error"]["detail"]
-            while list((tmp_path / "store" / "incoming").iterdir()):
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            until(lambda: not list((tmp_path / "store" / "incoming").iterdir()))
             assert httpx.get(f"{server.url}/tensors/held", trust_env=False, timeout=60).status_code == 404
         going.set()
     assert {path.suffix for path in (tmp_path / "store" / "imports").iterdir()} == set()

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 import pytest
 
 from tests.http.conftest import Start
-from tests.http.held import until
+from tests.http.held import refuses, until
 from tests.http.server import TWO_WORKERS, Server
 from tests.server.test_listening import needs_ipv6
 from tests.workers.load import ask_once, connected, request
-from tests.workers.test_workers import READY, refuses
+from tests.workers.test_workers import READY
 
 _QUICK = (
     "import app.server.supervisor as w; w._KILL_AFTER_S = 3.0; w._BACKOFF_S = (0.1, 0.3); w.GIVE_UP_AFTER = {give_up}; "

@@ -16,7 +16,7 @@ import pytest
 
 from app.security import api_keys
 from tests.http.conftest import Start
-from tests.http.held import until
+from tests.http.held import refuses, until
 from tests.http.server import GATHERND, TWO_WORKERS, Server
 from tests.workers.load import CONTENT, ask_once, connected, load, request
 
@@ -149,14 +149,6 @@ def test_workers_end_with_their_parent_and_finish_what_they_have(start: Start) -
             assert connection.ask(request()[-20:]).status == 200
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 60, "the workers end")
         server.process.returncode = 0  # as this test has killed it, it is not asked how it ended
-
-
-def refuses(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except ConnectionRefusedError:
-        return True
-    return False
 
 
 def test_workers_that_cannot_start_end_the_parent_with_a_reason(tmp_path: Path) -> None:

@@ -1,22 +1,26 @@
-"""Senders that are too slow, on purpose or not: refused with 408, while patient and idle ones are left in peace."""
+"""Clients that are too slow: senders get a 408, readers are cut off, while patient and idle ones are left in peace."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from select import select
 from time import monotonic, sleep
 
+import numpy as np
 import pytest
 
 from tests.http.conftest import Start
+from tests.http.held import metric, until
 from tests.http.raw import TINY, Wire, request
 from tests.http.server import Server
+from tests.http.tensors import put_raw
 
 pytestmark = pytest.mark.long
 LATE = 30
-"""Seconds within which the server of these tests ends what takes a second too long, whatever else the machine does. Its
-clients wait no longer."""
+"""Seconds within which the servers of these tests end what takes a second too long."""
+ROW = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +121,72 @@ def test_a_connection_on_which_no_request_starts_is_closed(short_timeouts: Serve
         for wire in unused:
             assert wire.closed()
         assert monotonic() - begun < LATE
+
+
+@pytest.fixture(scope="module")
+def rows(start: Start) -> Iterator[Server]:
+    """A server with the resident tensor `rows` of 16 MiB, and with short timeouts of answers."""
+    with start("--answer-timeout", "1", "--min-answer-rate", "400000", "--memory-budget", "64MiB") as server:
+        table = np.arange(16 * ROW, dtype=np.uint32).astype(np.uint8).reshape(16, ROW)
+        assert put_raw(server.shared_client(), "rows", table).status_code == 201
+        yield server
+
+
+GATHER = request(
+    b'{"data":{"tensor":"rows"},"indices":{"dtype":"int64","shape":[16,1],"values":[%b]},"output_encoding":"base64"}'
+    % b",".join(b"%d" % row for row in range(16))
+)
+DOWNLOAD = request(b"", line="GET /tensors/rows/content HTTP/1.1", length=False)
+
+
+@contextmanager
+def asking(server: Server, data: bytes) -> Iterator[socket.socket]:
+    """A connection whose client takes few bytes before it reads them, and has read the first of an answer."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        connection.settimeout(60)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(data)
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        yield connection
+
+
+def wait_until_freed(server: Server) -> None:
+    until(lambda: metric(server, "gathernd_memory_used_bytes") <= ROW, LATE)
+
+
+@pytest.mark.parametrize("data", [GATHER, DOWNLOAD], ids=["an answer", "a download"])
+def test_a_client_that_reads_nothing_is_cut_off_and_its_memory_freed(rows: Server, data: bytes) -> None:
+    refusals = metric(rows, 'gathernd_errors_total{code="request_timeout"}')
+    begun = monotonic()
+    with asking(rows, data) as connection:
+        wait_until_freed(rows)
+        read = 0
+        with suppress(ConnectionResetError):
+            while piece := connection.recv(1 << 20):
+                read += len(piece)
+        assert read < ROW * 16
+        assert monotonic() - begun > 0.9
+    assert metric(rows, 'gathernd_errors_total{code="request_timeout"}') == refusals + 1
+
+
+def test_a_client_that_reads_a_little_now_and_then_is_cut_off(rows: Server) -> None:
+    with asking(rows, GATHER) as connection:
+        begun = monotonic()
+        with suppress(ConnectionResetError):
+            while monotonic() - begun < LATE and connection.recv(10_000):
+                sleep(0.2)
+        assert monotonic() - begun < LATE
+    wait_until_freed(rows)
+
+
+def test_a_steady_reader_may_take_longer_than_a_pause(rows: Server) -> None:
+    with asking(rows, GATHER) as connection:
+        end, read = monotonic() + 2.5, 0
+        while read < 16 * (4 * ROW // 3):
+            read += len(connection.recv(100_000))
+            if monotonic() < end:  # several hundred kilobytes a second
+                sleep(0.03)
+        connection.sendall(request(TINY))
+        while b"HTTP/1.1 200" not in (piece := connection.recv(1 << 16)):
+            assert piece
