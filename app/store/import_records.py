@@ -1,7 +1,7 @@
 """Records of imports: the target, progress and outcome of each, readable by every process of the group.
 
-A record is a row of the catalogue, entered when the import begins and updated once when it has ended. While the import
-runs, its process also holds a lock on a file:
+A record is a row of the catalogue. It is inserted when the import begins, and updated once, when the import has ended.
+While the import runs, its process also holds a lock on a file:
 
     imports/ID.run      the number of bytes done, as uint64, and a byte set to 1 to cancel the import
 
@@ -39,16 +39,16 @@ from app.store.tensor_metadata import Metadata
 logger = logging.getLogger("gathernd")
 FOLDER: Final = "imports"
 REMEMBERED: Final = 1000
-"""Maximum number of records of ended imports; the oldest are removed."""
+"""Maximum number of records of finished imports. Beyond that, the oldest ones are removed."""
 State = Literal["running", "done", "failed", "cancelled"]
 _SUFFIX: Final = ".run"
 _ASKED_TO_END: Final = 8
-"""Offset of the byte that cancels the import."""
+"""Offset of the byte that cancels the import when it is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportFailure:
-    """Why an import failed: the members of its error."""
+    """Why an import failed, as the members of its error."""
 
     code: Any
     detail: str
@@ -65,8 +65,9 @@ class ImportFailure:
 class ImportRecord:
     """An import. Times are nanoseconds since 1970.
 
-    `url` has no query. `content` is the id of the content to create, "" if a cluster publishes it under an id of its
-    own. `done` is the number of bytes of items read, out of `total`. `metadata` describes the version that was created.
+    `url` has no query. `content` is the ID of the content to create, or "" if a cluster publishes the content under an
+    ID that it chooses itself. `done` is the number of bytes of items read, out of `total`. `metadata` describes the
+    version that was created.
     """
 
     id: str
@@ -90,8 +91,8 @@ _JSON: Final = TypeAdapter(ImportRecord)
 class ImportRecords:
     """The import records of a store. All methods do blocking disk I/O.
 
-    `change` returns a catalogue transaction as a context manager. `find_made` returns the metadata of the content with
-    a given id, of the tensor with a given name, or None.
+    `change` returns a catalogue transaction as a context manager. `find_made` takes the name of a tensor and the ID of
+    a content, and returns the content's metadata or None.
     """
 
     _folder: Path
@@ -101,7 +102,7 @@ class ImportRecords:
     _find_made: Callable[[str, str], Metadata | None]
 
     def begin(self, name: str, url: str, tensor: str | None, content: str, total: int) -> RunningImport:
-        """Enter a new import, durably. Raises insufficient_storage."""
+        """Durably insert the record of a new import. Raises insufficient_storage."""
         now = time.time_ns()
         record = ImportRecord(f"{now:016x}{secrets.token_hex(8)}", name, url, tensor, content, total, now)
         running = RunningImport(self, record)
@@ -114,28 +115,28 @@ class ImportRecords:
         return running
 
     def write(self, record: ImportRecord) -> None:
-        """Write the record of an import that has ended, durably, replacing the older record. Raises OSError."""
+        """Durably write the record of an import that has ended, replacing its earlier record. Raises OSError."""
         with self._change() as transaction:
             transaction.put_import(record.id, _JSON.dump_json(record))
 
     def forget(self, number: str) -> None:
-        """Remove a record, durably. Raises OSError."""
+        """Durably remove a record. Raises OSError."""
         with self._change() as transaction:
             transaction.remove_import(number)
 
     def path(self, number: str) -> Path:
-        """Return the path of the file that an import's process holds locked."""
+        """Return the path of the file that the process running an import keeps locked."""
         return self._folder / f"{number}{_SUFFIX}"
 
     def find(self, number: str) -> ImportRecord | None:
-        """Return the current record of the import with this id, or None. Raises insufficient_storage."""
+        """Return the current record of the import with this ID, or None. Raises insufficient_storage."""
         with storage_errors():
             return self._close_if_dead(self._read(number))
 
     def page(self, limit: int, after: str | None) -> tuple[list[ImportRecord], str | None]:
-        """Return at most `limit` imports in the order in which they began, starting after the id `after`.
+        """Return at most `limit` imports in the order in which they began, starting after the ID `after`.
 
-        The second value is the last id if more imports follow, else None.
+        The second value is the last ID if more imports follow, or else None.
         """
         with storage_errors():
             found = [_JSON.validate_json(text) for text in self._catalogue.imports(after or "", limit + 1)]
@@ -143,7 +144,7 @@ class ImportRecords:
         return page, found[limit - 1].id if len(found) > limit else None
 
     def cancel(self, number: str) -> bool:
-        """Cancel an import, or forget one that has ended. Returns False if none exists.
+        """Cancel an import, or forget one that has ended. Returns False if there is no such import.
 
         Raises insufficient_storage.
         """
@@ -154,7 +155,7 @@ class ImportRecords:
             if record.state != "running":
                 self.forget(number)
                 return True
-            with suppress(FileNotFoundError):  # it has just ended
+            with suppress(FileNotFoundError):  # the import has just ended
                 fd = open_regular(self.path(number), os.O_RDWR)
                 try:
                     disk_writes.write_at(fd, b"\1", _ASKED_TO_END)
@@ -163,7 +164,9 @@ class ImportRecords:
         return True
 
     def remove_leftovers(self) -> None:
-        """Close the records of processes that have died, and remove their other leftovers. Raises OSError."""
+        """Close the records of imports whose processes have died, and remove what else those have left. Raises
+        OSError.
+        """
         for text in self._catalogue.imports("", -1):
             self._close_if_dead(_JSON.validate_json(text))
         for name in file_names(self._folder):
@@ -176,12 +179,12 @@ class ImportRecords:
         return None if text is None else _JSON.validate_json(text)
 
     def _close_if_dead(self, record: ImportRecord | None) -> ImportRecord | None:
-        """Return the current record of an import, after closing it if its process has died. Raises OSError."""
+        """Return the current record of an import, first closing it if the import's process has died. Raises OSError."""
         if record is None or record.state != "running":
             return record
         with self._locks.uploads():
             done = self._bytes_done(record.id)
-            now = self._read(record.id)  # its process may have closed it before releasing the file
+            now = self._read(record.id)  # the import's process may have closed the record before releasing the file
             if now is None or now.state != "running":
                 return now
             if done is not None:
@@ -193,7 +196,7 @@ class ImportRecords:
             return now
 
     def _bytes_done(self, number: str) -> int | None:
-        """Return the number of bytes done if a process is running the import, else None."""
+        """Return the number of bytes done if a process is running the import, or else None."""
         try:
             fd = open_regular(self.path(number), os.O_RDWR)
         except (FileNotFoundError, NotRegular):
@@ -223,19 +226,20 @@ class ImportRecords:
 
 
 class RunningImport:
-    """An import run by this process. Any thread may call `record_progress` and `should_continue` at any time."""
+    """An import that this process runs. Any thread may call `record_progress` and `should_continue` at any time."""
 
     def __init__(self, records: ImportRecords, record: ImportRecord) -> None:
         self.record = record
         self._records = records
         self._fd = -1
-        self._fd_mutex = Lock()  # after closing, another file may get the same descriptor
+        self._fd_mutex = Lock()  # once the file is closed, another file may get the same descriptor
 
     def lock(self) -> None:
-        """Create and lock the file that marks the import as run by this process. Raises OSError."""
+        """Create and lock the file that shows that this process is running the import. Raises OSError."""
         self._fd = disk_writes.create(self._records.path(self.record.id))
         fcntl.flock(self._fd, fcntl.LOCK_EX)
-        disk_writes.write_at(self._fd, bytes(_ASKED_TO_END + 1), 0)  # allocate now, in case the disk is full later
+        # allocate the bytes now, in case the disk is full later
+        disk_writes.write_at(self._fd, bytes(_ASKED_TO_END + 1), 0)
 
     def record_progress(self, done: int) -> bool:
         """Record the number of bytes done, unless the import has ended. Returns whether to continue. Raises OSError."""
@@ -245,14 +249,14 @@ class RunningImport:
         return self.should_continue()
 
     def should_continue(self) -> bool:
-        """Return whether the import goes on; False if it was cancelled."""
+        """Return whether the import should continue, or False if it was canceled."""
         with self._fd_mutex:
             return self._fd < 0 or os.pread(self._fd, 1, _ASKED_TO_END) != b"\1"
 
     def end(self, **members: Any) -> ImportRecord:
-        """Record the outcome: set these members of the record.
+        """Record the outcome by setting these members of the record.
 
-        If the disk refuses the write, the outcome is decided as for a process that died: see the module.
+        If the disk refuses the write, the outcome is determined as for a process that died; see the module docstring.
         """
         self.record = replace(self.record, ended=time.time_ns(), **members)
         try:
@@ -269,7 +273,7 @@ class RunningImport:
         self.close()
 
     def close(self) -> None:
-        """Remove the file that marks the import as run by this process."""
+        """Remove the file that shows that this process is running the import."""
         with self._fd_mutex:
             if self._fd >= 0:
                 with suppress(OSError):

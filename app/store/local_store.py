@@ -1,9 +1,9 @@
-"""The store on the local disk: open it; upload, replace, scatter to and remove tensors.
+"""The store on the local disk: open it, and upload, replace, scatter to and remove tensors. Code in `stored_tensors`
+finds and reads tensors.
 
-`stored_tensors` finds and reads the tensors.
-
-Each upload of a name makes its next version; `publish_and_remove_versions` decides which older ones are kept. A
-reference is the name of a tensor (its current version, the highest one), `NAME@7`, or an alias.
+Each upload under a name becomes the name's next version; `publish_and_remove_versions` decides which older versions are
+kept. A reference is the name of a tensor (for its current version, which has the highest number), `NAME@7`, or an
+alias.
 
 All methods except `get` do blocking disk I/O: call them on a worker thread. Any number of threads and processes may
 call them concurrently.
@@ -19,8 +19,8 @@ call them concurrently.
     locks/              see `store_locks`
     shard/              only on a shard of a cluster: see `app.cluster.shard.shard_folder`
 
-Each method performs one whole operation on a tensor, from its checks to its commit, so the class holds most of these
-parts.
+Each method performs one whole operation on a tensor, from the checks to the commit, so the class refers to most of
+these parts.
 """
 
 from __future__ import annotations
@@ -95,11 +95,12 @@ class LocalStore(StoredTensors):
         processes: int = 1,
         keep_versions: int = 1,
     ) -> None:
-        """`token` is that of the process group to join; None for the first process, which claims the folder.
+        """Set up the store without opening it. `token` is the token of the process group to join.
 
-        `memory` is the number of bytes of contents that the page cache can hold, None if unknown. `processes` is the
-        number of processes that serve the store. `keep_versions` is the number of versions of a tensor kept after an
-        upload, including the new one, unless the upload sets its own number.
+        If `token` is None, this is the first process, which claims the folder. `memory` is the number of bytes that the
+        page cache can hold, or None if unknown. `processes` is the number of processes that serve the store.
+        `keep_versions` is the number of versions of a tensor that are kept after an upload, including the new one,
+        unless the upload sets its own number.
         """
         super().__init__(folder, memory)
         self.limits = limits
@@ -113,12 +114,14 @@ class LocalStore(StoredTensors):
         self._catalogue = Catalogue(folder / FILE)
         self._scatter_queues = ScatterQueues(self.execute_scatters)
         self.run_in_background: Callable[[Callable[[], None]], None] = lambda work: work()
-        """Runs a checkpoint once the scatters before it are answered; the service sets it to use a thread."""
+        """Run a checkpoint after the scatters before it have received their responses. The service sets this to use a
+        thread.
+        """
         self._keys: IdempotencyKeys
         self._checkpoints: Checkpoints
         self._scatter_executor: ScatterExecutor
         self.replicated: ReplicatedContents
-        """The contents that other machines hold too."""
+        """The contents that are replicated on other machines."""
         self._uploads: UploadFolder
         self._quota_check: QuotaCheck
         self._orphans: OrphanedFiles
@@ -127,7 +130,7 @@ class LocalStore(StoredTensors):
         self._content_changes: ContentChanges
 
     def open(self) -> None:
-        """Claim the folder and repair what a crash has left, or join the process group that owns it.
+        """Claim the folder and repair what a crash has left, or join the process group that owns the folder.
 
         Raises StoreRefused and OSError.
         """
@@ -158,7 +161,7 @@ class LocalStore(StoredTensors):
             group.close()
             raise
         self._group = group
-        # A mapping needs a file descriptor, and the soft limit is often 1024.
+        # Each mapping requires a file descriptor, and the soft limit is often 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             with suppress(OSError, ValueError):
@@ -200,7 +203,8 @@ class LocalStore(StoredTensors):
             self._scatter_executor, self._version_changes, growth, self.replicated, self._upload_folder, self.limits,
         )  # fmt: skip
         if group.owner:
-            self._state[StateWord.GENERATION] |= 1  # may be stale from an earlier group; `refresh` repairs it
+            # the word may be left over from an earlier group; `refresh` repairs it
+            self._state[StateWord.GENERATION] |= 1
             self._keys.clock.start(self._catalogue.facts())
             self._state[StateWord.LEFTOVERS_REMOVED] = self._keys.clock.now()
         self._index.refresh()
@@ -220,15 +224,15 @@ class LocalStore(StoredTensors):
                 self._group = None
 
     def _save_clock(self) -> None:
-        # If this fails, Idempotency-Keys live longer.
+        # If this fails, Idempotency-Keys live longer than intended.
         with suppress(OSError), self._index.change() as transaction:
             transaction.set_facts(self._keys.clock.facts())
 
     def remove_leftovers(self, *, at_once: bool = False) -> None:
-        """Remove what dead processes have left, and expired keys: every 30 s, in one process. Raises OSError.
+        """Remove what dead processes have left, and expired keys. Works every 30 s, in one process. Raises OSError.
 
-        That is files and unfinished import records, and Idempotency-Keys in the catalogue. `at_once` does not wait for
-        the 30 s.
+        This covers files, unfinished import records, and Idempotency-Keys in the catalogue. With `at_once`, the 30 s
+        need not have passed.
         """
         now = self._keys.clock.now()
         if at_once or now - self._state[StateWord.LEFTOVERS_REMOVED] > _LEFTOVERS_INTERVAL_NS:
@@ -288,7 +292,9 @@ class LocalStore(StoredTensors):
 
     @contextmanager
     def _lock_version(self, reference: str) -> Iterator[Row | None]:
-        """Take the lock of a reference's tensor and yield the version, or None; it stays valid inside the context."""
+        """Take the lock of a reference's tensor and yield the version, or None. The version stays valid inside the
+        context.
+        """
         while True:
             row = self._index.find(reference)
             with self.group.locks.tensor(reference if row is None else row.name):
@@ -305,9 +311,10 @@ class LocalStore(StoredTensors):
             yield row
 
     def find_answer(self, reference: str, key: str, digest: str) -> Scattered | None:
-        """Return the answer to an earlier scatter with this Idempotency-Key, or None.
+        """Return the response to an earlier scatter with this Idempotency-Key, or None.
 
-        Raises invalid_field (also if the key came with another request), tensor_damaged and insufficient_storage.
+        Raises invalid_field (also if the key was sent with a different request), tensor_damaged and
+        insufficient_storage.
         """
         check_reference(reference)
         with storage_errors(), self._lock_version(reference) as row:
@@ -324,10 +331,10 @@ class LocalStore(StoredTensors):
         conditions: Conditions,
         wake: Callable[[], None],
     ) -> PendingScatter:
-        """Queue a scatter, an upsert or a removal, and return at once.
+        """Queue a scatter, an upsert or a removal, and return immediately.
 
         `wake` is called when it is time to call `complete_scatter`. The change is made in place and durably, becomes
-        visible to all readers at once, and shares its fsync with others.
+        visible to all readers at the same moment, and shares its fsync with other changes.
         """
         check_reference(reference)
         pending = PendingScatter(change, conditions, wake)
@@ -335,7 +342,7 @@ class LocalStore(StoredTensors):
         return pending
 
     def complete_scatter(self, reference: str, pending: PendingScatter) -> Scattered:
-        """Return the result of a queued scatter; blocks unless it is done.
+        """Return the result of a queued scatter. Blocks unless it is already done.
 
         Raises ContentReplaced, tensor_not_found, tensor_damaged, precondition_failed, invalid_field and
         insufficient_storage.
@@ -346,14 +353,14 @@ class LocalStore(StoredTensors):
     def execute_scatters(self, reference: str, take: Take) -> Callable[[], None] | None:
         """Execute and finish the changes queued for one reference, which `take` returns.
 
-        Returns work to run after the callers have their answers, or None. Raises the errors that apply to the whole
-        batch.
+        Returns work to run after the callers have received their responses, or None. Raises the errors that apply to
+        the whole batch.
         """
         checkpoint = self._content_changes.execute(reference, take)
         return None if checkpoint is None else partial(self.run_in_background, checkpoint)
 
     def _find_content(self, name: str, content: str) -> Metadata | None:
-        """Return the metadata of content of tensor `name` as it was created, or None if it no longer exists."""
+        """Return the metadata of a content of tensor `name` as it was created, or None if it no longer exists."""
         for row in self._index.versions(name):
             if row.content == content:
                 return metadata_of(row, self.version_numbers(name))
@@ -364,7 +371,7 @@ class LocalStore(StoredTensors):
     def verify(self, stop: Event, pause_ratio: float = 1.0) -> None:
         """Compare every content with its checksums and mark damaged ones, once per lifetime of the process group.
 
-        Pauses `pause_ratio` times as long as it works. Scatters and replacements may run concurrently.
+        Pauses for `pause_ratio` times as long as it works. Scatters and replacements may run at the same time.
         """
         verify(self.folder, self.group, self._catalogue, self._index, self._replayed_logs, stop, pause_ratio)
 
@@ -383,7 +390,7 @@ class LocalStore(StoredTensors):
                 except GatherError as problem:
                     logger.error("%s", problem.detail)
                 except OSError as error:
-                    # The log stays; the next scatter applies it.
+                    # The log stays, and the next scatter applies it.
                     logger.error("the log of %s could not be applied: %s", row.reference, error.strerror)
             repair_index(self._tensor_folder, self._upload_folder, row)
         self._orphans.remove_all()

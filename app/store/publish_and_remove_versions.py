@@ -1,10 +1,10 @@
-"""Publish and remove versions of tensors: start an upload, commit it as the next version, remove one or all versions.
+"""Publish and remove versions of tensors: begin an upload, commit it as the next version, remove one or all versions.
 
-Aliases of versions change here too, by the rules of `app.catalogue.aliases`. The quota limits how many tensors,
-aliases, bytes and Idempotency-Keys a store may hold.
+Aliases of versions are also changed here, according to the rules in `app.catalogue.aliases`. The quota limits how many
+tensors, aliases, bytes and Idempotency-Keys a store may hold.
 
-Commits and removals hold the tensor's lock. One catalogue transaction enters a version and removes the versions that it
-supersedes. Their files are removed afterwards, or by `remove_leftovers` if the process dies before that.
+Commits and removals hold the tensor's lock. A single catalogue transaction inserts a version and removes the versions
+that it supersedes. Their files are removed afterwards, or by `remove_leftovers` if the process dies before that.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from app.tensors.tensor_name import split_reference
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The limits of a store: `total` bytes of all tensor files (None: the size of the disk), tensors, and keys.
+    """The limits of a store: `total` bytes of all tensor files (None: the size of the disk), and numbers of tensors and
+    keys.
 
-    `total` includes all versions. `tensors` limits the number of tensor names, and also the number of aliases. `keys`
-    limits the Idempotency-Keys of the last 24 hours, which `idempotency` counts.
+    `total` includes all versions. `tensors` limits the number of tensor names and, separately, the number of aliases.
+    `keys` limits the number of Idempotency-Keys from the last 24 hours, as counted by `idempotency`.
     """
 
     total: int | None = None
@@ -52,14 +53,16 @@ class Quota:
 
 @dataclass
 class QuotaCheck:
-    """Compares tensors and uploads in progress with the quota."""
+    """Compare tensors and uploads in progress with the quota."""
 
     _quota: Quota
     _index: CatalogueCache
     _uploads: UploadFolder
 
     def check_count(self, old: Row | None) -> None:
-        """Raise insufficient_storage if a tensor that replaces `old` (None: a new one) is one too many."""
+        """Raise insufficient_storage if the quota does not allow a tensor that replaces `old`, or a new tensor if it is
+        None.
+        """
         if len(self._index) + (old is None) > self._quota.tensors:
             raise over_quota("tensors", self._quota.tensors)
 
@@ -69,9 +72,9 @@ class QuotaCheck:
             raise over_quota("aliases", self._quota.tensors)
 
     def check_bytes(self, removed: Iterable[Row], size: int, upload: str = "") -> None:
-        """Raise insufficient_storage if replacing the versions `removed` by `size` bytes exceeds the quota.
+        """Raise insufficient_storage if replacing the versions `removed` with `size` bytes exceeds the quota.
 
-        All uploads in progress count, except the one with the id `upload`.
+        All uploads in progress count, except for the upload with the ID `upload`.
         """
         if self._quota.total is None:
             return
@@ -82,9 +85,10 @@ class QuotaCheck:
 
 @dataclass(frozen=True, slots=True)
 class CarriedKey:
-    """An Idempotency-Key on its way to another machine. `age` is the time since it was answered, in nanoseconds.
+    """An Idempotency-Key being sent to another machine. `age` is the time since its request was completed, in
+    nanoseconds.
 
-    `counts` are the `RowCounts` returned for an upsert or a removal.
+    `counts` holds the `RowCounts` returned for an upsert or a removal.
     """
 
     key: str
@@ -96,10 +100,11 @@ class CarriedKey:
 
 @dataclass(frozen=True, slots=True)
 class CopiedContent:
-    """State of replicated content that was copied here, as of record `sequence` of epoch `sequence_epoch` (0: unknown).
+    """The state of a replicated content copied here, as of the record `sequence` of epoch `sequence_epoch` (0:
+    unknown).
 
-    `epoch` is recorded as the highest epoch that the copy has seen. `sha256` is the hash of the content as first
-    uploaded. If it is empty, the copy's own hash is used.
+    `epoch` is recorded as the highest epoch that the copy has seen. `sha256` is the hash of the content as originally
+    uploaded; if it is empty, the copy's own hash is used.
     """
 
     sequence: int
@@ -111,7 +116,7 @@ class CopiedContent:
 
 @dataclass
 class VersionChanges:
-    """Publishes and removes versions of tensors, and changes aliases. All methods do blocking disk I/O."""
+    """Publish and remove versions of tensors, and change aliases. All methods do blocking disk I/O."""
 
     _group: ProcessGroup
     _index: CatalogueCache
@@ -119,15 +124,15 @@ class VersionChanges:
     _keys: IdempotencyKeys
     _quota: QuotaCheck
     _keep_versions: int
-    """Versions to keep after an upload that does not set its own number."""
+    """Number of versions to keep after an upload that does not specify a number."""
     _etag_of: Callable[[Row], str]
-    """Returns the current ETag of a version."""
+    """A function that returns the current ETag of a version."""
 
     def begin(self, upload: Upload, replaced: Row | None = None) -> None:
-        """Open an upload, which counts against the quota from now on.
+        """Open an upload, which counts against the quota from then on.
 
-        It becomes the next version of its tensor, or replaces the files of the version `replaced`. Raises name_conflict
-        and insufficient_storage.
+        The upload will become the next version of its tensor, or replace the files of the version `replaced`. Raises
+        name_conflict and insufficient_storage.
         """
         name, keep = upload.spec.name, upload.spec.keep or self._keep_versions
 
@@ -146,10 +151,11 @@ class VersionChanges:
             upload.open(partial(check_bytes, 0))
 
     def commit(self, upload: Upload, conditions: Conditions) -> tuple[Row, bool]:
-        """Make a finished upload the next version of its tensor. Returns its row, and whether the name is new.
+        """Publish a finished upload as the next version of its tensor. Returns its row, and whether the name is new.
 
-        Raises name_conflict, precondition_failed (also if the current content is replicated: only copies may replace
-        that) and insufficient_storage, and then abandons the upload.
+        Raises name_conflict, precondition_failed and insufficient_storage, and abandons the upload in those cases.
+        precondition_failed is also raised if the current content is replicated, because only a copy may replace such a
+        content.
         """
         name, keep, now = upload.spec.name, upload.spec.keep or self._keep_versions, time.time_ns()
 
@@ -164,11 +170,12 @@ class VersionChanges:
                 if old is not None and self._is_replicated(old):
                     raise GatherError("precondition_failed", f"{name!r} is replicated: its rows come from other shards")
                 created = now if old is None else old.created
-                # Read the logs before the transaction, since they may be long; the tensor's lock keeps them unchanged.
+                # Read the logs before the transaction, because they may be long. The tensor's lock keeps them
+                # unchanged.
                 leaving = {*going(), *([] if old is None else [old])}
                 keys = {row: self._logs.keys_of(row) for row in leaving}
                 with self._index.change() as transaction:
-                    gone = going()  # recompute, since aliases may have moved
+                    gone = going()  # recompute this, because aliases may have moved
                     self._quota.check_count(old)
                     number = transaction.next_version(name)
                     row = row_of(description, upload.id, created, now, number, upload.spec.note, upload.keys)
@@ -176,7 +183,8 @@ class VersionChanges:
                         answer for each in gone for answer in (keys[each] if each in keys else self._logs.keys_of(each))
                     ]
                     if old is not None and old not in gone:
-                        # The name now stands for other content, so keys with this scope must move to the catalogue.
+                        # The name now refers to a different content, so keys with this scope must move to the
+                        # catalogue.
                         answers += [answer for answer in keys[old] if answer.scope == name]
                     self.install(transaction, upload, row, gone, answers)
                 self.finish(upload, gone)
@@ -191,11 +199,12 @@ class VersionChanges:
         return words[HeaderWord.EPOCH] > 0 and not words[HeaderWord.VERSION] & DAMAGED
 
     def adopt(self, upload: Upload, copied: CopiedContent, judge: Callable[[Row | None], bool]) -> Row | None:
-        """Make a finished upload, a copy of replicated content, the only content of its tensor. Returns its row.
+        """Publish a finished upload, a copy of a replicated content, as the only content of its tensor. Returns its
+        row.
 
-        While the tensor's lock is held, `judge` is called with the row of the existing content, or None. If it returns
-        False, the upload is abandoned and None is returned. The upload is also abandoned if this raises
-        insufficient_storage.
+        While the tensor's lock is held, `judge` is called with the row of the existing content, or with None. If
+        `judge` returns False, the upload is abandoned and the result is None. The upload is also abandoned if this
+        method raises insufficient_storage.
         """
         name, now, sequence = upload.spec.name, time.time_ns(), copied.sequence
         with storage_errors(upload.abandon):
@@ -224,7 +233,7 @@ class VersionChanges:
                     answers[name, one.key] = AnsweredKey(
                         name, one.key, one.digest, etag, clock - one.age, number, counts
                     )
-                # Store the keys before the content: a key that is known too early does no harm.
+                # Store the keys before the content, because a key that becomes known too early does no harm.
                 self._keys.store_in_parts([*answers.values()])
                 created = gone[-1].created if gone else now
                 row = row_of(described, upload.id, created, now, number, upload.spec.note, upload.keys)
@@ -237,7 +246,9 @@ class VersionChanges:
     def install(
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
     ) -> None:
-        """Move a sealed upload into place, and insert its row. Delete the rows in `gone`, and store `answers`."""
+        """Move a sealed upload to its final place, and insert its row. Remove the rows in `gone`, and store
+        `answers`.
+        """
         self._quota.check_bytes(gone, row.total_size, upload.id)
         places = [(path, self._logs.tensor_folder / name) for path, name in upload.places(row.file)]
         try:
@@ -254,7 +265,8 @@ class VersionChanges:
                 for _, target in places:
                     disk_writes.unlink(target)
             raise
-        # If the commit fails, the file stays, since a crash may still make the commit durable: see `remove_leftovers`.
+        # If the commit fails, the file stays, because a crash may still make the commit durable; see
+        # `remove_leftovers`.
 
     def finish(self, upload: Upload, gone: Sequence[Row], content: str | None = None) -> None:
         """After the commit, remove the files of the versions `gone`, except the log of `content`."""
@@ -264,10 +276,10 @@ class VersionChanges:
             self._remove_files(row, content)
 
     def _remove_files(self, row: Row, content: str | None = None) -> None:
-        """Remove the files of a replaced or removed version, those of its keys included.
+        """Remove the files of a replaced or removed version, including those of its keys.
 
-        Its log, with the Idempotency-Keys in it, is removed too, unless `content`, the id of the new content, is the
-        same.
+        Its log, which contains Idempotency-Keys, is also removed, unless `content`, the ID of the new content, is the
+        same as the old one's.
         """
         if row.content != content:
             self._logs.remove(row.content)
@@ -277,9 +289,9 @@ class VersionChanges:
                 disk_writes.unlink(self._logs.tensor_folder / name)
 
     def remove(self, reference: str, conditions: Conditions) -> None:
-        """Remove a tensor with all its versions, or one version.
+        """Remove a tensor with all its versions, or a single version.
 
-        May raise everything `versions.select_removed` raises, and insufficient_storage.
+        May raise everything that `versions.select_removed` raises, and insufficient_storage.
         """
         name = split_reference(reference)[0]
 
@@ -287,22 +299,23 @@ class VersionChanges:
             return versions.select_removed(self._index.record_of(name), reference, conditions, self._etag_of)
 
         with storage_errors(), self._group.locks.tensor(name):
-            # Read the logs before the transaction, since they may be long; the tensor's lock keeps them unchanged.
+            # Read the logs before the transaction, because they may be long. The tensor's lock keeps them unchanged.
             answers = [answer for each in going() for answer in self._logs.keys_of(each)]
             with self._index.change() as transaction:
-                rows = going()  # recompute, since aliases may have moved
+                rows = going()  # recompute this, because aliases may have moved
                 for each in rows:
                     transaction.remove(each)
                 self._keys.store(transaction, answers)
-            # This process unmaps the content now; others do so at their next sweep. Only then is the disk space freed.
+            # This process unmaps the content now, and the others do so at their next sweep. Only then is the disk space
+            # freed.
             self._index.refresh()
             for each in rows:
                 self._remove_files(each)
 
     def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
-        """Create or move aliases, durably and visible to all readers at once. Returns each alias and whether it is new.
+        """Durably create or move aliases; readers see all changes at once. Returns each alias and whether it is new.
 
-        May raise everything `aliases.move_aliases` raises, and insufficient_storage.
+        May raise everything that `aliases.move_aliases` raises, and insufficient_storage.
         """
         etags = [new_etag() for _ in moves]
         with storage_errors(), self._locked_aliases([move.alias for move in moves]) as keys:
@@ -317,7 +330,9 @@ class VersionChanges:
         return made
 
     def delete_alias(self, alias: str, conditions: Conditions) -> None:
-        """Remove an alias, durably. May raise everything `aliases.alias_to_remove` raises, and insufficient_storage."""
+        """Durably remove an alias. May raise everything that `aliases.alias_to_remove` raises, and
+        insufficient_storage.
+        """
         with storage_errors(), self._locked_aliases([alias]) as keys:
             with self._index.change() as transaction:
                 aliases.alias_to_remove(self._index.record_of(alias), conditions)
@@ -327,9 +342,10 @@ class VersionChanges:
 
     @contextmanager
     def _locked_aliases(self, names: Sequence[str]) -> Iterator[Sequence[AnsweredKey]]:
-        """Hold the locks of the tensors that these aliases name, so that no alias changes and no scatter uses one.
+        """Hold the locks of the tensors that these aliases point to, so that no alias changes and no scatter uses one.
 
-        Yields the Idempotency-Keys with these aliases as scope that are only in the redo logs of those tensors.
+        Yields the Idempotency-Keys that have these aliases as their scope and exist only in the redo logs of those
+        tensors.
         """
         while True:
             old = {alias: self._index.alias(alias) for alias in names}
@@ -351,7 +367,7 @@ def row_of(
     note: str,
     keys: StoredKeys | None = None,
 ) -> Row:
-    """Return the catalogue row of an upload whose content is in `file`."""
+    """Return the catalogue row of an upload whose content is in the file `file`."""
     return Row(
         description.name, description.id, file, description.dtype, description.shape, description.size,
         description.file_size, description.sha256, created, modified, description.prefault, description.lock, version,

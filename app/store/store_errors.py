@@ -23,18 +23,20 @@ def unreadable(name: str, error: OSError) -> GatherError:
 
 
 def unsettled() -> GatherError:
-    """Return overloaded for replicated content: its primary has not yet said what is committed."""
+    """Return overloaded for a replicated content whose primary has not yet said what is committed."""
     return GatherError("overloaded", "what its replicas have committed is not known here yet", retry_after=1)
 
 
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
-    """Return tensor_not_found for a reference in the path that names nothing, or invalid_field for a reserved name."""
+    """Return tensor_not_found for a reference in the path that refers to nothing, or invalid_field for a reserved
+    name.
+    """
     own, names = _record_and_names(reference, store, tell_names=tell_names)
     return name_errors.not_found(own, reference, names)
 
 
 def unknown_reference(reference: str, pointer: str, store: Store) -> GatherError:
-    """Return tensor_not_found for a reference at `pointer` that names no tensor, version or alias of `store`."""
+    """Return tensor_not_found for a reference at `pointer` that refers to no tensor, version or alias of `store`."""
     own, names = _record_and_names(reference, store, tell_names=True)
     return name_errors.unknown_reference(own, reference, pointer, names)
 
@@ -56,7 +58,7 @@ def has_keys(name: str) -> GatherError:
 
 
 def keys_not_implemented(name: str) -> GatherError:
-    """Return not_implemented for keys sent alone to tensor `name`, which is in row ranges on other machines."""
+    """Return not_implemented for keys sent without data to tensor `name`, whose row ranges are on other machines."""
     return GatherError(
         "not_implemented",
         f"{name!r} gets no keys by themselves: a cluster places rows by their keys when they are uploaded",
@@ -65,7 +67,7 @@ def keys_not_implemented(name: str) -> GatherError:
 
 
 def over_quota(limit: str, maximum: int) -> GatherError:
-    """Return insufficient_storage for a quota; `limit` is "bytes", "tensors" or "aliases"."""
+    """Return insufficient_storage for an exceeded quota. `limit` is "bytes", "tensors" or "aliases"."""
     return GatherError(
         "insufficient_storage",
         f"the quota of the store is {maximum} {limit}",
@@ -75,7 +77,7 @@ def over_quota(limit: str, maximum: int) -> GatherError:
 
 @contextmanager
 def storage_errors(undo: Callable[[], None] | None = None) -> Iterator[None]:
-    """Turn an OSError from a failed write into insufficient_storage; `undo` runs on every error.
+    """Convert an OSError from a failed write to insufficient_storage. `undo` is called on every error.
 
     The old content of every tensor is unchanged.
     """

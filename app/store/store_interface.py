@@ -1,4 +1,4 @@
-"""What a gather needs from a store: find a resident tensor by name, and read it while scatters change it."""
+"""What a gather requires from a store: finding a resident tensor by name, and reading it while scatters change it."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class TableKeys(Protocol):
 
     @property
     def count(self) -> int:
-        """The number of keys, equal to the number of rows."""
+        """The number of keys, which equals the number of rows."""
 
     def search(self, wanted: KeyColumn | PackedStrings) -> Search:
-        """Return the search for wanted keys, for `app.keys.key_index.find`.
+        """Return the search for the keys `wanted`, for `app.keys.key_index.find`.
 
-        `wanted` must have the type of the keys. Strings in frames have one dimension.
+        `wanted` must have the type of the table's keys. If it holds strings in frames, it must have one dimension.
         """
 
 
 class Resident:
     """A resident tensor at one version: its content, and the ETag of the content at that version.
 
-    `words[0]` is a seqlock version in shared memory. It is odd while a scatter changes the content, and every change
-    gives it a new value. A reader notes `version` and reads. The data is valid if `words[0]` still equals `version` and
-    is even; otherwise the reader takes `refreshed()` and reads again. A reader that retries too often reads inside
-    `exclude_writers()`, which blocks: enter it on a worker thread.
+    `words[0]` is a seqlock version in shared memory. It is odd while a scatter is changing the content, and every
+    change gives it a new value. A reader notes `version` and then reads. The data is valid if `words[0]` still equals
+    `version` and is even; otherwise, the reader calls `refreshed()` and reads again. A reader that has retried too
+    often reads inside `exclude_writers()`, which blocks, so that context must be entered on a worker thread.
 
-    `cold` says that the content is larger than memory, so reads wait for the disk. `data_version` is the number of the
-    tensor's version that holds the content; scatters do not change it. `keys` are the keys of the rows, or None if the
-    table has none; like all data, the rows they return are valid for this version only.
+    `cold` means that the content is larger than memory, so that reads have to wait for the disk. `data_version` is the
+    number of the tensor's version that holds the content; scatters do not change it. `keys` are the keys of the rows,
+    or None if the table has none; like all data, the rows that they return are valid for this version only.
     """
 
     __slots__ = ("cold", "data_version", "etag", "keys", "tensor", "version", "words")
@@ -68,7 +68,9 @@ class Resident:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether everything read since this object was created belongs to one version, the one named by `etag`."""
+        """Whether everything read since this object was created belongs to one version, the one that `etag`
+        identifies.
+        """
         return self.words[0] == self.version and not self.version & 1
 
     def refreshed(self) -> Resident:
@@ -76,25 +78,25 @@ class Resident:
         return self
 
     def exclude_writers(self) -> AbstractContextManager[object]:
-        """Return a context in which no scatter changes the content. Entering blocks; any thread may leave it."""
+        """Return a context in which no scatter changes the content. Entering it blocks; any thread may leave it."""
         return nullcontext()
 
 
 class Store:
-    """What a gather needs from a store. This base class holds no tensors."""
+    """What a gather requires from a store. This base class holds no tensors."""
 
     def get(self, reference: str) -> Resident | None:
-        """Return the version that a reference names now (a name, `NAME@7` or an alias), or None.
+        """Return the version that a reference currently refers to (a name, `NAME@7` or an alias), or None.
 
         Raises tensor_damaged.
         """
         return None
 
     def get_all(self, references: Sequence[str]) -> list[Resident | None]:
-        """Return the versions that all references name in one state of the store: no name changes in between.
+        """Return the versions that all references refer to in a single state of the store; no name changes in between.
 
-        The result has None for a reference that names nothing, and may end there. Raises tensor_damaged. A store whose
-        names can change concurrently overrides this method.
+        The result contains None for a reference that refers to nothing, and may end there. Raises tensor_damaged. A
+        store whose names can change concurrently overrides this method.
         """
         return [self.get(reference) for reference in references]
 
@@ -107,18 +109,24 @@ class Store:
         return []
 
     def record_of(self, name: str) -> NameRecord[Version]:
-        """Return everything a name stands for: versions, or an alias."""
+        """Return everything that a name refers to: versions, or an alias."""
         return NameRecord(name)
 
     def version_numbers(self, name: str) -> list[int]:
-        """Return the numbers of a tensor's versions, or of the version an alias names; empty for an unknown name."""
+        """Return the numbers of a tensor's versions, or of the version that an alias points to. Empty for an unknown
+        name.
+        """
         own = self.record_of(name)
         return [one.number for one in own.versions] if own.alias is None else [own.alias.version]
 
     def resolve(self, reference: str) -> str | None:
-        """Return the version that a reference names now, written as `NAME@7`, or None if it names nothing."""
+        """Return the version that a reference currently refers to, in the form `NAME@7`, or None if it refers to
+        nothing.
+        """
         return None
 
     def dtype_of(self, reference: str) -> str | None:
-        """Return the element type of the version that a reference names, or None. Does not read its file."""
+        """Return the element type of the version that a reference refers to, or None. Does not read the version's
+        file.
+        """
         return None

@@ -1,6 +1,6 @@
 """Find and read the tensors of an open store: lookups, downloads, metadata and lists.
 
-A lookup of an unchanged tensor costs two comparisons with shared memory and one of the file's size.
+A lookup of an unchanged tensor costs two comparisons with values in shared memory and one comparison of file sizes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from app.store.tensor_store_interface import TensorStore
 from app.tensors.tensor_name import check_reference, split_reference
 
 _SHORTAGE_ERRNOS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of a process that is short of descriptors or memory; they say nothing about the file."""
+"""Values of errno for a process that is short of descriptors or memory. They say nothing about the file."""
 _READ_AT_ONCE: Final = 1 << 22
 
 
 class StoredTensors(TensorStore):
-    """The reading part of a store (see `TensorStore`); `LocalStore` opens it and adds the changes."""
+    """The part of a store that reads (see `TensorStore`). `LocalStore` opens the store and adds the changes."""
 
     def __init__(self, folder: Path, memory: int | None) -> None:
-        """`memory` is the number of bytes of contents that the page cache can hold, None if unknown."""
+        """Set up the lookups. `memory` is the number of bytes that the page cache can hold, or None if unknown."""
         self.folder = folder
         self._memory = memory
         self._tensor_folder = folder / "tensors"
@@ -83,7 +83,9 @@ class StoredTensors(TensorStore):
                 return found
 
     def content(self, reference: str) -> MappedContent:
-        """Return the mapped content of a reference. Raises invalid_field, tensor_not_found and tensor_damaged."""
+        """Return the mapped content that a reference refers to. Raises invalid_field, tensor_not_found and
+        tensor_damaged.
+        """
         check_reference(reference)
         while True:
             row = self._index.find(reference)
@@ -95,7 +97,8 @@ class StoredTensors(TensorStore):
                 return entry.content
 
     def snapshot(self, content: MappedContent) -> Snapshot:
-        """Take a snapshot of the content, for a reader that must not hold up scatters. Close it after use.
+        """Take a snapshot of the content, for a reader that must not delay scatters. The caller must close it after
+        use.
 
         Raises tensor_damaged, overloaded and insufficient_storage.
         """
@@ -105,13 +108,15 @@ class StoredTensors(TensorStore):
                 return Snapshot(content, self._snapshot_folder)
 
     def read_all(self, content: MappedContent) -> Iterator[bytes]:
-        """Yield the items of `content` in pieces, all as of one moment. May raise everything `snapshot` raises."""
+        """Yield the items of `content` in pieces, all as of one moment. May raise everything that `snapshot` raises."""
         with closing(self.snapshot(content)) as snapshot:
             for begin in range(0, content.description.size, _READ_AT_ONCE):
                 yield snapshot.read(begin, min(begin + _READ_AT_ONCE, content.description.size))
 
     def _map(self, row: Row) -> CurrentContent | None:
-        """Map the content of a version; None if the version has been removed concurrently. Raises tensor_damaged."""
+        """Map the content of a version, or return None if the version has been removed concurrently. Raises
+        tensor_damaged.
+        """
         path = self._tensor_folder / row.file
         while True:
             try:
@@ -135,7 +140,7 @@ class StoredTensors(TensorStore):
     def _exclude_writers(self, row: Row) -> Iterator[None]:
         with self.group.locks.tensor(row.name):
             if self._index.find(row.reference) == row:
-                # Finish the scatter of a process that died: otherwise readers would wait for it forever.
+                # Finish the scatter of a process that died, because otherwise readers would wait for it forever.
                 with suppress(OSError), self._replayed_logs.open(row):
                     pass
             yield
@@ -144,7 +149,7 @@ class StoredTensors(TensorStore):
         self._contents.pop(file, None)
 
     def sweep(self) -> None:
-        """Unmap contents that were replaced or removed, to free their disk space. Cheap if there are none."""
+        """Unmap contents that have been replaced or removed, to free their disk space. Cheap if there are none."""
         self._index.refresh()
 
     # Metadata
@@ -199,19 +204,20 @@ class StoredTensors(TensorStore):
         return [found for row in rows if (found := self._describe_current(row)) is not None], following
 
     def older_versions(self, tensor: Metadata) -> list[Metadata]:
-        """Return the other versions of a tensor that are kept, oldest first."""
+        """Return the other kept versions of a tensor, oldest first."""
         others = [row for row in self._index.versions(tensor.name) if row.number != tensor.version]
         described = (self._describe_while(row, partial(self._index.find, row.reference)) for row in others)
         return [found for found in described if found is not None]
 
     def _describe_current(self, row: Row) -> Metadata | None:
-        """Return the metadata of the current version of a tensor, which was `row`; None if the tensor is gone."""
+        """Return the metadata of the current version of a tensor, which was `row`, or None if the tensor is gone."""
         return self._describe_while(row, lambda: self._index.record_of(row.name).current)
 
     def _describe_while(self, row: Row, now: Callable[[], Row | None]) -> Metadata | None:
-        """Return the metadata of a version, damaged or not; None if `now` says that it is gone.
+        """Return the metadata of a version, damaged or not, or None if `now` returns None because the version is gone.
 
-        If it has been replaced concurrently, or its table has grown into new files, describe the row of `now`.
+        If the version has been replaced concurrently, or its table has grown into new files, describe the row that
+        `now` returns.
         """
         found: Row | None = row
         while found is not None:
@@ -235,7 +241,8 @@ class StoredTensors(TensorStore):
         try:
             return self._read_metadata(row)
         except (BadFile, OSError) as problem:
-            # A shortage of descriptors or memory says nothing about this file; other errors mean that it is damaged.
+            # A shortage of descriptors or memory says nothing about this file. Other errors mean that the file is
+            # damaged.
             if isinstance(problem, OSError) and problem.errno in _SHORTAGE_ERRNOS:
                 raise
             return damaged_metadata(row, self.version_numbers(row.name))

@@ -23,15 +23,15 @@ from app.store.files.tensor_file import (
 )
 
 MOST_RANGES: Final = 1000
-"""Maximum number of row ranges listed in a table's metadata, from the first on."""
+"""Maximum number of row ranges listed in a table's metadata, starting with the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeMetadata:
     """Rows `start` to `stop` - 1 of a table in row ranges, and the names of the shards that hold them.
 
-    Once the version accepts scatters, `primary` orders the scatters to this range, and the shards `in_sync` have all of
-    them.
+    Once the version accepts scatters, `primary` orders the scatters to this range, and the shards in `in_sync` have all
+    of them.
     """
 
     start: int
@@ -43,7 +43,7 @@ class RangeMetadata:
 
 @dataclass(frozen=True, slots=True)
 class KeysMetadata:
-    """The keys of a table: their type, and the SHA-256 of type, shape and keys, in hex."""
+    """The keys of a table: their type, and the SHA-256 digest of type, shape and keys, in hex."""
 
     dtype: str
     sha256: str
@@ -53,11 +53,11 @@ class KeysMetadata:
 class Metadata:
     """The metadata of a version of a tensor.
 
-    Times are nanoseconds since 1970; `size` is the size of the items in bytes. `version` is its number; `versions` are
-    the numbers of all versions of the tensor that are kept, oldest first. `replicas` is the number of shards that
-    should hold each row range, None if the tensor is not in ranges. `ranges` are these ranges, empty unless requested.
-    `keys` describes the keys of its rows, None if it has none; with keys, `capacity` is the number of rows that fit its
-    files.
+    Times are in nanoseconds since 1970. `size` is the size of the items in bytes. `version` is the version's number;
+    `versions` lists the numbers of all kept versions of the tensor, oldest first. `replicas` is the number of shards
+    that should hold each row range, or None if the tensor is not in ranges. `ranges` lists these ranges, but is empty
+    unless requested. `keys` describes the keys of the version's rows, or is None if they have none. If there are keys,
+    `capacity` is the number of rows for which its files have room.
     """
 
     name: str
@@ -91,7 +91,7 @@ def read_first_page(path: Path) -> tuple[Description, bytes]:
 
 
 def metadata_of(row: Row, versions: Sequence[int], page: bytes | None = None) -> Metadata:
-    """Return the metadata of a version whose file starts with `page`; without it, the metadata as stored."""
+    """Return the metadata of a version whose file starts with `page`, or its metadata as stored if `page` is None."""
     state, modified = (0, row.modified) if page is None else (page_version(page), page_modified(page))
     metadata = Metadata(
         row.name, row.dtype, row.shape, row.size, etag_of(row.content, (state & ~DAMAGED) >> 1), row.sha256,
@@ -109,5 +109,5 @@ def metadata_of(row: Row, versions: Sequence[int], page: bytes | None = None) ->
 
 
 def damaged_metadata(row: Row, versions: Sequence[int]) -> Metadata:
-    """Return the metadata of a tensor whose file cannot be read; its ETag matches no content."""
+    """Return the metadata of a tensor whose file cannot be read. Its ETag matches no content."""
     return replace(metadata_of(row, versions), damaged=True, etag=f'"{row.content}-damaged"')

@@ -1,4 +1,4 @@
-"""What the tensor and alias routes need from a store: list and describe its contents, and change them."""
+"""What the tensor and alias routes require from a store: listing and describing its contents, and changing them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.tensors.keys_spec import KeysSpec
 class TensorStore(Store, ABC):
     """Tensors on the local disk (`app.store.LocalStore`), or in row ranges on other services.
 
-    Methods that change something block: call them on a worker thread.
+    Methods that change anything block, so call them on a worker thread.
     """
 
     has_replicas = False
@@ -32,7 +32,8 @@ class TensorStore(Store, ABC):
     def page(self, limit: int, after: str | None) -> tuple[list[Metadata], str | None]:
         """Return at most `limit` tensors by name, starting after the name `after`.
 
-        Each is described by its current version. The second value is the last name if more tensors follow, else None.
+        Each is described by its current version. The second value is the last name if more tensors follow, or else
+        None.
         """
 
     @abstractmethod
@@ -45,7 +46,7 @@ class TensorStore(Store, ABC):
 
     @abstractmethod
     def lock_name(self, reference: str) -> str:
-        """Return the name of the tensor that a reference belongs to; changes with the same name wait for each other."""
+        """Return the name of the tensor that a reference belongs to. Changes with the same name wait for each other."""
 
     @abstractmethod
     def etag_to_replace(self, name: str) -> str | None:
@@ -56,35 +57,35 @@ class TensorStore(Store, ABC):
 
     @abstractmethod
     def upload(self, spec: UploadSpec) -> Upload:
-        """Start an upload, which counts against the quota from now on; see `Upload`.
+        """Begin an upload, which counts against the quota from then on; see `Upload`.
 
         Raises invalid_field, name_conflict, limit_exceeded and insufficient_storage.
         """
 
     def upload_keys(self, name: str, keys: KeysSpec, *, keep: int | None = None, note: str = "") -> Upload:
-        """Start an upload that adds keys to the current version, as its next version.
+        """Begin an upload that adds keys to the current version, which becomes the next version.
 
-        The uploaded bytes are only the keys; `finish` copies the rows. When committing, require the ETag that the
-        tensor had before this call. Raises invalid_field if the version has keys, not_implemented in a cluster, and
-        everything that `upload` and `content` raise.
+        The uploaded bytes contain only the keys; `finish` copies the rows. The caller's commit must require the ETag
+        that the tensor had before this call. Raises invalid_field if the version has keys, not_implemented in a
+        cluster, and everything that `upload` and `content` raise.
         """
         raise keys_not_implemented(name)
 
     @abstractmethod
     def put(self, upload: Upload, conditions: Conditions = ALWAYS) -> tuple[Metadata, bool]:
-        """Make a finished upload the next version of its tensor, durably.
+        """Durably publish a finished upload as the next version of its tensor.
 
-        Returns its metadata, and whether the name is new. Keeps the newest versions, as many as the upload asks for,
-        and all versions that aliases name. Raises name_conflict, precondition_failed and insufficient_storage, and then
-        abandons the upload.
+        Returns its metadata, and whether the name is new. Keeps as many of the newest versions as the upload specifies,
+        and all versions that aliases point to. Raises name_conflict, precondition_failed and insufficient_storage, and
+        abandons the upload in those cases.
         """
 
     @abstractmethod
     def delete(self, reference: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove a tensor with all its versions, or one version, durably. Version numbers are never reused.
+        """Durably remove a tensor with all its versions, or a single version. Version numbers are never reused.
 
-        Raises invalid_field, tensor_not_found, name_conflict for an alias, tensor_in_use if an alias names the version,
-        precondition_failed and insufficient_storage.
+        Raises invalid_field, tensor_not_found, name_conflict for an alias, tensor_in_use if an alias points to the
+        version, precondition_failed and insufficient_storage.
         """
 
     def set_replicas(self, name: str, replicas: int) -> Metadata:
@@ -96,28 +97,29 @@ class TensorStore(Store, ABC):
         raise NotImplementedError
 
     def alias(self, alias: str) -> Alias:
-        """Return the alias of this name. Raises tensor_not_found."""
+        """Return the alias with this name. Raises tensor_not_found."""
         return find_alias(self.record_of(alias), self.alias_names())
 
     @abstractmethod
     def alias_page(self, limit: int, after: str | None) -> tuple[list[Alias], str | None]:
         """Return at most `limit` aliases by name, starting after the name `after`.
 
-        The second value is the last name if more aliases follow, else None.
+        The second value is the last name if more aliases follow, or else None.
         """
 
     @abstractmethod
     def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
-        """Create or move aliases, all or none. Returns each alias and whether it is new. Their names must differ.
+        """Create or move aliases, all or none. Returns each alias and whether it is new. The aliases' names must
+        differ.
 
-        The change is durable, and readers see it in one step. An alias that already names the version keeps its ETag.
-        Raises invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found for a
+        The change is durable, and readers see it in one step. An alias that already points to the version keeps its
+        ETag. Raises invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found for a
         target.
         """
 
     @abstractmethod
     def delete_alias(self, alias: str, conditions: Conditions = ALWAYS) -> None:
-        """Remove an alias, durably.
+        """Durably remove an alias.
 
         Raises tensor_not_found, name_conflict, precondition_failed and insufficient_storage.
         """

@@ -199,7 +199,7 @@ class SpooledUpload(ShardedUpload):
         return self._described.sha256
 
     def write(self, piece: Buffer) -> None:
-        """Take the next bytes. Raises OSError and the errors of an upload to one machine."""
+        """Process the next bytes. Raises OSError and the errors of an upload to a single machine."""
         self._file.write(piece)
 
     def finish(self) -> None:

@@ -100,7 +100,7 @@ class TableEtags:
         return asking.result()
 
     async def committed_etag(self, resident: ShardedResident, request: ServedRequest) -> str:
-        """Like `current_etag`, but runs in the event loop, until the deadline of a request."""
+        """Like `current_etag`, but runs in the event loop and waits until the request's deadline."""
         version = resident.version_in_map
         numbers = [number for number, one in enumerate(version.ranges) if one.primary is not None]
         found = await asyncio.gather(*(self._sequence(resident, number, request) for number in numbers))

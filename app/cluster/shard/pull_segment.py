@@ -208,9 +208,9 @@ def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HT
 
 
 def _find_segment(store: LocalStore, tensor: str) -> tuple[Metadata | None, Conditions]:
-    """Return a segment as `find_complete_segment` does, and conditions that hold until another content replaces it.
+    """Return a segment as `find_complete_segment` does, and conditions that hold until it is replaced by another content.
 
-    During the pull the range may be opened and its rows copied from the primary; older rows must not replace those.
+    During the pull, the range may be opened and its rows copied from the primary. Older rows must not replace them.
     """
     etag = store.etag_to_replace(tensor)
     return find_complete_segment(store, tensor), Conditions(none_match=("*",)) if etag is None else Conditions(

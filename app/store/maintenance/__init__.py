@@ -1,1 +1,1 @@
-"""Backup, restore, check and verification of whole stores."""
+"""Backup, restoration, checking and verification of whole stores."""

@@ -1,16 +1,17 @@
-"""Back up a store, whether a service is changing it or not, into a folder that may hold an older backup.
+"""Back up a store, even while a service is changing it, to a folder that may hold an older backup.
 
-A backup holds the catalogue as of one moment: versions, aliases and last version numbers. Each version has one content
-with all scatters up to its own moment, between the start and the end of the backup. Everything acknowledged before the
-start is included.
+A backup holds the catalogue as of one moment: versions, aliases and last version numbers. For each version, it holds
+one content that includes all scatters up to some moment during the backup; that moment may differ between versions.
+Everything that was acknowledged before the backup began is included.
 
-Content is copied without its tensor's lock, from a snapshot (`download_snapshots`) that is taken with the lock held,
-so scatters continue. Concurrent uploads and removals may delete contents that the catalogue had at its moment. The
-backup therefore first copies everything, and then copies the few later contents through files opened with the
-catalogue's lock held. Contents already in the folder at the same sequence are not copied again.
+A content is copied without holding its tensor's lock, from a snapshot (`download_snapshots`) that is taken while
+holding the lock, so scatters continue. Concurrent uploads and removals may delete contents that are in the catalogue of
+the backup's moment. The backup therefore first copies everything, and then copies the few contents that are newer,
+through files opened while holding the catalogue's lock. Contents that the folder already holds at the same sequence are
+not copied again.
 
-Replicated content may be unsettled after a power loss: other machines decide what is committed. The backup waits for
-it, and after `PATIENCE_S` continues with the copy from the previous backup, or without that content.
+After a power loss, a replicated content may be unsettled, because other machines decide what is committed. The backup
+waits for it and, after `PATIENCE_S` seconds, continues with the copy from the previous backup or without that content.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from app.store.store_errors import unsettled
 
 _ROUNDS: Final = 20
 PATIENCE_S: Final = 10.0
-"""Seconds to wait for unsettled contents, in total."""
+"""Maximum seconds to wait for unsettled contents, in total."""
 _PAUSE_S: Final = 0.1
 _OPEN_FILES: Final = 256
-"""Maximum number of files held open at once, so that they can be copied even if the store removes them."""
+"""Maximum number of files held open at a time, so that they can be copied even if the store removes them."""
 
 
 class DamagedVersions(Exception):
-    """Some versions are damaged and may not be skipped; the previous backup stays as it was.
+    """Some versions are damaged and must not be skipped. The previous backup is unchanged.
 
-    `reasons` gives the damage of each version, by reference.
+    `reasons` describes the damage of each version, by reference.
     """
 
     def __init__(self, reasons: dict[str, str]) -> None:
@@ -56,9 +57,9 @@ class DamagedVersions(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """The contents of a backup: the number of versions, and how many versions and bytes were copied.
+    """The result of a backup: the number of versions and aliases, and how many versions and bytes were copied.
 
-    `left_out` gives the reason for each version or alias that is missing. `kept` gives the reason for each version of
+    `left_out` holds the reason for each version or alias that is missing. `kept` holds the reason for each version for
     which the backup still has the copy from the previous backup.
     """
 
@@ -71,10 +72,10 @@ class BackupResult:
 
 
 def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> BackupResult:
-    """Create the backup in `folder`, or bring it up to date.
+    """Create the backup in `folder`, or update it.
 
-    `skip_damaged` leaves out damaged versions and their aliases. Raises StoreRefused, DamagedVersions and OSError; an
-    existing backup is then unchanged.
+    If `skip_damaged` is true, damaged versions and their aliases are left out. Raises StoreRefused, DamagedVersions and
+    OSError; an existing backup is then unchanged.
     """
     if store_folder.resolve().is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(
         store_folder.resolve()
@@ -89,8 +90,8 @@ def back_up(store_folder: Path, folder: Path, *, skip_damaged: bool = False) -> 
 class _Backup:
     """One run of a backup.
 
-    `_saved` maps a file of the store to its file in the backup. `_damaged` gives the damage of files that cannot be
-    copied, and `_unsettled` the reason for files that cannot be copied now.
+    `_saved` maps each file of the store to its file in the backup. `_damaged` describes the damage of files that cannot
+    be copied, and `_unsettled` holds the reasons why files cannot be copied now.
     """
 
     def __init__(self, store: UnclaimedStore, folder: Path) -> None:
@@ -140,7 +141,7 @@ class _Backup:
                 disk_writes.unlink(self._contents / name)
 
     def _copy_all(self) -> tuple[CatalogueContents, int]:
-        """Copy until every version that the catalogue has at one moment is done; return that catalogue and the time."""
+        """Copy until every version in the catalogue of one moment is done. Returns that catalogue and the time."""
         for _ in range(_ROUNDS):
             with self._open_moment() as (moment, made, opened):
                 self._copy_each([row for row in moment.rows if not self._is_done(row)], opened)
@@ -149,7 +150,7 @@ class _Backup:
         raise BackupRefused(f"the store {self._store.folder} changes faster than it can be copied: try again later")
 
     def _copy_each(self, rows: Sequence[Row], opened: Mapping[str, int]) -> None:
-        """Copy contents, and wait for unsettled ones."""
+        """Copy contents, waiting for unsettled ones."""
         ends = time.monotonic() + PATIENCE_S
         while True:
             for row in rows:
@@ -164,7 +165,7 @@ class _Backup:
 
     @contextmanager
     def _open_moment(self) -> Iterator[tuple[CatalogueContents, int, dict[str, int]]]:
-        """Yield the catalogue as of now, the time, and open files of versions that have not been copied yet."""
+        """Yield the catalogue as of now, the time, and open files of versions that have yet to be copied."""
         with ExitStack() as stack:
             opened: dict[str, int] = {}
             with self._store.locks.catalogue():
@@ -183,7 +184,7 @@ class _Backup:
     def _copy(self, row: Row, opened: int, keys: int) -> None:
         """Copy a version's content, unless it is damaged, replaced or removed.
 
-        `opened` and `keys` are descriptors of its file and its key file, or -1. Raises BackupRefused and OSError.
+        `opened` and `keys` are the descriptors of its file and its key file, or -1. Raises BackupRefused and OSError.
         """
         self._unsettled.pop(row.file, None)
         try:
@@ -202,9 +203,10 @@ class _Backup:
                 self._damaged[row.file] = problem.detail if isinstance(problem, GatherError) else str(problem)
 
     def _sources(self, row: Row, opened: int, keys: int, stack: ExitStack) -> list[CopySource] | None:
-        """Return the files to copy for a version's content, or None if the backup has it already or it is gone.
+        """Return the files to copy for a version's content, or None if the backup already has the content or it is
+        gone.
 
-        Call it with the tensor's lock held.
+        Call this while holding the tensor's lock.
         """
         path = self._store.tensor_folder / row.file
         if not path.exists():
@@ -222,7 +224,7 @@ class _Backup:
             return present_sources(writable, self._store.tensor_folder, self._store.snapshot_folder, stack)
 
     def _has_copy(self, row: Row, sequence: int) -> bool:
-        """Return whether the backup has this content at this sequence, and if so register its file for `row`."""
+        """Return whether the backup has this content at this sequence. If so, register its file for `row`."""
         file = file_of(row, sequence)
         path = self._contents / file
         if file not in self._before or not is_regular(path) or path.stat().st_size != row.file_size:
@@ -233,7 +235,7 @@ class _Backup:
         return True
 
     def _has_older_copy(self, row: Row) -> bool:
-        """Return whether the previous backup has this content at any sequence, and if so register that file."""
+        """Return whether the previous backup has this content at any sequence. If so, register that file for `row`."""
         saved = (file.removesuffix(KEYS) for file in self._before if file.startswith(f"{row.content}-"))
         found = [int(file.rpartition("-")[2]) for file in saved]
         return bool(found) and self._has_copy(row, max(found))
@@ -247,7 +249,7 @@ class _Backup:
         self._copied += 1
 
     def _copy_file(self, source: CopySource, file: str) -> None:
-        disk_writes.unlink(self._contents / file)  # left by an interrupted copy
+        disk_writes.unlink(self._contents / file)  # an interrupted copy may have left the file
         target = disk_writes.create(self._contents / file)
         try:
             copy_content(source, target)

@@ -6,7 +6,7 @@
                         same name and the suffix `.keys`
     manifest.json       one line with the format and the SHA-256 of the rest; then the `Manifest` as JSON
 
-The manifest is written last and replaces the previous one atomically; contents that it no longer names are removed
+The manifest is written last and atomically replaces the previous one. Contents that it no longer lists are removed
 after that. An interrupted backup therefore leaves the previous one as it was, or no backup if there was none.
 """
 
@@ -38,20 +38,20 @@ CONTENTS: Final = "contents"
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 3
 _READ: Final = (1, _FORMAT)
-"""Formats that can be read. Format 1 had no keys."""
+"""The formats that can be read. Format 1 had no keys."""
 _ALLOWED_IN_NEW: Final = (f"{MARKER}.new", "lost+found")
 _FILE: Final = re.compile(r"[0-9a-f]{1,64}(-[0-9a-f]{1,64})?-[0-9]{1,19}")
 
 
 class BackupRefused(StoreRefused):
-    """The folder cannot be used as a backup; the text says why and what to do."""
+    """The folder cannot be used as a backup. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The contents of a backup: the catalogue as of `made`, in nanoseconds since 1970.
 
-    The `file` of each row is its file in the backup.
+    The `file` of each row is the name of its file in the backup.
     """
 
     made: int
@@ -62,7 +62,7 @@ _MANIFEST: Final = TypeAdapter(Manifest)
 
 
 def prepare(folder: Path) -> None:
-    """Prepare a folder for backups. Raises BackupRefused if it holds anything else, and OSError."""
+    """Prepare a folder for backups. Raises OSError, and BackupRefused if the folder holds anything else."""
     folder.mkdir(parents=True, exist_ok=True)
     if mode_of(folder / MARKER) is None:
         foreign = [path.name for path in folder.iterdir() if path.name not in _ALLOWED_IN_NEW]
@@ -77,7 +77,7 @@ def prepare(folder: Path) -> None:
 
 
 def check_marker(folder: Path) -> None:
-    """Raise BackupRefused for a folder that is not a backup of a known format. May raise OSError."""
+    """Raise BackupRefused for a folder that is not a backup in a known format. May raise OSError."""
     try:
         found = orjson.loads(read_regular(folder / MARKER))["format"]
     except (FileNotFoundError, NotADirectoryError):
@@ -92,7 +92,9 @@ def check_marker(folder: Path) -> None:
 
 @contextmanager
 def lock_backup(folder: Path) -> Iterator[None]:
-    """Keep other commands from using the folder. Raises BackupRefused if another command is using it, and OSError."""
+    """Keep other commands from using the folder. Raises OSError, and BackupRefused if another command is using the
+    folder.
+    """
     fd = open_regular(folder / MARKER)
     try:
         if not try_lock(fd):
@@ -104,14 +106,14 @@ def lock_backup(folder: Path) -> Iterator[None]:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Write the folder's manifest, durably and atomically. Raises OSError."""
+    """Durably and atomically write the folder's manifest. Raises OSError."""
     body = _MANIFEST.dump_json(manifest)
     head = orjson.dumps({"format": _FORMAT, "sha256": hashlib.sha256(body).hexdigest()})
     write_whole_file(folder / MANIFEST, head + b"\n" + body)
 
 
 def read(folder: Path) -> Manifest | None:
-    """Return the manifest, or None if there is none. Raises BackupRefused if it is damaged, and OSError."""
+    """Return the manifest, or None if there is none. Raises OSError, and BackupRefused if the manifest is damaged."""
     try:
         head, _, body = read_regular(folder / MANIFEST).partition(b"\n")
     except FileNotFoundError:
@@ -145,7 +147,7 @@ def _files(row: Row) -> tuple[str, ...]:
 
 
 def file_of(row: Row, sequence: int) -> str:
-    """Return the name in a backup of the content of `row` after `sequence` scatters."""
-    # A keyed table that has grown has a new file, at a sequence that the smaller file also had.
+    """Return the name, in a backup, of the content of `row` after `sequence` scatters."""
+    # A keyed table that has grown has a new file, which begins at a sequence that the smaller file had, too.
     grown = row.keys is not None and row.file != row.content
     return f"{row.content}-{row.file}-{sequence}" if grown else f"{row.content}-{sequence}"

@@ -1,6 +1,6 @@
 """The files that a backup copies for one content: the file of its rows, and its key file if it has keys.
 
-A file is copied block by block into one that includes all of its scatters; each block is compared with its checksum.
+A file is copied block by block to a file that includes all of its scatters. Each block is compared with its checksum.
 All functions may raise BadFile and OSError.
 """
 
@@ -46,12 +46,12 @@ from app.tensors.buffer_type import Buffer
 
 _BLOCKS_AT_ONCE: Final = 16
 Read = Callable[[int, int], Buffer]
-"""Returns the bytes between two offsets, counted after the first page."""
+"""A function that returns the bytes between two offsets, which are counted after the first page."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """Content to copy. `read` returns its bytes; `checksums` are valid for all blocks except those in `changed`.
+    """A content to copy. `read` returns its bytes. `checksums` is valid for all blocks except those in `changed`.
 
     `words` are written to the first page, along with the sequence and the time.
     """
@@ -66,7 +66,7 @@ class CopySource:
 
 
 def copy_content(source: CopySource, target: int) -> None:
-    """Write the content into the file `target`, durably.
+    """Durably write the content to the file `target`.
 
     Raises BadFile if a block does not match its checksum, and OSError.
     """
@@ -94,7 +94,7 @@ def _check_blocks(
     table: NDArray[np.uint32],
     changed: Collection[int],
 ) -> None:
-    """Compare whole blocks with their checksums; `first` is the number of the first block in `piece`.
+    """Compare whole blocks with their checksums. `first` is the number of the first block in `piece`.
 
     Writes the checksums of changed blocks to `table`. Raises BadFile.
     """
@@ -114,7 +114,7 @@ class SealedFile:
     """A file written by `copy_content`, open for reading."""
 
     def __init__(self, path: Path) -> None:
-        """Raises BadFile and OSError."""
+        """Open the file. Raises BadFile and OSError."""
         self._fd = open_regular(path)
         try:
             page = os.pread(self._fd, PAGE, 0)
@@ -130,7 +130,7 @@ class SealedFile:
             raise
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return bytes between two offsets, in the form that `copy_content` requests."""
+        """Return the bytes between two offsets, as `copy_content` expects them."""
         return read_at(self._fd, PAGE + begin, end - begin)
 
     def check(self) -> None:
@@ -145,7 +145,9 @@ class SealedFile:
 
 
 def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, stack: ExitStack) -> list[CopySource]:
-    """Return the files of a version's content as of now. Call it with the tensor's lock held; reading needs no lock."""
+    """Return the current files of a version's content. Call while holding the tensor's lock; reading them needs no
+    lock.
+    """
     row, words = writable.row, writable.words
     sequence, modified = writable.applied, words[HeaderWord.MODIFIED]
     of_keys = _key_words(words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]) if row.keys is not None else {}
@@ -171,10 +173,10 @@ def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, sta
 
 
 def removed_sources(row: Row, opened: int, keys: int) -> list[CopySource] | None:
-    """Return the open files of a version's content that was replaced or removed and so no longer changes.
+    """Return the open files of a version's content that was replaced or removed, and therefore no longer changes.
 
-    `opened` and `keys` are the descriptors of its file and its key file; `keys` is -1 if it has none. Returns None if
-    the files are in the middle of a change, damaged or unsettled.
+    `opened` and `keys` are the descriptors of the content's file and key file; `keys` is -1 if it has no keys. Returns
+    None if the content is in the middle of a change, damaged or unsettled.
     """
     page = os.pread(opened, PAGE, 0)
     description = decode_page(page, os.fstat(opened).st_size)
@@ -185,7 +187,7 @@ def removed_sources(row: Row, opened: int, keys: int) -> list[CopySource] | None
         raise BadFile("its file describes another tensor")
     of_keys = {word: page_word(page, word) for word in KEY_WORDS}
     of_keys[HeaderWord.HEAP_CHECKED] = of_keys[HeaderWord.HEAP_END]
-    # Its log, which recorded the blocks that scatters changed, is gone: any block may have changed.
+    # The content's log, which recorded the blocks that scatters changed, is gone, so any block may have changed.
     changed = range(description.block_count) if version else ()
     checksums, sequence = _checksums(opened, description), version >> 1
     sources = [CopySource(description, sequence, modified, checksums, _reader(opened), changed, of_keys)]

@@ -1,6 +1,5 @@
-"""Find damage in the files of one content and in its log: for `check_store`, and in the background of a service.
-
-A start checks only sizes and headers; `verify` then compares all contents with their checksums.
+"""Find damage in the files of one content and in its log, for `check_store` and in the background of a service. Startup
+checks only sizes and headers; afterwards, `verify` compares all contents with their checksums.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from app.store.scatters.scatter_log import all_records, full_path
 def lost_rows(folder: Path, row: Row, count: int) -> Iterator[int]:
     """Look up the keys of the first `count` rows in the index, step by step.
 
-    Yields for each step the first row that the index does not find, or -1. `folder` is the folder of tensors. Raises
+    For each step, yields the first row that the index does not find, or -1. `folder` is the folder of tensors. Raises
     BadFile and OSError.
     """
     mapped = MappedKeys(folder, row)
@@ -55,12 +54,12 @@ def lost_rows(folder: Path, row: Row, count: int) -> Iterator[int]:
 _FILE_NAME: Final = re.compile(r"[^/\0]+")
 _BLOCKS_PER_PAUSE: Final = 16
 _OF: Final = "", "of its keys "
-"""The words that name a block of the file of rows, and of the key file."""
+"""Words in messages that say that a block belongs to the file of rows, or to the key file."""
 Pause = Callable[[float], bool]
 
 
 class UnreadableFile(BadFile):
-    """The system could not read the file; the file itself may be sound."""
+    """The system could not read the file. The file itself may be sound."""
 
 
 class _CheckCancelled(Exception):
@@ -70,11 +69,12 @@ class _CheckCancelled(Exception):
 def check_content(
     folder: Path, locks: StoreLocks, catalogue: Catalogue, row: Row, pause: Pause = lambda _: False
 ) -> None:
-    """Raise BadFile unless a version of the store in `folder` is sound or no longer exists. May raise OSError.
+    """Raise BadFile if a version of the store in `folder` exists and is damaged. May raise OSError.
 
-    The blocks are compared with their checksums, and the keys are looked up, without a lock, so that changes continue.
-    Between steps `pause` is called with the seconds of work; if it returns True, the check ends. A suspicious block may
-    have changed since the last checkpoint, so it is checked again with the lock held, as is the log.
+    Blocks are compared with their checksums, and keys are looked up, without holding a lock, so that changes continue.
+    Between steps, `pause` is called with the number of seconds worked; if it returns True, the check ends. A suspicious
+    block may have changed since the last checkpoint, so it is checked again while holding the lock. The log is also
+    checked while holding the lock.
     """
     if {row.file, row.content} & {"", ".", ".."} or not _FILE_NAME.fullmatch(row.file + row.content):
         raise BadFile("the catalogue names no file of the store for it")
@@ -94,7 +94,7 @@ def check_content(
     except _CheckCancelled:
         return
     except (BadFile, OSError):
-        pass  # checked again below
+        pass  # this is checked again below
     else:
         is_clean = is_index_sound and not any(suspects) and not page_version(page) & (DAMAGED | 1)
         if is_clean and not any(map(os.path.lexists, (log, full_path(log)))):
@@ -145,7 +145,7 @@ def _index_is_complete(folder: Path, row: Row, rows: int, pause: Pause) -> bool:
 
 
 def _check_within_lock(folder: Path, row: Row, suspects: list[list[int]]) -> None:
-    """Check the content again with its tensor's lock held. Raises BadFile and OSError."""
+    """Check the content again while holding its tensor's lock. Raises BadFile and OSError."""
     tensors, log = folder / "tensors", folder / "logs" / row.content
     fd = open_regular(tensors / row.file)
     try:
@@ -160,7 +160,7 @@ def _check_within_lock(folder: Path, row: Row, suspects: list[list[int]]) -> Non
     finally:
         os.close(fd)
     if row.keys is not None and all(entry.size is None for entry in entries):
-        # If the log changes keys, a start after a crash rebuilds the index anyway.
+        # If the log changes keys, startup after a crash rebuilds the index anyway.
         for lost in lost_rows(tensors, row, page_word(page, HeaderWord.ROWS)):
             if lost >= 0:
                 raise BadFile(f"the index of its keys does not lead to row {lost}")
@@ -186,7 +186,7 @@ def _check_suspects(fd: int, description: Description, suspects: list[int], chan
 
 
 def _entries(log: Path, version: int) -> list[Entry]:
-    """Return the entries of a log, which must fit the version. Raises BadFile."""
+    """Return the entries of a log, which must match the content's version. Raises BadFile."""
     if version & DAMAGED:
         raise BadFile("the service has found it damaged and does not serve it")
     try:
@@ -207,7 +207,7 @@ def _entries(log: Path, version: int) -> list[Entry]:
 
 
 def _description(fd: int, row: Row) -> Description:
-    """Return the file's description, which must match the row. Raises BadFile."""
+    """Return the file's description. Raises BadFile if it does not match the row."""
     description = decode_page(os.pread(fd, PAGE, 0), os.fstat(fd).st_size)
     if (description.id, description.name) != (row.content, row.name):
         raise BadFile("its file describes another tensor")
@@ -235,7 +235,7 @@ def verify(
     stop: Event,
     pause_ratio: float,
 ) -> None:
-    """Verify all contents once, in the first process of the group that tries; see `LocalStore.verify`."""
+    """Verify all contents once, in the first process of the group that tries to; see `LocalStore.verify`."""
 
     def mark_damaged(row: Row, why: str) -> None:
         with group.locks.tensor(row.name):

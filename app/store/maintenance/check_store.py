@@ -1,7 +1,7 @@
-"""Find damage in a store or a backup, and advise what to do about it. Nothing is changed.
+"""Find damage in a store or a backup, and suggest what to do about it. Nothing is changed.
 
-A service may use the store meanwhile. A suspicious finding is therefore checked again, while holding the lock that the
-service uses for such changes, and reported only if it still exists and is still wrong.
+A service may be using the store at the same time. A suspicious finding is therefore checked again, while holding the
+lock that the service uses for such changes, and is reported only if it still exists and is still wrong.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ from app.tensors.tensor_name import RESERVED, TENSOR_NAME
 
 _SHOWN_PROBLEMS: Final = 10
 _NUMBERS: Final = frozenset({"keys", "clock", "boottime", "version_floor"})
-"""Names in the table `facts` whose values are integers."""
+"""Names of values in the table `facts` that are integers."""
 _FACTS: Final = _NUMBERS | {"boot"}
 _ETAG: Final = re.compile(r'"[!#-~]+"')
 
 
 def database_problem(path: Path) -> str | None:
-    """Return the first problem of the database, or None if it is sound. Reads all of it and changes nothing."""
+    """Return the first problem of the database, or None if it is sound. Reads the whole database and changes
+    nothing.
+    """
     if not path.exists():
         return "is missing"
     try:
@@ -86,7 +88,7 @@ def _problem(connection: sqlite3.Connection) -> str | None:
 
 
 def _table_problem(connection: sqlite3.Connection) -> str | None:
-    """Return the first problem of the tables, their indexes and the types of their values, or None."""
+    """Return the first problem of the tables, their indexes or the types of their values, or None."""
     with closing(sqlite3.connect(":memory:")) as sound:
         create_tables(sound)
         of_kind = "SELECT name FROM sqlite_master WHERE type = ? AND sql IS NOT NULL ORDER BY name"
@@ -112,7 +114,9 @@ def _columns_of(table: str) -> str:
 
 
 def _values_of_other_types(connection: sqlite3.Connection, table: str, column: str, kind: str, *, must: bool) -> int:
-    """Return the number of values that do not have the column's type. If `must`, NULL counts as such a value."""
+    """Return the number of values that do not have the column's type. If `must` is true, NULL counts as such a
+    value.
+    """
     if not kind:
         return 0
     query = f"SELECT count(*) FROM {table} WHERE typeof({column}) NOT IN (?, ?)"  # noqa: S608  (names of the schema)
@@ -131,7 +135,7 @@ def _shape_problem(connection: sqlite3.Connection) -> str | None:
 
 
 def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, str]]:
-    """Yield inconsistencies of the catalogue: the name concerned, the problem, and advice."""
+    """Yield the inconsistencies in the catalogue, each as the name concerned, the problem, and advice."""
     versions: dict[str, set[int]] = defaultdict(set)
     for row in contents.rows:
         versions[row.name].add(row.number)
@@ -176,7 +180,7 @@ def contents_problems(contents: CatalogueContents) -> Iterator[tuple[str, str, s
 
 
 def reserved_names(contents: CatalogueContents) -> list[str]:
-    """Return the tensors whose names became reserved after they were uploaded."""
+    """Return the tensors whose names have become reserved since they were uploaded."""
     return sorted({row.name for row in contents.rows if row.name in RESERVED})
 
 
@@ -185,7 +189,7 @@ _AGAIN: Final = "upload the tensor again, or restore a backup"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem with `subject`, and advice. A `note` is informational and needs no action."""
+    """A problem with `subject`, and advice. A finding at level `note` is informational and requires no action."""
 
     level: Literal["damage", "note"]
     subject: str
@@ -226,7 +230,7 @@ def check(folder: Path) -> Iterator[Finding]:
 
 
 def _advice(name: str) -> str:
-    """Return advice for an entry of the wrong kind in the store's folder."""
+    """Return advice about an entry of the wrong type in the store's folder."""
     if name in (FILE, f"{FILE}-wal", f"{FILE}-journal"):
         return "stop the service, and restore a backup into a new folder"
     if name in ("tensors", "logs"):
@@ -273,7 +277,7 @@ def _check_contents(store: UnclaimedStore) -> Iterator[Finding]:
 
 
 def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
-    """Yield files that nothing refers to, and missing folders."""
+    """Yield missing folders, and files that nothing refers to."""
     for name in CONTENT_FOLDERS:
         if not (store.folder / name).is_dir():
             yield Finding("damage", name, "is missing", "start the service on the folder, which makes it")
@@ -291,7 +295,9 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
 
 
 def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
-    """Yield entries that are not regular files where only files belong, except contents and logs of tensors."""
+    """Yield entries other than regular files in places that only files belong in, except for contents and logs of
+    tensors.
+    """
     folder = store.folder
     paths = {folder / name for name in file_names(folder) if name.endswith(".new")}
     for part in (store.upload_folder, store.snapshot_folder, folder / import_records.FOLDER):
@@ -306,8 +312,8 @@ def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
 def _orphans(store: UnclaimedStore) -> list[Path]:
     found = _files_without_rows(store)
     if found:
-        # A file is removed after its row, with its tensor's lock held. Once every lock has been free, the files that
-        # remain are not being removed by any process.
+        # A file is removed after its row, while holding its tensor's lock. Once every lock has been free, no process is
+        # removing any of the files that remain.
         for number in range(STRIPES):
             with store.locks.tensors_of(number):
                 pass
@@ -316,7 +322,7 @@ def _orphans(store: UnclaimedStore) -> list[Path]:
 
 
 def _files_without_rows(store: UnclaimedStore) -> set[Path]:
-    # Content is given its file name and its row while the catalogue's lock is held.
+    # A content gets its file name and its row while the catalogue's lock is held.
     with store.locks.catalogue():
         files = {path for folder in (store.tensor_folder, store.log_folder) for path in _paths(folder)}
         rows = store.catalogue.contents().rows

@@ -1,12 +1,12 @@
-"""Create a store from a backup, in a folder that holds none.
+"""Create a store from a backup, in a folder that does not hold one.
 
-Each content gets a new id and each alias a new ETag: the original store may live on and change, and no ETag may name
-two contents. Names, version numbers, times and the last number of each name are kept. A backup holds no
-Idempotency-Keys: a scatter whose answer was lost may be newer than the backup, and must then be executed again. It also
-holds no import records.
+Each content gets a new ID and each alias gets a new ETag, because the original store may live on and change, and no
+ETag may refer to two contents. Names, version numbers, times and the last number of each name are kept. A backup holds
+no Idempotency-Keys: a scatter whose response was lost may be newer than the backup and must then be executed again. A
+backup does not hold import records either.
 
-Until everything else is complete and durable, the file `format` has another name, so no service starts on the folder.
-An interrupted restore can be run again.
+Until everything else is complete and durable, the file `format` has a different name, so no service starts on the
+folder. An interrupted restore can be run again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ from app.store.processes.directory_lock import ProcessGroup, StoreRefused
 
 _ALLOWED: Final = (*ALLOWED_WITHOUT_FORMAT, f"{RESTORING}.new")
 _ALLOWED_OF_RESTORE: Final = (*_ALLOWED, RESTORING, *CONTENT_FOLDERS)
-"""Entries that an interrupted restore leaves."""
+"""Entries that an interrupted restore may leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """The number of restored versions and aliases, the size of the files in bytes, and when the backup was made."""
+    """The number of restored versions and aliases, the total size of the files in bytes, and when the backup was
+    made.
+    """
 
     versions: int
     aliases: int
@@ -85,7 +87,7 @@ def _check_target(folder: Path) -> None:
 
 
 class _Restore:
-    """One run of a restore, in a folder that this process has claimed."""
+    """One run of a restore, in a folder claimed by this process."""
 
     def __init__(self, contents: Path, manifest: Manifest, folder: Path) -> None:
         self._contents = contents
@@ -97,7 +99,7 @@ class _Restore:
         write_whole_file(self._folder / RESTORING, orjson.dumps({"format": FORMAT}))
         for name in CONTENT_FOLDERS:
             (self._folder / name).mkdir(exist_ok=True)
-            for left in file_names(self._folder / name):  # left by an interrupted restore
+            for left in file_names(self._folder / name):  # an interrupted restore may have left these files
                 disk_writes.unlink(self._folder / name / left)
         saved = self._manifest.catalogue
         rows = [self._restore_version(row) for row in saved.rows]
@@ -108,7 +110,7 @@ class _Restore:
         try:
             disk_writes.fsync_folder(self._folder)
         except OSError:
-            # The rename may not survive a power loss: undo it, so that the restore counts as unfinished and can be run
+            # The rename may not survive a power loss. Undo it, so that the restore counts as unfinished and can be run
             # again.
             with suppress(OSError):
                 disk_writes.rename(self._folder / "format", self._folder / RESTORING)
@@ -116,7 +118,9 @@ class _Restore:
         return RestoreResult(len(rows), len(aliases), sum(row.total_size for row in rows), self._manifest.made)
 
     def _restore_version(self, row: Row) -> Row:
-        """Copy content to new files and return its row. Raises BackupRefused if it is damaged, and OSError."""
+        """Copy a content to new files, and return its row. Raises OSError, and BackupRefused if the content is
+        damaged.
+        """
         new = uuid4().hex
         restored = replace(row, content=new, file=new)
         try:
@@ -130,7 +134,7 @@ class _Restore:
         return restored
 
     def _copy(self, source: SealedFile, name: str, content: str) -> None:
-        """Copy a file of the content to `name`. Raises BadFile and OSError."""
+        """Copy a file of the content `content` to `name`. Raises BadFile and OSError."""
         target = disk_writes.create(self._tensors / name)
         try:
             description = replace(source.description, id=content)
@@ -141,7 +145,7 @@ class _Restore:
 
 
 def open_saved(contents: Path, row: Row) -> Iterator[SealedFile]:
-    """Yield the files of a version in a backup, rows first, then keys. Their blocks are not yet checked.
+    """Yield the files of a version in a backup: first its rows, then its keys. Their blocks have not been checked yet.
 
     The caller closes them. Raises BadFile and OSError.
     """

@@ -1,8 +1,8 @@
 """Access to a store's folder from a process that does not serve it, for backups and checks.
 
-A service may run on the folder, start or end at the same time. Nothing here therefore claims the folder or joins the
-group. Anything that could conflict with a change by the service holds the locks of tensors or of the catalogue, which
-any process can take.
+A service may be running, starting or ending on the folder at the same time, so nothing here claims the folder or joins
+the group. Any work that could conflict with a change by the service is done while holding the locks of tensors or of
+the catalogue, which any process can take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class UnclaimedStore:
     """The store in `folder`. All methods block."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises StoreRefused if the folder holds no store of this format or belongs to another user, and OSError."""
+        """Open the store. Raises OSError, and StoreRefused for a folder without a store of this format or of another
+        user.
+        """
         check_format(folder)
         check_owner(folder)
         check_layout(folder)

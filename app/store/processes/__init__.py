@@ -1,1 +1,1 @@
-"""State shared by the processes of a store: the folder's lock, the locks of tensors, counters in shared memory."""
+"""State shared by the processes of a store: the folder's lock, the tensors' locks, and counters in shared memory."""

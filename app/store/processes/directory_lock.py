@@ -1,12 +1,12 @@
-"""The lock on the store's folder, which allows one process group at a time.
+"""The lock on the store's folder, which admits one process group at a time.
 
-The first process of a group claims the folder with an exclusive lock on the file `lock`, held for its lifetime, and
-writes a random token into it. Its workers receive the token and compare it. All processes hold a shared lock on
-`members`, so that workers that outlive their parent still keep another group out. The system releases both locks when
-the processes end, however they end.
+The first process of a group claims the folder with an exclusive lock on the file `lock`, which it holds for its
+lifetime, and writes a random token to that file. The workers are given the token and compare it with the file. All
+processes hold a shared lock on `members`, so that workers that outlive their parent still keep other groups out. The
+system releases both locks when the processes end, however they end.
 
-A session is one process group during one boot of the machine. Within a session no write to shared memory is lost,
-however processes end. Between two sessions the power may have failed, or the disk may have been replaced.
+A session is one process group during one boot of the machine. Within a session, no write to shared memory is lost,
+however the processes end. Between two sessions, the power may have failed, or the disk may have been replaced.
 
 `state` is a page of shared memory (see `StateWord`), backed by a file. The file is written in full when the folder is
 created, so that a full disk cannot interfere later.
@@ -32,18 +32,20 @@ from app.store.processes.store_locks import StoreLocks, try_lock
 
 _TOKEN_BYTES: Final = 32
 WORKERS_END_WITHIN = 10.0
-"""Seconds that a new group waits for the workers of a killed group, which may still be ending after a quick restart."""
+"""Maximum seconds that a new group waits for the workers of a killed one, which may still be ending after a quick
+restart.
+"""
 logger = logging.getLogger("gathernd")
 
 
 class StateWord(IntEnum):
-    """The index of each word in the page of memory shared by the processes of a group.
+    """The index of each word in the page of memory that the processes of a group share.
 
-    GENERATION is twice the number of the catalogue's last change, odd while a change is being committed: see
+    GENERATION is twice the number of the catalogue's last change, and is odd while a change is being committed; see
     `catalogue_cache`. VERIFIED is 1 once all contents have been compared with their checksums. CLOCK is the value of
-    the store's clock when the machine's clock showed BOOT: see `idempotency`. KEYS is an upper bound on the number of
-    Idempotency-Keys in the catalogue. LEFTOVERS_REMOVED is the time on the store's clock at which files left by dead
-    processes were last removed.
+    the store's clock at the moment when the machine's clock showed BOOT; see `idempotency`. KEYS is an upper bound on
+    the number of Idempotency-Keys in the catalogue. LEFTOVERS_REMOVED is the time, on the store's clock, at which files
+    left by dead processes were last removed.
     """
 
     GENERATION = 0
@@ -55,7 +57,7 @@ class StateWord(IntEnum):
 
 
 class StoreRefused(Exception):
-    """The store cannot be opened; the text says why and what to do."""
+    """The store cannot be opened. The message says why and what to do."""
 
 
 class StoreInUse(StoreRefused):
@@ -63,7 +65,9 @@ class StoreInUse(StoreRefused):
 
 
 class ProcessGroup:
-    """This process's membership in the group that owns `folder`. `owner` says whether it is the first process."""
+    """This process's membership in the group that owns `folder`. `owner` says whether it is the group's first
+    process.
+    """
 
     def __init__(self, folder: Path, token: str | None = None) -> None:
         """Claim the folder, or join the group that has this `token`. Raises StoreInUse and OSError."""
@@ -86,7 +90,7 @@ class ProcessGroup:
         return fd
 
     def _join(self, token: str) -> bool:
-        """Join the group of `token`. Returns False if another group has claimed the folder since."""
+        """Join the group with this token. Returns False if another group has since claimed the folder."""
         fd = self._open("lock")
         if os.pread(fd, _TOKEN_BYTES, 0).decode("latin-1") != token:
             return False
@@ -138,7 +142,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Return the id of the machine's current boot, empty if the system has none."""
+    """Return the ID of the machine's current boot, or "" if the system does not provide one."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -146,7 +150,7 @@ def boot_id() -> str:
 
 
 def session_of(token: str) -> int:
-    """Return the session of the process group with this token; never 0."""
+    """Return the session of the process group with this token. It is never 0."""
     return int.from_bytes(hashlib.sha256(f"{boot_id()} {token}".encode()).digest()[:8], "little") | 1
 
 

@@ -1,9 +1,9 @@
-"""The memory barrier of the seqlock with which readers detect scatters; writers bear its whole cost.
+"""The memory barrier of the seqlock with which readers detect scatters. Writers bear its entire cost.
 
-A reader compares the tensor's version before and after reading, and must not pay for more. On x86-64 the processor
-keeps the order of the reader's loads and of the writer's stores; other processors may reorder them. There,
-membarrier(2) makes every thread of the registered processes pass a full barrier. Without that call nothing is done: see
-`file_system_check`.
+A reader compares the tensor's version before and after reading, and must not have to pay for more than that. On x86-64,
+the processor keeps the reader's loads and the writer's stores in order; other processors may reorder them. On those,
+membarrier(2) makes every thread of the registered processes execute a full barrier. On systems without that call,
+nothing is done; see `file_system_check`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _membarrier(command: int) -> bool:
 
 
 def register() -> bool:
-    """Register this process as a reader, so that `fence` covers it. Returns False if the system lacks membarrier."""
+    """Register this process as a reader, so that `fence` affects it. Returns False if the system lacks membarrier."""
     return _membarrier(_REGISTER_GLOBAL_EXPEDITED)
 
 

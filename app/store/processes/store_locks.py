@@ -1,7 +1,7 @@
-"""The locks inside a store: for tensors, the catalogue, uploads, and the comparison with checksums.
+"""The locks inside a store: for tensors, for the catalogue, for uploads, and for verification against checksums.
 
-They exclude threads as well as processes. Each is a flock on a file, so a lock is released when the process that holds
-it ends.
+The locks exclude threads as well as processes. Each is a flock on a file, so a lock is released when the process that
+holds it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from app.store.files import disk_writes
 
 STRIPES: Final = 64
-"""Number of tensor locks; tensors whose names have the same hash share one."""
+"""Number of tensor locks. Tensors whose names have the same hash share a lock."""
 _FLOCK: Final = Struct("hhqqi4x")
 
 
@@ -30,7 +30,7 @@ class StoreLocks:
         self._folder = folder
 
     def make_files(self) -> None:
-        """Create all files now, so that tensors can be removed even when the disk has no room for a new file."""
+        """Create all files now, so that tensors can be removed even when the disk is too full for a new file."""
         self._folder.mkdir(exist_ok=True)
         names = ("catalogue", "incoming", "primaries", "verify", *(f"{number:02d}" for number in range(STRIPES)))
         for path in {self._folder / name for name in names}.difference(self._folder.iterdir()):
@@ -62,10 +62,10 @@ class StoreLocks:
 
     @contextmanager
     def primary(self, content: str) -> Iterator[None]:
-        """Keep others from acting as the primary of replicated content. Blocks. Take this lock before `tensor`.
+        """Keep others from acting as the primary of a replicated content. Blocks. Take this lock before `tensor`.
 
-        Each content locks one byte of a shared file, chosen by the hash of its id. The content's own files cannot be
-        used, since they change when it grows.
+        Each content locks one byte of a shared file; the hash of the content's ID selects the byte. The content's own
+        files cannot be used, because growth replaces them.
         """
         place = int.from_bytes(blake2b(content.encode(), digest_size=7).digest())
         fd = disk_writes.open_or_create(self._folder / "primaries")
@@ -76,16 +76,16 @@ class StoreLocks:
             os.close(fd)
 
     def try_catalogue(self) -> AbstractContextManager[bool]:
-        """Try to take the catalogue's lock; yields whether it was free. Never blocks."""
+        """Try to take the catalogue's lock. Yields whether it was free. Never blocks."""
         return self._hold_lock("catalogue", fcntl.LOCK_NB)
 
     def try_verification(self) -> AbstractContextManager[bool]:
-        """Try to take the lock for comparing contents with checksums; yields whether it was free. Never blocks."""
+        """Try to take the lock for verifying contents against checksums. Yields whether it was free. Never blocks."""
         return self._hold_lock("verify", fcntl.LOCK_NB)
 
     @contextmanager
     def _hold_lock(self, name: str, flags: int = 0) -> Iterator[bool]:
-        """Hold a lock; with LOCK_NB in `flags`, yields whether it was free."""
+        """Hold a lock. With LOCK_NB in `flags`, yields whether it was free."""
         fd = disk_writes.open_or_create(self._folder / name)
         try:
             yield try_lock(fd, flags)
@@ -94,7 +94,7 @@ class StoreLocks:
 
 
 def try_lock(fd: int, flags: int = fcntl.LOCK_NB) -> bool:
-    """Take the flock on `fd` and return whether it was free. Without LOCK_NB in `flags`, waits for it."""
+    """Take the flock on `fd`, and return whether it was free. Without LOCK_NB in `flags`, waits until it is free."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | flags)
     except BlockingIOError:

@@ -1,1 +1,3 @@
-"""Changes to rows in place: the redo log, group commit, checkpoints, and recovery from logs left by a crash."""
+"""Changes to rows in place: the redo log, group commit, checkpoints, and recovery from the logs that a crash has
+left.
+"""

@@ -1,6 +1,7 @@
 """Execute the queued changes of one tensor as a batch: scatters, upserts and removals.
 
-A scatter of strings writes a new content file. Only the new strings and one piece of the others are in memory.
+A scatter of strings writes a new content file. Only the new strings and one piece of the other strings are in memory at
+a time.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from app.tensors.string_tensor import PackedStrings
 
 @dataclass
 class ContentChanges:
-    """Changes the contents of a store. All methods do blocking disk I/O."""
+    """Change the contents of a store. All methods do blocking disk I/O."""
 
     _locked: Callable[[str], AbstractContextManager[Row]]
-    """Takes the lock of a reference's tensor and yields the version's row."""
+    """A function that takes the lock of a reference's tensor and yields the version's row."""
     _index: CatalogueCache
     _logs: ReplayedLogs
     _keys: IdempotencyKeys
@@ -56,8 +57,8 @@ class ContentChanges:
     def execute(self, reference: str, take: Take) -> Callable[[], None] | None:
         """Execute and finish the changes queued for one reference, which `take` returns.
 
-        Returns a checkpoint to run after the callers have their answers, or None. Raises the errors that apply to the
-        whole batch.
+        Returns a checkpoint to run after the callers have received their responses, or None. Raises the errors that
+        apply to the whole batch.
         """
         batch: list[PendingScatter] = []
         with self._locked(reference) as found:
@@ -94,7 +95,7 @@ class ContentChanges:
         pending.finish(answered or self._scatter_strings(writable, reference, pending.change))
 
     def _scatter_strings(self, writable: WritableTensor, scope: str, change: ScatterChange) -> Scattered:
-        """Execute a scatter of strings by writing a new content file, since the strings may change in length."""
+        """Execute a scatter of strings by writing a new content file, because the strings' lengths may change."""
         row, sequence = writable.row, writable.applied + 1
         spec = UploadSpec(row.name, DTYPES[row.dtype], row.shape, prefault=row.prefault, lock=row.lock)
         upload = Upload(self._uploads, spec, self._limits)
@@ -124,7 +125,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def replaced_strings(writable: WritableTensor, change: ScatterChange) -> Iterator[bytearray]:
-    """Yield the framed strings of a tensor after a scatter without reduction; the last update of a row wins."""
+    """Yield the framed strings of a tensor after a scatter without reduction. The last update of a row takes effect."""
     piece = bytearray()
     for part in _parts(writable, change):
         piece += part

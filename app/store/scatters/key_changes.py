@@ -1,6 +1,6 @@
 """Plan upserts and removals by key: find the rows of the keys, the new keys, and the rows that move.
 
-Plans are made with the tensor's lock held, before anything is logged.
+Plans are made while holding the tensor's lock, before anything is logged.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from app.store.scatters.writable_tensor import WritableTensor
 from app.tensors.string_tensor import PackedStrings
 
 _COPIES_MOVED: Final = 4
-"""Copies of a moved row in memory: its values, the log record, the frame for the replicas, and the data read back."""
+"""Number of copies of a moved row in memory: its values, the log record, the frame for the replicas, the data read
+back.
+"""
 
 
 class TableFull(Exception):
-    """A table has no room for `rows` rows, or for `heap` more bytes of string keys."""
+    """A table has no room for a total of `rows` rows, or for `heap` more bytes of string keys."""
 
     def __init__(self, rows: int, heap: int) -> None:
         super().__init__(rows, heap)
@@ -49,7 +51,7 @@ class PlannedChange:
     keys: KeyColumn = NO_KEYS
 
     def members(self) -> dict[str, Any]:
-        """Return the log entry's members that describe keys."""
+        """Return those members of the log entry that describe keys."""
         if self.counts is None:
             return {}
         keys = self.keys
@@ -60,9 +62,10 @@ class PlannedChange:
 
 
 def bytes_moved(content: MappedContent, change: KeyedChange) -> int:
-    """Return about the maximum bytes of memory for the rows and keys that a removal moves, until it is applied.
+    """Return roughly the maximum memory, in bytes, for the rows and keys that a removal moves, until it has been
+    applied.
 
-    Only rows beyond the new end move: no more of them than keys, and no more than half of the rows. Returns 0 for an
+    Only rows beyond the new end move: at most as many as there are keys, and at most half of the rows. Returns 0 for an
     upsert.
     """
     if change.updates is not None:
@@ -74,15 +77,15 @@ def bytes_moved(content: MappedContent, change: KeyedChange) -> int:
 
 
 def rows_after(writable: WritableTensor, records: Sequence[Record]) -> int:
-    """Return the number of rows in a keyed table after `records`, which are not applied yet."""
+    """Return the number of rows in a keyed table after `records`, which have not been applied yet."""
     sizes = [record.entry.size for record in records if record.entry.size is not None]
     return sizes[-1] if sizes else writable.words[HeaderWord.ROWS]
 
 
 def plan_change(writable: WritableTensor, change: KeyedChange, unapplied: Sequence[Record]) -> PlannedChange:
-    """Plan a change to a table as if the records `unapplied` were applied. Raises TableFull.
+    """Plan a change to a table as if the records `unapplied` had been applied. Raises TableFull.
 
-    None of these records may remove rows. For a removal there must be none.
+    None of these records may remove rows. For a removal, there must not be any such records.
     """
     keys = change.keys
     wanted = wanted_column(keys if isinstance(keys, PackedStrings) else keys.array)
@@ -110,7 +113,7 @@ def _plan_upsert(
 
 
 def _find_unapplied(wanted: KeyColumn, rows: NDArray[np.int64], present: int, unapplied: Sequence[Record]) -> None:
-    """Set missing entries of `rows` for keys that `unapplied` records append after the `present` rows."""
+    """Fill in missing entries of `rows` for keys that the records `unapplied` append after the `present` rows."""
     if not any(len(record.key_rows) for record in unapplied) or not (rows < 0).any():
         return
     parts = [record.keys for record in unapplied if len(record.key_rows)]

@@ -1,13 +1,13 @@
-"""Redo records, and the frames that hold them in a log and on the way to other machines.
+"""Redo records, and the frames that contain them in a log and on the way to other machines.
 
-A frame is, in this order: magic, CRC-32 of everything after it, length of the JSON, length of the data; the JSON, a
-list of entries; then the data of each entry:
+A frame consists of, in this order: magic, CRC-32 of everything after it, length of the JSON, length of the data; the
+JSON, which is a list of entries; and then the data of each entry:
 
 - the row numbers (uint64) and the rows
 - the numbers of the rows that get a different key (uint64), and these keys: 8-byte integers, or the lengths of the
-  strings (uint64) followed by their UTF-8
+  strings (uint64) followed by their UTF-8 bytes
 
-The checksums of the blocks that records in a log have changed are out of date: see `dirty_blocks`.
+The checksums of blocks that records in a log have changed are out of date; see `dirty_blocks`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SIZES: Final = Struct("<IQ")
 
 
 class BrokenLog(Exception):
-    """A damaged record lies before sound ones in a log: acknowledged changes are lost."""
+    """A damaged record precedes sound ones in a log, so acknowledged changes are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,13 @@ class Entry:
     """The description of a record.
 
     `time` is in nanoseconds since 1970; `clock` is the time on the store's own clock (see `idempotency`). `width` is
-    the size of a row in bytes. `scope` is the name by which the request addressed the tensor, and `version` is the
-    number of the version. `epoch` is the epoch of the primary that made the record, 0 if the content is not replicated.
+    the size of a row in bytes. `scope` is the name by which the request referred to the tensor, and `version` is the
+    number of the version. `epoch` is the epoch of the primary that created the record, or 0 if the content is not
+    replicated.
 
     The remaining fields describe upserts and removals by key: `size` is the number of rows after the change;
     `key_count` rows get a different key, of type `key_type`; these keys take `key_bytes` bytes in the record. `counts`
-    are the numbers returned to the caller (see `RowCounts`).
+    holds the numbers returned to the caller (see `RowCounts`).
     """
 
     sequence: int
@@ -72,7 +73,7 @@ class Entry:
 
     @property
     def string_bytes(self) -> int:
-        """The size of the record's string keys in bytes, without their lengths."""
+        """The size of the record's string keys in bytes, not counting their lengths."""
         return self.key_bytes - 8 * self.key_count if self.key_type == "string" else 0
 
 
@@ -83,7 +84,7 @@ NO_KEYS: Final = KeyColumn.integers(np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry and its rows: row `rows[i]` of the content becomes the bytes `values[i]`.
+    """An entry and its rows: the bytes `values[i]` become row `rows[i]` of the content.
 
     In a keyed table, row `key_rows[i]` also gets the key `keys[i]`, and the table has `entry.size` rows afterwards.
     """
@@ -96,17 +97,17 @@ class Record:
 
     @property
     def changes_keys(self) -> bool:
-        """Whether the record is an upsert or a removal: rows are added, removed or get a different key."""
+        """Whether the record is an upsert or a removal, which adds rows, removes them or gives them different keys."""
         return self.entry.size is not None
 
 
 def changed_parts(records: Iterable[Record], size: int) -> NDArray[np.int64]:
-    """Return the parts of the content, `size` bytes each, that `records` change: sorted, without duplicates."""
+    """Return the parts of the content, of `size` bytes each, that `records` change, sorted and without duplicates."""
     return _parts(((record.rows, record.entry.width) for record in records), size)
 
 
 def changed_key_parts(records: Iterable[Record], width: int, size: int) -> NDArray[np.int64]:
-    """Return the parts of a key file, `size` bytes each, that `records` change; a key takes `width` bytes."""
+    """Return the parts of a key file, of `size` bytes each, that `records` change. A key takes `width` bytes."""
     return _parts(((record.key_rows, width) for record in records), size)
 
 
@@ -126,7 +127,7 @@ def _parts(changed: Iterable[tuple[NDArray[np.uint64], int]], size: int) -> NDAr
 
 
 def encode(records: Sequence[Record]) -> bytes:
-    """Return the bytes of one frame that holds `records`."""
+    """Return the bytes of one frame that contains `records`."""
     text = orjson.dumps([_entry_members(record.entry) for record in records])
     arrays: list[NDArray[Any]] = []
     for record in records:
@@ -136,7 +137,7 @@ def encode(records: Sequence[Record]) -> bytes:
     crc = 0
     for part in rest:
         crc = zlib.crc32(part, crc)
-    return b"".join((FRAME_MAGIC, crc.to_bytes(4, "little"), *rest))  # copy once: the arrays may be large
+    return b"".join((FRAME_MAGIC, crc.to_bytes(4, "little"), *rest))  # copy only once, because the arrays may be large
 
 
 def _entry_members(entry: Entry) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def key_bytes(keys: KeyColumn) -> int:
 
 
 def string_bytes(keys: KeyColumn) -> int:
-    """Return the total size of a column's strings in bytes; 0 for integers."""
+    """Return the total size of a column's strings in bytes, or 0 for integers."""
     if keys.dtype != "string":
         return 0
     starts, stops = keys.bounds()
@@ -170,7 +171,7 @@ def string_bytes(keys: KeyColumn) -> int:
 
 
 def frame_size(content: Buffer, place: int = 0) -> int:
-    """Return the size in bytes of the frame that starts at `place`; 0 if no frame starts there."""
+    """Return the size in bytes of the frame that starts at `place`, or 0 if no frame starts there."""
     if place + FRAME.size > len(content):
         return 0
     magic, _, text_size, rows_size = FRAME.unpack_from(content, place)
@@ -178,7 +179,7 @@ def frame_size(content: Buffer, place: int = 0) -> int:
 
 
 def is_whole(frame: Buffer) -> bool:
-    """Return whether the checksum of a frame is correct. The frame must have the size given in its head."""
+    """Return whether the checksum of a frame is correct. The frame must have the size that its header specifies."""
     with memoryview(frame) as view:
         return zlib.crc32(view[_CHECKED_FROM:]) == int(FRAME.unpack_from(view)[1])
 
@@ -186,7 +187,7 @@ def is_whole(frame: Buffer) -> bool:
 def frame_at(fd: int, place: int, end: int) -> bytes:
     """Return the sound frame at offset `place` of a file, or empty bytes if there is none.
 
-    Bytes of the file from `end` on are ignored. Raises OSError.
+    The file's bytes from `end` on are ignored. Raises OSError.
     """
     size = frame_size(os.pread(fd, FRAME.size, place))
     frame = read_at(fd, place, size) if size and place + size <= end else b""
@@ -248,7 +249,7 @@ def decode(frame: bytes) -> Iterator[Record]:
 
 
 def _parse_keys(entry: Entry, octets: NDArray[np.uint8]) -> KeyColumn:
-    """Return the keys of a record. Raises BrokenLog."""
+    """Return the keys of a record as a column. Raises BrokenLog."""
     heads = octets[: 8 * entry.key_count].copy()
     if len(heads) != 8 * entry.key_count:
         raise BrokenLog
@@ -268,9 +269,9 @@ _OF_KEYS: Final = ("size", "key_count", "key_type", "key_bytes", "counts")
 
 
 def dirty_blocks(records: Iterable[Record]) -> set[int]:
-    """Return the numbers of the 64 KiB blocks that hold rows changed by `records`."""
+    """Return the numbers of the 64 KiB blocks that contain rows changed by `records`."""
     blocks: set[int] = set()
-    for record in records:  # one by one: a long log may not fit in memory
+    for record in records:  # one by one, because a long log may not fit in memory
         blocks.update(changed_parts([record], BLOCK).tolist())
     return blocks
 
@@ -278,8 +279,8 @@ def dirty_blocks(records: Iterable[Record]) -> set[int]:
 def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int) -> set[int]:
     """Return the blocks of the key file that records change, and all blocks beyond the end of the heap.
 
-    A repair may have written keys beyond the end and later others before it: see `WritableKeys.heap_start`.
-    `heap_checked` and `heap_end` are the words HEAP_CHECKED and HEAP_END.
+    A repair may have written keys beyond the end, and later written other keys before it; see
+    `WritableKeys.heap_start`. `heap_checked` and `heap_end` are the words HEAP_CHECKED and HEAP_END.
     """
     changed = dirty_table_blocks(records, layout, heap_checked, layout.heap)[1] or set()
     if layout.dtype == "string":
@@ -290,7 +291,8 @@ def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked:
 def dirty_table_blocks(
     records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int
 ) -> tuple[set[int], set[int] | None]:
-    """Return the blocks of the rows and of the key file that records change; None for the latter if no keys change.
+    """Return the blocks of rows that records change, and those of the key file, or None for the latter if no keys
+    change.
 
     If keys change, all blocks of the heap from `heap_checked` to `heap_end` are included.
     """

@@ -1,21 +1,21 @@
-"""Open tensors for scatters: read the redo log to its end, and replay it if a process died.
+"""Open tensors for scatters: read the redo log to its end, and replay it if a process has died.
 
-Call everything here with the tensor's lock held.
+Call all functions here while holding the tensor's lock.
 
-For replicated content, `catch_up` finds out which log records are applied, and repairs what a crash has left. The
-tail of the log is left alone: only the primary decides whether its records are committed.
+For a replicated content, `catch_up` finds out which log records have been applied, and repairs what a crash has left.
+It leaves the tail of the log alone, because only the primary decides whether the tail's records are committed.
 
-After a power loss the header's words may be older than the content. The content may hold rows of any record in the log,
-including records that were committed and applied before and now are in the tail. This is safe:
+After a power loss, the header's words may be older than the content. The content may include rows from any record in
+the log, including records that had been committed and applied before and are now in the tail. This is safe:
 
 - No record leaves the log before content and header are durable, so all records up to the last applied one can be
   applied again.
 - EPOCH is durable before anything is logged under it.
-- LOGGED and DURABLE_EPOCH are valid in one session only.
-- If the log has a tail, the content is unsettled: nobody may read it until every record that may have reached it is
-  applied.
+- LOGGED and DURABLE_EPOCH are valid only within one session.
+- If the log has a tail, the content is unsettled: nobody may read it until every record that may have reached it has
+  been applied.
 
-A replica that was told before the power loss that a record is committed must therefore ask its primary again.
+A replica that had been told before the power loss that a record is committed must therefore ask its primary again.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ from app.store.store_errors import damaged, unreadable
 from app.store.tensor_metadata import read_first_page
 
 _MAX_KNOWN_LOGS: Final = 1000
-"""Maximum number of logs whose read position is cached; a log evicted from the cache is read from its start again."""
+"""Maximum number of logs whose read positions are cached. A log that was evicted is read from its start again."""
 
 
 class ReplayedLogs:
-    """The redo logs of a store, replayed into a tensor's files when it is opened."""
+    """The redo logs of a store. A tensor's log is replayed into its files when the tensor is opened."""
 
     def __init__(self, tensors: Path, logs: Path, session: Callable[[], int]) -> None:
-        """`session` returns the number of the store's current session, see `app.store.processes.directory_lock`."""
+        """Start with no known logs. `session` returns the number of the store's current session; see
+        `directory_lock`.
+        """
         self.session = session
         self.tensor_folder = tensors
         self.log_folder = logs
@@ -56,7 +58,7 @@ class ReplayedLogs:
 
     @contextmanager
     def open(self, row: Row) -> Iterator[WritableTensor]:
-        """Open a tensor's file for writing with every logged change applied.
+        """Open a tensor's file for writing, with every logged change applied.
 
         If the content is replicated, only the committed changes are applied. Raises tensor_damaged and OSError.
         """
@@ -71,9 +73,11 @@ class ReplayedLogs:
 
     @contextmanager
     def open_without_replay(self, row: Row) -> Iterator[WritableTensor]:
-        """Open a tensor's file for writing as it is on disk, without a replay. Raises tensor_damaged and OSError."""
-        # Take a log in use out of the cache, so that it cannot be evicted: two objects for one log would overwrite each
-        # other's records.
+        """Open a tensor's file for writing as it is on disk, without replaying its log. Raises tensor_damaged and
+        OSError.
+        """
+        # Take a log that is in use out of the cache, so that it cannot be evicted: two objects for the same log would
+        # overwrite each other's records.
         log = self._take_log(row.content)
         try:
             with closing(_open_writable(self.tensor_folder, row, log)) as writable:
@@ -90,7 +94,7 @@ class ReplayedLogs:
         return ScatterLog(self.log_folder / content) if log is None else log
 
     def keys_of(self, row: Row) -> list[AnsweredKey]:
-        """Return the Idempotency-Keys in the log of content that is about to be removed. Raises OSError."""
+        """Return the Idempotency-Keys in the log of a content that is about to be removed. Raises OSError."""
         log = self._take_log(row.content)
         with suppress(BrokenLog, NotRegular):
             log.read()
@@ -100,10 +104,10 @@ class ReplayedLogs:
         return list(log.keys.values())
 
     def remove(self, content: str) -> None:
-        """Delete the log of content that has been removed."""
+        """Delete the log of a content that has been removed."""
         with self._lock:
             self._known_logs.pop(content, None)
-        # Ignore errors: `remove_leftovers` removes the files later, as after a crash.
+        # Ignore errors: `remove_leftovers` removes the files later, as it does after a crash.
         with suppress(OSError):
             disk_writes.unlink(self.log_folder / content)
             disk_writes.unlink(full_path(self.log_folder / content))
@@ -127,13 +131,13 @@ def _open_writable(tensor_folder: Path, row: Row, log: ScatterLog) -> WritableTe
 
 
 def _apply_rest(writable: WritableTensor) -> None:
-    """Apply the records that a process logged but did not apply before it died. Raises tensor_damaged and OSError."""
+    """Apply the records that a process had logged but not applied before it died. Raises tensor_damaged and OSError."""
     log, applied = writable.log, writable.applied
     try:
         log.read()
         if log.last_sequence is not None and log.last_sequence > applied:
-            # The process that logged these records may have died before its fsync. Make them durable before they are
-            # applied, because readers see them afterwards.
+            # The process that logged these records may have died before its fsync. Make them durable before applying
+            # them, because readers see them afterwards.
             log.make_durable()
 
             def left() -> Iterator[Record]:
@@ -157,9 +161,8 @@ logger = logging.getLogger("gathernd")
 
 
 def catch_up(writable: WritableTensor, session: int) -> None:
-    """Complete the work of processes that died, read the log to its end, and settle its applied records.
-
-    Call it with the tensor's lock held. Marks the content as damaged if required records are missing from its log.
+    """Complete the work of processes that died, read the log to its end, and settle the log's applied records. Call
+    this while holding the tensor's lock. Marks the content as damaged if required records are missing from its log.
     Raises tensor_damaged and OSError.
     """
     log, words = writable.log, writable.words
@@ -170,13 +173,13 @@ def catch_up(writable: WritableTensor, session: int) -> None:
             _replay(writable)
             writable.set_words({HeaderWord.LOGGED: log.last_sequence or 0, HeaderWord.SESSION: session})
         elif log.last_sequence is not None and log.last_sequence > words[HeaderWord.LOGGED]:
-            log.make_durable(log.tail[-1].begin)  # the writer died before its fsync
+            log.make_durable(log.tail[-1].begin)  # the process that wrote the record died before its fsync
             writable.set_words({HeaderWord.LOGGED: log.last_sequence})
         log.settle(writable.applied)
         if words[HeaderWord.DURABLE_EPOCH] != words[HeaderWord.EPOCH]:
             writable.set_epoch(words[HeaderWord.EPOCH])
         if writable.version & 1:
-            # Records are applied one by one, so the interrupted one is the first of the tail, and it is committed.
+            # Records are applied one at a time, so the interrupted one is the first in the tail, and it is committed.
             following = tail_records(log, writable.applied + 1)
             if not following:
                 raise BrokenLog
@@ -192,13 +195,14 @@ def catch_up(writable: WritableTensor, session: int) -> None:
 def _replay(writable: WritableTensor) -> None:
     """In a new session, apply all applied records again. Raises BrokenLog and OSError.
 
-    A record whose application was interrupted counts as applied from now on, so that a start that dies here finds it
-    so.
+    A record whose application was interrupted counts as applied from then on, so that this still holds if the startup
+    dies here.
     """
     log, words = writable.log, writable.words
     sequences = [record.entry.sequence for record in all_records(log.path)]
     applied = writable.applied
-    if writable.version & 1 and words[HeaderWord.SESSION] != 0:  # SESSION 0: the odd version is a replay's own
+    # SESSION 0 means that the version is odd because of a replay
+    if writable.version & 1 and words[HeaderWord.SESSION] != 0:
         applied += 1
     for record in aside_records(log.path):
         applied = max(applied, record.entry.sequence)  # only applied records are set aside

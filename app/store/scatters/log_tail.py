@@ -1,6 +1,6 @@
-"""The tail of a log: records of replicated content that are durable but not yet applied.
+"""The tail of a log: records of a replicated content that are durable but have not been applied yet.
 
-Call all functions with the tensor's lock held, on a log that has been read to its end and settled
+Call all functions while holding the tensor's lock, on a log that has been read to its end and settled
 (`ScatterLog.settle`). They may raise BrokenLog and OSError.
 """
 
@@ -33,15 +33,15 @@ def tail_records(log: ScatterLog, up_to: int) -> list[Record]:
 
 
 def drop_after(log: ScatterLog, sequence: int) -> None:
-    """Remove the tail's records after `sequence`, durably."""
+    """Durably remove the tail's records after `sequence`."""
     dropped = next((placed for placed in log.tail if placed.entry.sequence > sequence), None)
     if dropped is None:
         return
     _trim_full(log)
     kept = [one for one in log.read_frame(dropped) if one.entry.sequence <= sequence]
     if kept:
-        # A frame cannot be cut in the middle: if only some of its records are dropped, rewrite it and everything before
-        # it.
+        # A frame cannot be cut in the middle. If only some of its records are dropped, rewrite the frame and everything
+        # before it.
         before = log.read_bytes(LOG_ID_BYTES, dropped.begin)
         log.replace(before, encode(kept))
     else:
@@ -49,14 +49,16 @@ def drop_after(log: ScatterLog, sequence: int) -> None:
 
 
 def _trim_full(log: ScatterLog) -> None:
-    """Cut records off the log that was set aside if the log holds them too: only the log's copies count."""
+    """Remove from the log that was set aside the records that are also in the log, because only the log's copies
+    count.
+    """
     path = full_path(log.path)
     if mode_of(path) is None or not log.landmarks:
         return
     if path.samefile(log.path):  # a process died in `replace`, so one file has both names
         remove_full(log.path)
         return
-    first = log.landmarks[0][0]  # both logs have the same frames, so a frame begins at this record in both
+    first = log.landmarks[0][0]  # both logs have the same frames, so a frame begins at this record in each of them
     full = ScatterLog(path)
     full.read(repair=False)
     for placed in full.tail:
@@ -71,17 +73,17 @@ def _trim_full(log: ScatterLog) -> None:
 
 
 def leave_tail(log: ScatterLog, *, aside: bool) -> None:
-    """Replace the log by a new one that holds only the tail's frames.
+    """Replace the log with a new one that contains only the tail's frames.
 
-    With `aside`, the old log is set aside; no log may be set aside already.
+    If `aside` is true, the old log is set aside; in that case, no log may be set aside already.
     """
     log.replace(log.read_bytes(log.settled_end, log.end), aside=aside)
 
 
 def frames_after(log: ScatterLog, sequence: int, most: int) -> bytes | None:
-    """Return frames with the records after `sequence`, or None if some of these are no longer in a log.
+    """Return frames with the records after `sequence`, or None if some of them are no longer in a log.
 
-    Returns whole frames, and stops once they take at least `most` bytes. Returns empty bytes if there are no later
+    Returns whole frames, and stops once they total at least `most` bytes. Returns empty bytes if there are no later
     records.
     """
     if log.last_sequence is None or log.last_sequence <= sequence:
@@ -99,7 +101,7 @@ def frames_after(log: ScatterLog, sequence: int, most: int) -> bytes | None:
 
 
 def _frames(log: ScatterLog, after: int, before: int | None, most: int) -> Iterator[bytes]:
-    """Yield frames with the records after the sequence `after` and before `before`.
+    """Yield frames with the records after the sequence `after` and before the sequence `before`.
 
     The log must hold the first of these records.
     """

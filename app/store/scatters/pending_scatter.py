@@ -1,8 +1,8 @@
-"""A scatter on its way to the disk: what it changes, the queue that it waits in, and its result.
+"""A scatter on its way to the disk: what it changes, the queue in which it waits, and its result.
 
-Group commit: scatters queued for the same tensor, under the same reference, share one fsync. The caller of the first
-scatter in the queue is the leader: it takes the tensor's lock and executes all scatters queued so far. Then the caller
-of the next scatter does the same with those queued meanwhile. No scatter is delayed to form a batch.
+Group commit: scatters that are queued for the same tensor, under the same reference, share one fsync. The caller of the
+first scatter in the queue is the leader, which takes the tensor's lock and executes all scatters queued so far. Then
+the caller of the next scatter does the same with those queued in the meantime. No scatter is delayed to form a batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from app.tensors.tensor import Tensor
 
 
 class Scattered(NamedTuple):
-    """The answer to a scatter: the content's ETag afterwards, and the number of the version that it changed.
+    """The result of a scatter: the content's ETag afterwards, and the number of the version that the scatter changed.
 
-    `repeated` says that the scatter was already executed for an earlier request with the same Idempotency-Key, and was
-    not executed again. `counts` are set for upserts and removals by key; a repeated request gets the counts of the
-    first one.
+    `repeated` means that the scatter was already executed for an earlier request with the same Idempotency-Key, and was
+    not executed again. `counts` is set for upserts and removals by key; a retried request gets the original counts.
     """
 
     etag: str
@@ -37,15 +36,15 @@ class Scattered(NamedTuple):
 
 
 class ContentReplaced(Exception):
-    """The tensor has been replaced since the scatter was validated; validate it again."""
+    """The tensor has been replaced since the scatter was validated. Validate the scatter again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterChange:
-    """A scatter validated against the content with id `content`: update i goes to row `rows[i]`.
+    """A scatter that was validated against the content with the ID `content`: update i goes to row `rows[i]`.
 
-    `updates` have `width` items per row. `key` is the Idempotency-Key, and `digest` identifies the request. If `rows`
-    depend on the number of rows in a keyed table, as negative indices do, `of_rows` is that number.
+    `updates` has `width` items per row. `key` is the Idempotency-Key, and `digest` identifies the request. If `rows`
+    depends on the number of rows in a keyed table, as negative indices do, `of_rows` is that number.
     """
 
     content: str
@@ -60,12 +59,12 @@ class ScatterChange:
 
 @dataclass(frozen=True, slots=True)
 class KeyedChange:
-    """An upsert into the table whose content has id `content`, or a removal of rows if `updates` is None.
+    """An upsert into the table whose content has the ID `content`, or a removal of rows if `updates` is None.
 
-    `keys` has one dimension and the type of the table's keys. `updates` has `width` items per key, a whole row. An
-    upsert combines the rows of existing keys with their updates by `reduction`, and appends a row for each new key,
-    which starts as zeros. A removal moves the last rows into the gaps, and counts missing keys. `key` is the
-    Idempotency-Key, and `digest` identifies the request.
+    `keys` has one dimension and the type of the table's keys. `updates` has `width` items, which is a whole row, for
+    each key. An upsert combines the rows of existing keys with their updates using `reduction`, and appends a row,
+    which starts as zeros, for each new key. A removal moves the last rows into the gaps, and counts missing keys. `key`
+    is the Idempotency-Key, and `digest` identifies the request.
     """
 
     content: str
@@ -78,9 +77,9 @@ class KeyedChange:
 
 
 class PendingScatter:
-    """A scatter that waits to be executed: a future whose result is a `Scattered` or an error.
+    """A scatter that is waiting to be executed: a future whose result is a `Scattered` or an error.
 
-    `wake` is called, from any thread, when the scatter's turn has come (see `ScatterQueues`). `is_leader` is set if its
+    `wake` is called, from any thread, when it is the scatter's turn (see `ScatterQueues`). `is_leader` is set if its
     turn comes as soon as it is queued.
     """
 
@@ -100,14 +99,14 @@ class PendingScatter:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of its row numbers or keys and its updates; strings count with their frames."""
+        """The size in bytes of the row numbers or keys and of the updates. Strings count with their frames."""
         change = self.change
         named = change.rows.nbytes if isinstance(change, ScatterChange) else _nbytes(change.keys)
         return named + (0 if change.updates is None else _nbytes(change.updates))
 
     @property
     def scattered(self) -> Scattered | None:
-        """The result, or None before it is done and after an error."""
+        """The result, or None if there is no result yet or there was an error."""
         return self._outcome if self.done and isinstance(self._outcome, Scattered) else None
 
     def finish(self, outcome: Scattered | BaseException) -> None:
@@ -117,7 +116,8 @@ class PendingScatter:
 
     def result(self) -> Scattered:
         """Return the result, or raise the error."""
-        outcome, self._outcome = self._outcome, None  # do not keep a cycle: an error's traceback refers to this frame
+        # avoid a reference cycle, because an error's traceback refers to this frame
+        outcome, self._outcome = self._outcome, None
         if isinstance(outcome, BaseException):
             raise outcome
         assert outcome is not None
@@ -131,20 +131,21 @@ def _nbytes(tensor: Tensor) -> int:
 MAX_BATCH: Final = 64
 """Maximum number of scatters in a batch."""
 MAX_BATCH_BYTES: Final = 1 << 24
-"""Maximum bytes of rows and updates in a batch of several scatters; a single scatter may be larger."""
+"""Maximum bytes of rows and updates in a batch of several scatters. A single scatter may be larger."""
 
 Take = Callable[[int], list[PendingScatter]]
 Work = Callable[[str, Take], Callable[[], None] | None]
 
 
 class ScatterQueues:
-    """The queues of scatters, one for each reference in use."""
+    """The queues of scatters, one for each reference that is in use."""
 
     def __init__(self, work: Work) -> None:
-        """`work(reference, take)` executes a batch; `take(n)` returns up to `n` scatters from the front of the queue.
+        """Start without queues. `work(reference, take)` executes a batch.
 
-        `work` must finish every scatter it takes. If it raises, the unfinished ones get that error as their result. It
-        may return a function, which is called after all other callers have been woken.
+        `take(n)` returns up to `n` scatters from the front of the queue. `work` must finish every scatter that it
+        takes. If `work` raises an error, the unfinished scatters get that error as their result. It may return a
+        function, which is called after all other callers have been woken.
         """
         self._work = work
         self._lock = Lock()
@@ -153,8 +154,9 @@ class ScatterQueues:
     def enqueue(self, name: str, scatter: PendingScatter) -> None:
         """Queue a scatter without blocking.
 
-        The leader calls `complete` at once. Every other caller waits, without blocking a thread, until the scatter's
-        `wake` is called, and then calls `complete`. A caller that never does so blocks all scatters behind its own.
+        The leader then calls `complete` immediately. Every other caller waits, without blocking a thread, until the
+        scatter's `wake` is called, and then calls `complete`. A caller that never does so blocks all scatters queued
+        after its own.
         """
         with self._lock:
             queue = self._queues.setdefault(name, [])
@@ -162,13 +164,15 @@ class ScatterQueues:
             scatter.is_leader = len(queue) == 1
 
     def complete(self, name: str, scatter: PendingScatter) -> Scattered:
-        """Return the scatter's result or raise its error. Unless it is done, executes a batch first, which blocks."""
+        """Return the scatter's result, or raise its error. Unless the scatter is done, this first executes a batch,
+        which blocks.
+        """
         if not scatter.done:
             self._run_batch(name, scatter)
         return scatter.result()
 
     def _run_batch(self, name: str, first: PendingScatter) -> None:
-        """Execute the first scatter of a queue together with others behind it."""
+        """Execute the first scatter of a queue together with others queued after it."""
         queue = self._queues[name]
         taken = [first]
 

@@ -1,29 +1,30 @@
-"""Contents replicated on several machines: the primitives with which a shard keeps its copies in sync with the others.
+"""Contents replicated on several machines: the primitives by which a shard keeps its copies in sync with the others.
 
-Content is replicated from the first `set_epoch` on. One machine, the primary of an epoch, makes records. Each copy
-logs them durably before any copy applies them. Records that are logged but not applied are the log's tail: readers do
-not see them, their Idempotency-Keys are unknown, neither opening the content nor a start applies them, and no
-checkpoint removes them. `commit_to` applies the tail; `drop_tail` removes it.
+A content is replicated from its first `set_epoch` on. One machine, the primary of an epoch, creates records. Each copy
+durably logs the records before any copy applies them. Records that have been logged but not applied are the log's tail.
+Readers do not see them, their Idempotency-Keys are unknown, neither opening the content nor startup applies them, and
+no checkpoint removes them. `commit_to` applies the tail; `drop_tail` removes it.
 
-    with store.replicated.open(tensor) as content:     # with the tensor's lock held
+    with store.replicated.open(tensor) as content:     # while holding the tensor's lock
         content.set_epoch(7)
         content.append_frames(frames)                  # durable now
         content.commit_to(41)                          # visible to readers now
 
-A sequence and an epoch identify one record forever. The primary therefore logs a batch durably before it sends the
-batch to others, makes records in an epoch only while the content has seen no higher one, and makes none while its log
-has a tail.
+A sequence and an epoch together identify one record forever. Therefore, the primary durably logs a batch before it
+sends the batch to others, creates records in an epoch only as long as the content has seen no higher one, and creates
+none while its log has a tail.
 
-A scatter to replicated content goes through `ReplicatedContents.replication`, which the shard sets (see
-`Replication`); without it such scatters are refused. The tensor's lock is released while a batch is in flight to other
-machines. Otherwise two machines that replicate to each other could deadlock, since several tensors share one lock.
+A scatter to a replicated content goes through `ReplicatedContents.replication`, which the shard sets (see
+`Replication`); until it is set, such scatters are refused. The tensor's lock is released while a batch is in flight to
+other machines. Otherwise, two machines that replicate to each other could deadlock, because several tensors share one
+lock.
 
-After a power loss a copy may be unsettled (see `log_replay`); it must not be read until `is_settled`. After any
-start it may be an outdated copy, from a disk that was restored to an earlier state, until it has caught up with its
+After a power loss, a copy may be unsettled (see `log_replay`); it must not be read until `is_settled`. After any
+startup, it may be an outdated copy, from a disk that was restored to an earlier state, until it has caught up with its
 primary (`is_confirmed`).
 
-Changes by key are replicated in the same way. A copy without room for their rows and keys grows by itself before it
-logs them.
+Changes by key are replicated in the same way. A copy without enough room for their rows and keys grows on its own
+before it logs them.
 """
 
 from __future__ import annotations
@@ -74,40 +75,40 @@ class Batch:
 class Replication(Protocol):
     """The interface that a shard implements for scatters to replicated contents.
 
-    `lead` and `replicate` are called inside `ReplicatedContents.exclusive` without the tensor's lock, and may block.
-    They must raise only GatherError; an OSError would be mistaken for a disk error.
+    `lead` and `replicate` are called inside `ReplicatedContents.exclusive` but without the tensor's lock, and may
+    block. They must not raise anything but GatherError; an OSError would be mistaken for a disk error.
     """
 
     def lead(self, tensor: str) -> int:
         """Return the epoch in which this machine is the primary.
 
-        The content has then seen this epoch and no higher one, and has no tail: a tail is first committed and applied.
-        Raises precondition_failed if another machine is the primary, and shard_unavailable.
+        The content has then seen this epoch and no higher one, and has no tail; any tail is first committed and
+        applied. Raises precondition_failed if another machine is the primary, and shard_unavailable.
         """
         raise NotImplementedError
 
     def replicate(self, tensor: str, batch: Batch) -> None:
-        """Return once a batch that is durable here is committed; the store then applies it.
+        """Return once a batch that is durable here has been committed. The store then applies it.
 
-        If this raises, the batch stays in the tail and its callers get the error.
+        If this raises an error, the batch stays in the tail and its callers get the error.
         """
         raise NotImplementedError
 
     def keeps_log(self, tensor: str) -> bool:
-        """Return whether other machines still need records from the log here. Called with the tensor's lock held."""
+        """Return whether other machines still need records from this log. Called while holding the tensor's lock."""
         raise NotImplementedError
 
 
 @dataclass
 class ReplicatedContents:
-    """The replicated contents of a store, usable by any number of threads and processes.
+    """The replicated contents of a store. Any number of threads and processes may use them.
 
     All methods do blocking disk I/O. They take the name of a tensor, and may raise tensor_not_found, tensor_damaged and
     insufficient_storage.
     """
 
     _locked: Callable[[str], AbstractContextManager[Row]]
-    """Takes a tensor's lock and yields its row."""
+    """A function that takes a tensor's lock and yields the tensor's row."""
     _locks: StoreLocks
     _index: CatalogueCache
     _logs: ReplayedLogs
@@ -124,7 +125,7 @@ class ReplicatedContents:
 
     @contextmanager
     def open(self, tensor: str) -> Iterator[ReplicatedCopy]:
-        """Open the content of a tensor with its lock held. Afterwards checkpoint a long log in the background."""
+        """Open the content of a tensor while holding its lock. Afterwards, checkpoint a long log in the background."""
         with storage_errors():
             with self._locked(tensor) as row, self._open(row) as (content, later):
                 yield content
@@ -138,10 +139,10 @@ class ReplicatedContents:
         refused: Callable[[GatherError], T] | None = None,
         growing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> T:
-        """Return `work(content)`, called as inside `open`.
+        """Return `work(content)`, which is called as if inside `open`.
 
         If `work` raises TableFull, the table grows inside the context `growing()`, and `work` is called again. If the
-        table cannot grow, returns `refused(error)`, or raises the error without `refused`.
+        table cannot grow, the result is `refused(error)`, or the error is raised if `refused` is None.
         """
         with storage_errors():
             later: list[Callable[[], None]] = []
@@ -167,9 +168,9 @@ class ReplicatedContents:
 
     @contextmanager
     def _open(self, row: Row) -> Iterator[tuple[ReplicatedCopy, list[Callable[[], None]]]]:
-        """Open the content of a row with its tensor's lock held.
+        """Open the content of a row while holding its tensor's lock.
 
-        Yields the content and a list, which receives a checkpoint to run after the lock is released.
+        Yields the content, and a list that will contain a checkpoint to run after the lock is released, if one is due.
         """
         later: list[Callable[[], None]] = []
         with self._logs.open(row) as writable:
@@ -184,19 +185,19 @@ class ReplicatedContents:
 
     @cached_property
     def session(self) -> int:
-        """The current session, see `app.store.processes.directory_lock`. The store must be open."""
+        """The current session; see `app.store.processes.directory_lock`. The store must be open."""
         return self._logs.session()
 
     def is_confirmed(self, words: Sequence[int]) -> bool:
-        """Return whether content with these header words is known to be up to date: see `ReplicatedCopy.confirm`."""
+        """Return whether a content with these header words is known to be up to date; see `ReplicatedCopy.confirm`."""
         return words[HeaderWord.CONFIRMED] == self.session
 
     @contextmanager
     def exclusive(self, tensor: str) -> Iterator[None]:
-        """Keep others from making records of a tensor. Blocks.
+        """Keep others from creating records of a tensor. Blocks.
 
-        Take the tensor's lock only inside this context, never around it. Use it for scatters, for taking over as
-        primary, and for letting a copy join: no other batch is in flight inside it.
+        Take the tensor's lock only inside this context, never around it. Use this context for scatters, for taking over
+        as primary, and for letting a copy join: inside it, no other batch is in flight.
         """
         while True:
             with self._locked(tensor) as row:
@@ -207,22 +208,24 @@ class ReplicatedContents:
                     if mode_of(self._logs.tensor_folder / found.file) is not None:
                         yield
                         return
-                    if self._index.find(tensor) is found:  # unless the table has grown into new files meanwhile
+                    if self._index.find(tensor) is found:  # unless the table has grown into new files in the meantime
                         raise damaged(tensor, "its file is missing")
 
     def adopt(
         self, upload: Upload, copied: CopiedContent, judge: Callable[[CopyState | None], bool] = lambda _: True
     ) -> Row | None:
-        """Publish a finished upload as the content of its tensor, durably, replacing any existing content.
+        """Durably publish a finished upload as the content of its tensor, replacing any existing content.
 
-        `judge` is called with the tensor's lock held and the state of the existing content, or None if there is no
-        content or it is damaged. If it returns False, the upload is abandoned and None is returned. The upload is also
-        abandoned if this raises insufficient_storage.
+        While the tensor's lock is held, `judge` is called with the state of the existing content, or with None if there
+        is none or it is damaged. If `judge` returns False, the upload is abandoned and the result is None. The upload
+        is also abandoned if this method raises insufficient_storage.
         """
         return self._versions.adopt(upload, copied, lambda row: judge(self._state_of(row)))
 
     def _state_of(self, row: Row | None) -> CopyState | None:
-        """Return the state of a tensor's content, or None if it is missing or damaged. Needs the lock of its tensor."""
+        """Return the state of a tensor's content, or None if it is missing or damaged. Call while holding the tensor's
+        lock.
+        """
         if row is None:
             return None
         try:
@@ -240,7 +243,8 @@ class ReplicatedContents:
         """Return the unexpired Idempotency-Keys of all applied records."""
         with self.open(tensor) as content:
             logged = [*content.writable.log.keys.values()]
-        with storage_errors():  # Read the catalogue without the lock: keys are stored there before they leave the log.
+        # Read the catalogue without holding the lock: keys are stored there before they leave the log.
+        with storage_errors():
             found = self._keys.all_of(tensor, logged)
         now = self._keys.clock.now()
         return [
@@ -251,9 +255,9 @@ class ReplicatedContents:
         ]
 
     def execute(self, tensor: str, batch: Sequence[PendingScatter]) -> None:
-        """Execute scatters of a tensor, finishing each when its batch is committed.
+        """Execute scatters of a tensor, finishing each one when its batch has been committed.
 
-        Errors of `Replication` propagate: unfinished scatters may then still be executed later, or never.
+        Errors from `Replication` propagate. The unfinished scatters may then be executed later, or never.
         """
         replication = self.replication
         if replication is None:
@@ -277,10 +281,10 @@ class ReplicatedContents:
     def _log_batch(
         self, tensor: str, epoch: int, batch: Sequence[PendingScatter]
     ) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
-        """Log the first scatters of a batch, as many as can go together.
+        """Log the first scatters of a batch, as many as can be logged together.
 
-        Returns the logged batch, or None if nothing changes, and the outcomes that hold once it is committed. If the
-        table has to grow for the first scatter and cannot, only that scatter is refused.
+        Returns the logged batch, or None if nothing changes, and the outcomes that hold once the batch is committed. If
+        the table has to grow for the first scatter but cannot, only that scatter is refused.
         """
 
         def log(content: ReplicatedCopy) -> tuple[Batch | None, list[tuple[PendingScatter, Scattered | Exception]]]:
@@ -301,7 +305,7 @@ class ReplicatedContents:
 
 
 def _commit(content: ReplicatedCopy, batch: Batch) -> None:
-    """Apply a committed batch, unless it was already applied on the order of another primary."""
+    """Apply a committed batch, unless it has already been applied on another primary's order."""
     state = content.state()
     if state.applied < batch.last:
         if state.last < batch.last or state.tail[batch.last - state.applied - 1] != batch.epoch:
@@ -313,9 +317,9 @@ def _commit(content: ReplicatedCopy, batch: Batch) -> None:
 
 @contextmanager
 def _outcome_unknown(tensor: str) -> Iterator[None]:
-    """Turn insufficient_storage into shard_unavailable, which leaves open whether the scatter was made.
+    """Convert insufficient_storage to shard_unavailable, which leaves open whether the scatter was executed.
 
-    insufficient_storage would promise that it was not made.
+    insufficient_storage would promise that the scatter was not executed.
     """
     try:
         yield

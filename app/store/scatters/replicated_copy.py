@@ -1,4 +1,4 @@
-"""One machine's copy of replicated content, used with its tensor's lock held: see `replicated_contents`."""
+"""One machine's copy of a replicated content, used while holding its tensor's lock; see `replicated_contents`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from app.store.scatters.scatter_checkpoints import Checkpoints
 from app.store.scatters.writable_tensor import WritableTensor
 
 MOST_BYTES: Final = 1 << 24
-"""Maximum bytes of frames read from a log at once; the last frame may exceed it."""
+"""Maximum bytes of frames read from a log at once. The last frame may exceed this limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
     """The state of a copy.
 
-    `epoch` is the highest epoch that it has seen, 0 if the content is not replicated. `applied` is the sequence of the
-    last record that readers see, and `applied_epoch` its epoch, 0 if unknown. `tail` holds the epoch of each later
-    record, in order. `settled` says whether the content is exactly the result of the records up to `applied`.
+    `epoch` is the highest epoch that the copy has seen, or 0 if the content is not replicated. `applied` is the
+    sequence of the last record that readers see, and `applied_epoch` is that record's epoch, or 0 if unknown. `tail`
+    holds the epoch of each later record, in order. `settled` says whether the content is exactly the result of the
+    records up to `applied`.
     """
 
     epoch: int
@@ -42,12 +43,12 @@ class CopyState:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, 0 if unknown."""
+        """The epoch of the last record, or 0 if unknown."""
         return self.tail[-1] if self.tail else self.applied_epoch
 
 
 class ReplicatedCopy:
-    """One copy of replicated content, used with its tensor's lock held. All methods may raise OSError."""
+    """One copy of a replicated content, used while holding its tensor's lock. All methods may raise OSError."""
 
     def __init__(
         self, row: Row, writable: WritableTensor, keys: IdempotencyKeys, checkpoints: Checkpoints, session: int
@@ -70,7 +71,7 @@ class ReplicatedCopy:
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Raise the epoch, durably; the first call makes the content a replicated one.
+        """Durably raise the epoch. The first call makes the content a replicated one.
 
         Raises ValueError if the copy has seen a higher epoch, and not_implemented for strings.
         """
@@ -90,11 +91,13 @@ class ReplicatedCopy:
             self.writable.set_epoch(epoch)
 
     def append_frames(self, frames: bytes) -> None:
-        """Append the records of `frames` to the tail, durably, all or none; skip records that are already present.
+        """Durably append the records in `frames` to the tail, all or none. Records that are already present are
+        skipped.
 
-        The age of their Idempotency-Keys counts from now on this store's clock. Raises ValueError if the frames are
-        damaged, do not follow the last record, differ in epoch from records already present, or contain rows or keys
-        that do not fit the content. Raises TableFull if a keyed table first needs more room for them.
+        The age of their Idempotency-Keys is counted from now on, using this store's clock. Raises ValueError if the
+        frames are damaged, do not follow the last record, differ in epoch from records already present, or contain rows
+        or keys that do not fit the content. Raises TableFull if a keyed table must first grow to have enough room for
+        them.
         """
         state = self.state()
         try:
@@ -152,33 +155,33 @@ class ReplicatedCopy:
             raise ValueError(f"record {entry.sequence} has rows that {self.row.name} does not have")
 
     def log_records(self, records: Sequence[Record]) -> None:
-        """Append records to the tail as one frame, durably."""
+        """Durably append records to the tail as one frame."""
         self._checkpoints.append(self.writable, records)
         self.writable.set_words({HeaderWord.LOGGED: records[-1].entry.sequence})
 
     def commit_to(self, sequence: int) -> int:
-        """Apply the tail's records up to `sequence`, or all of them if the tail ends earlier.
+        """Apply the tail's records up to `sequence`, or all of them if the tail ends before that.
 
-        Returns the sequence of the last applied record. This is not durable by itself: after a power loss the records
-        may be in the tail again.
+        Returns the sequence of the last applied record. Applying records is not durable by itself: after a power loss,
+        they may be in the tail again.
         """
         writable = self.writable
         records = tail_records(writable.log, sequence)
         if records:
             writable.save_snapshots(records)
-        for record in records:  # apply one by one: see `log_replay.catch_up`
+        for record in records:  # apply them one at a time; see `log_replay.catch_up`
             if self.row.keys is None or is_settled(writable.words):
                 writable.apply([record], snapshots_saved=True)
-            else:  # keys and index may be of any state, a later one too: see `log_replay`
+            else:  # keys and index may be in any state, including a later one; see `log_replay`
                 writable.repair(lambda record=record: [record])  # type: ignore[misc]
         writable.log.settle(writable.applied)
         return writable.applied
 
     def drop_tail(self, after: int) -> None:
-        """Remove the tail's records after the sequence `after`, durably. Raises ValueError if they are applied.
+        """Durably remove the tail's records after the sequence `after`. Raises ValueError if they have been applied.
 
-        Call it only on the order of a primary, which has every record ever committed: the dropped records were never
-        committed, and no copy has applied them.
+        Call this only on the order of a primary, which has every record that was ever committed: the dropped records
+        were never committed, and no copy has applied them.
         """
         writable = self.writable
         if after < writable.applied:
@@ -191,7 +194,9 @@ class ReplicatedCopy:
         writable.set_words({HeaderWord.UNSETTLED: min(after, writable.words[HeaderWord.UNSETTLED])})
 
     def settle(self) -> None:
-        """Allow the content to be read: the primary has said that nothing is committed beyond what is applied here."""
+        """Allow the content to be read, because the primary has said that nothing is committed beyond what is applied
+        here.
+        """
         if not is_settled(self.writable.words):
             self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
         self.confirm()
@@ -199,8 +204,8 @@ class ReplicatedCopy:
     def confirm(self) -> None:
         """Record that the content has caught up with its primary in this session.
 
-        It then holds everything that the primary had applied at some moment. Until then it may be an outdated copy: the
-        machine's disk may have been restored to an earlier state.
+        The content then includes everything that the primary had applied at some moment. Until then, it may be an
+        outdated copy, because the machine's disk may have been restored to an earlier state.
         """
         if self.writable.words[HeaderWord.CONFIRMED] != self._session:
             self.writable.set_words({HeaderWord.CONFIRMED: self._session})
@@ -209,7 +214,7 @@ class ReplicatedCopy:
         """Return frames with the records after `sequence`, including the tail.
 
         Returns None if some of the records are no longer in the log, and empty bytes if there are no later records.
-        Otherwise returns whole frames, and stops once they take MOST_BYTES or more.
+        Otherwise, returns whole frames, and stops once they total MOST_BYTES or more.
         """
         if sequence >= self.state().last:
             return b""

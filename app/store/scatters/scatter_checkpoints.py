@@ -1,12 +1,13 @@
-"""Checkpoints: write the scatters of a redo log through to the tensor's file, then remove the log.
+"""Checkpoints: write the scatters in a redo log through to the tensor's file, and then remove the log.
 
 A checkpoint stores the log's keys in the catalogue and sets the log aside under another name. Only renaming the log and
-storing the most recent keys need the tensor's lock. While scatters continue in a new log, the checkpoint then computes
-the checksums of the blocks that the old log changed, waits until the content is durable, and removes the old log.
+storing the most recent keys require the tensor's lock. While scatters continue in a new log, the checkpoint then
+computes the checksums of the blocks that the old log changed, waits until the content is durable, and removes the old
+log.
 
-A log is checkpointed entirely with the lock held at start-up, on a full disk, after an fsync of the content has failed,
-and if scatters arrive faster than the disk writes them. Call the methods of `Checkpoints` that take a `WritableTensor`
-with the tensor's lock held.
+A log is checkpointed entirely while holding the lock at startup, on a full disk, after an fsync of the content has
+failed, and if scatters arrive faster than the disk can write them. Hold the tensor's lock when calling those methods of
+`Checkpoints` that take a `WritableTensor`.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ from app.store.scatters.writable_tensor import WritableTensor
 
 logger = logging.getLogger("gathernd")
 CHECKPOINT_BYTES: Final = 1 << 26
-"""A longer log is checkpointed; this bounds what a start after a crash has to replay."""
+"""A log longer than this is checkpointed, which limits how much a startup after a crash has to replay."""
 CHECKPOINT_KEYS: Final = 20_000
-"""A log with more Idempotency-Keys is checkpointed; until then all of its keys are in memory."""
+"""A log with more Idempotency-Keys than this is checkpointed. Until then, all of its keys are in memory."""
 KEPT_BYTES: Final = 1 << 30
 KEPT_RECORDS: Final = 250_000
-"""Maximum number of records in a log kept for other machines: a process that rereads it holds all their keys in memory.
+"""Maximum number of records in a log kept for other machines. A process that rereads it holds all their keys in
+memory.
 """
 _BLOCKING_FACTOR: Final = 4
-"""A log longer than this many times `checkpoint_bytes` is checkpointed with the tensor's lock held.
+"""A log longer than this many times `checkpoint_bytes` is checkpointed while holding the tensor's lock.
 
-Scatters then wait, so the log stops growing when they arrive faster than the disk writes them.
+Scatters then have to wait, so the log stops growing when they arrive faster than the disk can write them.
 """
 
 
@@ -58,21 +60,23 @@ class Checkpoints:
     _keys: IdempotencyKeys
     checkpoint_bytes: int = CHECKPOINT_BYTES
     keeps_log: Callable[[str], bool] = lambda _: False
-    """Returns whether other machines still need records from a tensor's log; the log may then grow to KEPT_BYTES."""
+    """A function that returns whether other machines still need records from a tensor's log. If so, the log may grow to
+    KEPT_BYTES.
+    """
     renew: Callable[[WritableTensor], object] = lambda _: None
-    """Rewrites the files of a keyed table; `TableGrowth.renew`, set by the store."""
+    """A function that rewrites the files of a keyed table: `TableGrowth.renew`, which the store sets."""
     _running: set[str] = field(default_factory=set)
-    """Contents for which this process runs a checkpoint in the background."""
+    """Contents whose checkpoints this process is running in the background."""
 
     def begin_if_due(self, row: Row, writable: WritableTensor) -> Callable[[], None] | None:
-        """Return the checkpoint of a long log, to be run in the background without the lock, or None.
+        """Return the checkpoint of a long log, to be run in the background without holding the lock, or None.
 
-        Call it after scatters, with the tensor's lock held.
+        Call this after scatters, while holding the tensor's lock.
         """
         log = writable.log
         if not self._is_due(row.name, log) or row.content in self._running:
             return None
-        # A log kept for a replica may be long by the time the replica has joined: do not make scatters wait for its
+        # A log kept for a replica may be long by the time the replica has joined. Do not make scatters wait for its
         # checkpoint.
         if log.settled_end > _BLOCKING_FACTOR * self.checkpoint_bytes + (KEPT_BYTES if log.landmarks else 0):
             self._try_checkpoint(writable)
@@ -81,7 +85,9 @@ class Checkpoints:
         return partial(self._run, row, log.keys.copy())
 
     def _is_due(self, tensor: str, log: ScatterLog) -> bool:
-        """Return whether the applied records of a log are due for a checkpoint, or its keys for the catalogue."""
+        """Return whether the applied records of a log are due for a checkpoint, or whether its keys should be
+        stored.
+        """
         return len(log.keys) > CHECKPOINT_KEYS or (
             log.settled_end > self.checkpoint_bytes and not self._is_kept(tensor, log)
         )
@@ -93,23 +99,23 @@ class Checkpoints:
         return (log.last_sequence or 0) - log.landmarks[0][0] < KEPT_RECORDS and self.keeps_log(tensor)
 
     def _run(self, row: Row, keys: dict[tuple[str, str], AnsweredKey]) -> None:
-        """Checkpoint the log of a version's content; `keys` are the keys it had when the checkpoint was scheduled."""
+        """Checkpoint the log of a version's content. `keys` are the keys it had when the checkpoint was scheduled."""
         try:
             self._keys.store_in_parts([*keys.values()])
             if self._set_aside(row, keys):
                 self._checkpoint_full(row)
         except (GatherError, BadFile, BrokenLog, BlockingIOError, FileNotFoundError):
-            pass  # the content was replaced, or another process runs this checkpoint
+            pass  # the content was replaced, or another process is running this checkpoint
         except OSError as error:
-            # The scatters have been answered; a later one retries the checkpoint.
+            # The callers have received their responses; a later scatter retries the checkpoint.
             _warn(row.name, error.strerror)
         finally:
             self._running.discard(row.content)
 
     def _set_aside(self, row: Row, keys: Collection[tuple[str, str]]) -> bool:
-        """Set a long log aside, whose `keys` are in the catalogue. Returns False if the checkpoint ends here.
+        """Set aside a long log whose `keys` are in the catalogue. Returns False if nothing is left to do.
 
-        If an fsync of the content has failed, the whole log is checkpointed here, which stores its rows again.
+        If an fsync of the content has failed, the whole log is checkpointed here, which writes its rows again.
         """
         with self._group.locks.tensor(row.name):
             if self._index.find(row.reference) is not row:
@@ -122,7 +128,7 @@ class Checkpoints:
                 if mode_of(full_path(log.path)) is None and self._is_due(row.name, log):
                     self._keys.store_in_parts([answer for key, answer in log.keys.items() if key not in keys])
                     if self._is_kept(row.name, log):
-                        log.keys.clear()  # now in the catalogue
+                        log.keys.clear()  # they are in the catalogue now
                         return False
                     if log.tail:
                         leave_tail(log, aside=True)
@@ -132,7 +138,7 @@ class Checkpoints:
                 return True
 
     def _checkpoint_full(self, row: Row) -> None:
-        """Checkpoint the log that was set aside. Needs no lock, since that log no longer changes."""
+        """Checkpoint the log that was set aside. Requires no lock, because that log no longer changes."""
         log = ScatterLog(self._logs.log_folder / row.content)
         with (
             closing(WritableTensor(self._logs.tensor_folder, row, log)) as writable,
@@ -143,9 +149,9 @@ class Checkpoints:
                 remove_full(log.path)
 
     def _try_checkpoint(self, writable: WritableTensor) -> None:
-        """Run `checkpoint` after a scatter; if the disk refuses, a later scatter retries it.
+        """Run `checkpoint` after a scatter. If the disk refuses, a later scatter retries the checkpoint.
 
-        If an fsync has failed, a keyed table gets new files, and `writable` must not be used afterwards.
+        If an fsync has failed, a keyed table gets new files; `writable` must not be used after that.
         """
         try:
             if writable.words[HeaderWord.UNWRITTEN] and writable.row.keys is not None:
@@ -158,7 +164,7 @@ class Checkpoints:
             _warn(writable.description.name, problem.detail)
 
     def append(self, writable: WritableTensor, records: Sequence[Record]) -> None:
-        """Append records to the log as one frame, durably. On OSError the log stays as it was."""
+        """Durably append records to the log as one frame. On OSError, the log stays as it was."""
         try:
             writable.log.append(records)
         except OSError as error:
@@ -169,7 +175,7 @@ class Checkpoints:
             writable.log.append(records)
 
     def checkpoint(self, writable: WritableTensor) -> None:
-        """Make the content, its checksums and the log's keys durable, then remove the log. Raises OSError.
+        """Make the content, its checksums and the log's keys durable, and then remove the log. Raises OSError.
 
         The tail stays in the log.
         """
@@ -187,7 +193,7 @@ class Checkpoints:
         """
         log = writable.log
         try:
-            remove_full(log.path)  # first: its records must not be replayed without the newer log
+            remove_full(log.path)  # first, because its records must not be replayed without the newer log
             if log.tail:
                 leave_tail(log, aside=False)
             else:
@@ -198,9 +204,9 @@ class Checkpoints:
             log.settle(writable.applied)
 
     def recover(self, row: Row) -> None:
-        """At start-up, apply everything in the log of a version's content, then remove the log.
+        """At startup, apply everything in the log of a version's content, and then remove the log.
 
-        The log of replicated content is kept: see `log_replay`. Raises tensor_damaged and OSError.
+        The log of a replicated content is kept; see `log_replay`. Raises tensor_damaged and OSError.
         """
         with self._logs.open_without_replay(row) as writable:
             log = writable.log
@@ -211,12 +217,12 @@ class Checkpoints:
                 return
 
             try:
-                count = sum(1 for _ in writable.logged())  # check all records before applying any
+                count = sum(1 for _ in writable.logged())  # check all records before any of them is applied
                 log.read()
                 if count:
                     log.make_durable()
                     writable.repair(writable.logged)
-                    if row.keys is not None:  # the repair stored again everything that a failed fsync may have lost
+                    if row.keys is not None:  # the repair wrote again everything that a failed fsync may have lost
                         writable.set_words({HeaderWord.UNWRITTEN: 0})
             except BrokenLog:
                 logger.error("the log of %s is damaged: acknowledged changes are lost", row.name)

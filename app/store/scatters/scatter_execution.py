@@ -1,6 +1,6 @@
-"""Execute scatters: check, compute, log each batch with a single fsync, and apply.
+"""Execute scatters: check and compute them, log each batch with a single fsync, and apply it.
 
-Call everything here with the tensor's lock held.
+Call all functions here while holding the tensor's lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from app.store.scatters.writable_tensor import WritableTensor
 
 
 def _can_join(change: ScatterChange | KeyedChange, records: Sequence[Record]) -> bool:
-    """Return whether a change can be computed before `records` are applied, and shares no Idempotency-Key with them."""
+    """Return whether a change can be computed before `records` are applied, and repeats none of their Idempotency-Keys.
+    """
     if change.key is not None and any(record.entry.key == change.key for record in records):
         return False
     if change.updates is None:
@@ -36,7 +37,7 @@ def _can_join(change: ScatterChange | KeyedChange, records: Sequence[Record]) ->
 
 @dataclass
 class ScatterExecutor:
-    """Executes scatters on opened tensors."""
+    """Execute scatters on opened tensors."""
 
     _keys: IdempotencyKeys
     _checkpoints: Checkpoints
@@ -44,15 +45,15 @@ class ScatterExecutor:
     def execute(self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]) -> None:
         """Execute and finish a batch of scatters in order, with as few fsyncs as possible.
 
-        `scope` is the name by which all requests addressed the tensor. Raises OSError if the disk refuses the log
-        records; the scatters that are not finished then have changed nothing. Raises TableFull if a change by key needs
+        `scope` is the name by which all requests referred to the tensor. Raises OSError if the disk refuses the log
+        records; the scatters that are not finished have then changed nothing. Raises TableFull if a change by key needs
         a larger table first; the changes before it are finished.
         """
         left = list(batch)
         while left:
             records, outcomes = self.collect(writable, scope, left)
             if records:
-                writable.save_snapshots(records)  # before logging: a record in the log counts as executed
+                writable.save_snapshots(records)  # before logging, because a record in the log counts as executed
                 self._checkpoints.append(writable, records)
                 writable.apply(records, snapshots_saved=True)
             for pending, outcome in outcomes:
@@ -62,7 +63,8 @@ class ScatterExecutor:
     def collect(
         self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]
     ) -> tuple[list[Record], list[tuple[PendingScatter, Scattered | Exception]]]:
-        """Return the records of the first scatters that can go together, and the outcome of each of these scatters.
+        """Return the records of the first scatters that can be logged together, and the outcome of each of these
+        scatters.
 
         The outcomes hold once the records are durable; this method logs nothing. The log must have no tail. Raises
         OSError, and TableFull if the first change needs a larger table.
@@ -81,13 +83,13 @@ class ScatterExecutor:
                     raise
                 break
             if pending.change.updates is None and records:
-                break  # the changes after a removal can only be computed once it is applied
+                break  # the changes after a removal can be computed only once the removal has been applied
         return records, outcomes
 
     def _add(self, writable: WritableTensor, scope: str, pending: PendingScatter, records: list[Record]) -> Scattered:
-        """Append the record of `pending`, computed as if `records` were applied.
+        """Append the record of `pending`, computed as if `records` had been applied.
 
-        Returns the answer to `pending`. Raises TableFull.
+        Returns the result of `pending`. Raises TableFull.
         """
         last_sequence = records[-1].entry.sequence if records else None
         answered = self.check(writable, scope, pending, last_sequence)
@@ -115,9 +117,9 @@ class ScatterExecutor:
     def check(
         self, writable: WritableTensor, scope: str, pending: PendingScatter, last_sequence: int | None = None
     ) -> Scattered | None:
-        """Return the earlier answer for this Idempotency-Key, or None if the scatter has to be executed.
+        """Return the original result for this Idempotency-Key, or None if the scatter has to be executed.
 
-        `scope` is the name by which the request addressed the tensor; `last_sequence` is the sequence of the previous
+        `scope` is the name by which the request referred to the tensor. `last_sequence` is the sequence of the previous
         scatter in the batch, if any. Raises precondition_failed, invalid_field, insufficient_storage, OSError and
         ContentReplaced.
         """
@@ -136,7 +138,8 @@ class ScatterExecutor:
 def _rows_of_table(
     writable: WritableTensor, change: ScatterChange, records: Sequence[Record]
 ) -> tuple[NDArray[np.int64], int]:
-    """Return the rows of a scatter by position to a keyed table, and their width, at most one row of the table.
+    """Return the rows of a scatter by position to a keyed table, and their width, which is at most one row of the
+    table.
 
     Raises ContentReplaced if a row no longer exists, or may have changed its position since the scatter was validated.
     """

@@ -1,21 +1,21 @@
-"""The redo log of a tensor that scatters change: a scatter is acknowledged once its record is durable here.
+"""The redo log of a tensor that scatters change. A scatter is acknowledged once its record is durable in the log.
 
-A record holds the new values of the changed rows, not the amounts that were added. Replaying it any number of times is
-therefore safe, whether the content already has all, some or none of its changes. A record also holds the request's
-Idempotency-Key and the answer.
+A record contains the new values of the changed rows, not the amounts that were added. Replaying it any number of times
+is therefore safe, whether the content already has all, some or none of its changes. A record also contains the
+request's Idempotency-Key and the response.
 
-Records written with one fsync share a frame and its checksum: after a power loss either all of them are present or
-none. Only the last frame of a log can be torn.
+Records written with one fsync share a frame and its checksum: after a power loss, either all of them are present or
+none of them are. Only the last frame of a log can be torn.
 
 A log that has grown long is set aside as `ID.full`, and the next record starts a new log. A checkpoint thus reads a
-file that no longer changes while scatters continue. All records in `ID.full` are durable and applied, except copies of
-records that are also in the new log.
+file that no longer changes while scatters continue. All records in `ID.full` are durable and applied, except for copies
+of records that are also in the new log.
 
-Records of replicated content (see `replicated_contents`) have an epoch. Those not yet applied are the log's tail. A
-later primary may have the tail dropped; the log then gets a new id.
+Records of a replicated content (see `replicated_contents`) have an epoch. The records that have not been applied yet
+are the log's tail. A later primary may order the tail to be dropped; the log then gets a new ID.
 
-A log file starts with a magic and eight random bytes. Together these 16 bytes are the log's id, which tells a process
-whether the log is still the one it read before. The frames follow, see `log_frames`.
+A log file starts with a magic and eight random bytes. Together, these 16 bytes are the log's ID, by which a process can
+tell whether the log is still the one that it read before. The frames follow; see `log_frames`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from app.store.scatters.log_frames import BrokenLog, Entry, Record, decode, enco
 
 _LOG_MAGIC: Final = b"redolog1"
 LOG_ID_BYTES: Final = 16
-"""Bytes before the first frame of a log."""
+"""Number of bytes before the first frame of a log."""
 FULL: Final = ".full"
 """Suffix of a log that was set aside."""
 NEW: Final = ".new"
-"""Suffix of a log being written to replace another."""
+"""Suffix of a log that is being written to replace another log."""
 _LANDMARK_BYTES: Final = 1 << 18
 """Minimum distance in bytes between two landmarks of a log."""
 _PIECE_BYTES: Final = 1 << 20
@@ -55,11 +55,12 @@ class PlacedEntry:
 
 
 class ScatterLog:
-    """The log at `path`, as far as this process has read it. Call all methods with the tensor's lock held.
+    """The log at `path`, as far as this process has read it. Call all methods while holding the tensor's lock.
 
     `keys` are the Idempotency-Keys in the log, by scope and key. `end` is the number of bytes read so far. `tail` holds
     the entries with an epoch that `settle` has not yet moved out; their keys are not in `keys`. `landmarks` lists the
-    first sequence and the offset of some frames with an epoch, in order; the first of these frames is always included.
+    first sequence and the offset of some frames with an epoch, in order. The first frame with an epoch is always
+    included.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,14 +72,18 @@ class ScatterLog:
         self.landmarks: list[tuple[int, int]] = []
         self._aside: ScatterLog | None = None
         self.log_id = b""
-        """The bytes that tell this log from its predecessor, which a checkpoint removed; empty if there is no log."""
+        """The bytes that distinguish this log from its predecessor, which a checkpoint removed. Empty if there is no
+        log.
+        """
 
     def read(self, *, repair: bool = True) -> None:
-        """Read new frames, and cut off a torn last frame if `repair`. Raises BrokenLog and OSError."""
+        """Read new frames. If `repair` is true, cut off a torn last frame. Raises BrokenLog and OSError."""
         deque(self.follow(repair=repair), maxlen=0)
 
     def follow(self, *, repair: bool = True) -> Generator[Record, None, None]:
-        """Yield new records while doing the work of `read`. Exhaust the generator. Raises BrokenLog and OSError."""
+        """Yield new records while doing the work of `read`. Callers must exhaust the generator. Raises BrokenLog and
+        OSError.
+        """
         try:
             fd = open_regular(self.path, os.O_RDWR if repair else os.O_RDONLY)
         except FileNotFoundError:
@@ -94,10 +99,11 @@ class ScatterLog:
             if self.end:
                 yield from self._records(fd, size)
             if self.end == LOG_ID_BYTES:
-                # The writer may have died before the file's name was durable: a log without records counts as missing.
+                # The writer may have died before the file's name was durable, so a log without records counts as
+                # missing.
                 self._reset()
             if self.end < size:
-                # The last frame may be torn; it was never acknowledged. A torn frame before a sound one means damage.
+                # The last frame may be torn; then it was never acknowledged. A torn frame that precedes a sound one means damage.
                 if holds_record(read_at(fd, self.end, size - self.end)[1:]):
                     raise BrokenLog
                 if repair:
@@ -143,7 +149,7 @@ class ScatterLog:
         )  # fmt: skip
 
     def settle(self, applied: int) -> None:
-        """Move entries up to the sequence `applied` out of the tail; `applied` is the last applied record."""
+        """Move entries up to the sequence `applied`, which is that of the last applied record, out of the tail."""
         while self.tail and self.tail[0].entry.sequence <= applied:
             entry = self.tail.popleft().entry
             if entry.key is not None:
@@ -151,13 +157,13 @@ class ScatterLog:
 
     @property
     def settled_end(self) -> int:
-        """The offset at which the tail's first frame begins; the end of the log if it has no tail."""
+        """The offset at which the tail's first frame begins, or the end of the log if it has no tail."""
         return self.tail[0].begin if self.tail else self.end
 
     def append(self, records: Sequence[Record]) -> None:
-        """Append records as one frame, durably. On OSError the log stays as it was.
+        """Durably append records as one frame. On OSError, the log stays as it was.
 
-        Call `read` first: raises RuntimeError if another process has appended records that this one has not read.
+        Call `read` first. Raises RuntimeError if another process has appended records that this process has not read.
         """
         content = encode(records)
         fresh = not self.end
@@ -186,7 +192,7 @@ class ScatterLog:
             self._register_entry(record.entry, begin)
 
     def read_frame(self, placed: PlacedEntry) -> list[Record]:
-        """Return the records of the frame that holds an entry. Raises BrokenLog and OSError."""
+        """Return the records of the frame that contains an entry. Raises BrokenLog and OSError."""
         return list(decode(self.read_bytes(placed.begin, placed.end)))
 
     def read_bytes(self, begin: int, end: int) -> bytes:
@@ -199,10 +205,11 @@ class ScatterLog:
         return b"".join(frames_in(content))
 
     def cut(self, offset: int) -> None:
-        """Cut off the tail's frames from the one that begins at `offset`, durably. Raises OSError.
+        """Durably cut off the tail's frames, starting with the one at `offset`. Raises OSError.
 
-        The log gets a new id first. It tells other processes that frames they have read may be gone, even if new frames
-        have been appended since. If this process dies in between, the others read the same frames again.
+        The log first gets a new ID, which tells other processes that frames they have read may be gone, even if new
+        frames have been appended since. If this process dies in between, the other processes read the same frames
+        again.
         """
         new_id = new_log_id()
         fd = disk_writes.open_or_create(self.path)
@@ -225,13 +232,13 @@ class ScatterLog:
         self.log_id, self.end = new_id, offset
 
     def replace(self, *frames: bytes, aside: bool = False) -> None:
-        """Replace this log by one with these frames, durably; `aside` sets the old log aside. Raises OSError.
+        """Durably replace this log with one that contains these frames. Raises OSError.
 
-        If the process dies at any point, the log is either the old or the new one, complete. The new log is then read
-        from its start.
+        If `aside` is true, the old log is set aside. If the process dies at any point, the log is either the old one or
+        the new one, and it is complete. The new log is then read from its start.
         """
         new = new_path(self.path)
-        disk_writes.unlink(new)  # left by a process that died
+        disk_writes.unlink(new)  # a process that died may have left it
         try:
             fd = disk_writes.create(new)
             try:
@@ -250,7 +257,9 @@ class ScatterLog:
         self.reread()
 
     def aside(self) -> ScatterLog:
-        """Return the log that was set aside, read to its end for its landmarks. Raises BrokenLog and OSError."""
+        """Return the log that was set aside, after reading it to its end for its landmarks. Raises BrokenLog and
+        OSError.
+        """
         if self._aside is None:
             self._aside = ScatterLog(full_path(self.path))
         self._aside.read(repair=False)
@@ -258,21 +267,22 @@ class ScatterLog:
         return self._aside
 
     def reread(self) -> None:
-        """Discard what was read, and read the log from its start. Raises BrokenLog and OSError."""
+        """Discard what has been read, and read the log from its start. Raises BrokenLog and OSError."""
         self._reset()
         self.read()
 
     def make_durable(self, begin: int = 0) -> None:
-        """Make the log durable as read so far: its writer may have died before its fsync. Raises OSError.
+        """Make the log durable as far as it has been read, because its writer may have died before its fsync. Raises
+        OSError.
 
-        `begin` is the offset to start from. Only the last frame may not be durable yet, since a writer makes each frame
-        durable before it writes the next.
+        `begin` is the offset to start from. Only the last frame may not be durable yet, because a writer makes each
+        frame durable before it writes the next one.
         """
         if not self.end:
             return
         fd = disk_writes.open_or_create(self.path)
         try:
-            # Write the bytes again: after a failed fsync they are only in memory, and the next fsync would report
+            # Write the bytes again: after a failed fsync, they are only in memory, and the next fsync would report
             # success.
             for place in range(begin, self.end, _PIECE_BYTES):
                 disk_writes.write_at(fd, read_at(fd, place, min(_PIECE_BYTES, self.end - place)), place)
@@ -282,19 +292,19 @@ class ScatterLog:
         disk_writes.fsync_folder(self.path.parent)
 
     def set_aside(self) -> None:
-        """Rename the log, durably, so that the next record starts a new log. Raises OSError."""
+        """Durably rename the log, so that the next record starts a new log. Raises OSError."""
         disk_writes.rename(self.path, full_path(self.path))
         self._reset()
         disk_writes.fsync_folder(self.path.parent)
 
 
 def new_log_id() -> bytes:
-    """Return a new random log id, the first bytes of a log."""
+    """Return a new random log ID, which forms the first bytes of a log."""
     return _LOG_MAGIC + os.urandom(LOG_ID_BYTES - len(_LOG_MAGIC))
 
 
 def full_path(path: Path) -> Path:
-    """Return the path at which the log at `path` is set aside."""
+    """Return the path to which the log at `path` is set aside."""
     return path.with_name(path.name + FULL)
 
 
@@ -304,15 +314,15 @@ def new_path(path: Path) -> Path:
 
 
 def full_records(path: Path) -> Iterator[Record]:
-    """Yield the records of the log set aside from `path`. Raises BrokenLog and OSError."""
+    """Yield the records of the log that was set aside from `path`. Raises BrokenLog and OSError."""
     return ScatterLog(full_path(path)).follow(repair=False)
 
 
 def aside_records(path: Path) -> Iterator[Record]:
-    """Yield the records of the log set aside that are not also in the log at `path`.
+    """Yield the records of the log that was set aside which are not also in the log at `path`.
 
-    Records in both were the tail when the log was set aside, and belong to the log: see `ScatterLog.replace`. Raises
-    BrokenLog and OSError.
+    Records in both logs were the tail when the log was set aside, and belong to the log; see `ScatterLog.replace`.
+    Raises BrokenLog and OSError.
     """
     with closing(ScatterLog(path).follow(repair=False)) as records:
         first = next(records, None)
@@ -322,20 +332,20 @@ def aside_records(path: Path) -> Iterator[Record]:
 
 
 def all_records(path: Path) -> Iterator[Record]:
-    """Yield `aside_records`, then the records of the log at `path`. Raises BrokenLog and OSError."""
+    """Yield the records of `aside_records`, and then those of the log at `path`. Raises BrokenLog and OSError."""
     yield from aside_records(path)
     yield from ScatterLog(path).follow(repair=False)
 
 
 def remove_full(path: Path) -> None:
-    """Remove the log set aside from `path`, if any, durably. Raises OSError."""
+    """Durably remove the log that was set aside from `path`, if there is one. Raises OSError."""
     if mode_of(full_path(path)) is not None:
         disk_writes.unlink(full_path(path))
         disk_writes.fsync_folder(path.parent)
 
 
 def _undo_append(fd: int, end: int) -> None:
-    """Cut off everything written after `end`, durably. Raises OSError.
+    """Durably cut off everything that was written after `end`. Raises OSError.
 
     If the file cannot be cut, the bytes are overwritten with zeros, which form no record; the next reader cuts them
     off.

@@ -1,4 +1,6 @@
-"""Compute the new values of the rows that a scatter changes: replaced, or reduced by add, mul, min or max."""
+"""Compute the new values of the rows that a scatter changes, by replacement or by reduction with add, mul, min or
+max.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,12 @@ def new_rows(
     """Return the rows that a scatter changes, sorted and without duplicates, and the bytes of their new values.
 
     `items` returns all items of the content as a flat array; `width` is the number of items in a row. `unapplied` are
-    earlier records that are not yet applied; with a reduction, their rows must have the same width. Rows from number
-    `present` on are new and start as zeros.
+    earlier records that have not been applied yet; if there is a reduction, their rows must have the same width. Rows
+    numbered `present` and higher are new and start as zeros.
 
-    Several updates of one row are applied in order: the last one wins, or they are reduced one by one. Each
-    intermediate result is rounded to the dtype as in NumPy; integers wrap around. Minimum and maximum follow IEEE
-    754-2019: NaN wins, and -0 is less than 0.
+    Several updates of one row are applied in order: the last one takes effect or, with a reduction, they are reduced
+    one by one. Each intermediate result is rounded to the dtype as in NumPy; integers wrap around. Minimum and maximum
+    follow IEEE 754-2019: NaN wins, and -0 is less than 0.
     """
     if not len(rows) or not width:
         return np.empty(0, np.uint64), np.empty((0, 0), np.uint8)
@@ -79,10 +81,10 @@ def _winning_zeros(values: NDArray[Any], reduction: Reduction) -> NDArray[np.boo
 def _set_signs_of_zeros(
     new: NDArray[Any], zeros: NDArray[np.bool_], place: NDArray[np.intp], values: NDArray[Any], reduction: Reduction
 ) -> None:
-    """Set the signs of zeros in the minima or maxima `new`; NumPy's comparison picks either sign.
+    """Set the signs of zeros in the minima or maxima `new`, because NumPy's comparison may pick either sign.
 
-    `zeros` is the mask of winning zeros among the old values, and is overwritten; `values` are the updates, and `place`
-    gives the row of `new` that each of them goes to.
+    `zeros` is the mask of winning zeros among the old values, and is overwritten. `values` are the updates, and `place`
+    holds the row of `new` to which each update goes.
     """
     is_zero = new == 0
     if is_zero.any():
@@ -91,7 +93,7 @@ def _set_signs_of_zeros(
 
 
 def _overlay(new: NDArray[Any], rows: NDArray[np.int64], record: Record) -> None:
-    """Copy the values of `record` into `new`, whose row i is row `rows[i]` of the content. Both are sorted by row."""
+    """Copy the values of `record` to `new`, whose row i is row `rows[i]` of the content. Both are sorted by row."""
     if len(record.rows):
         place = np.searchsorted(record.rows, rows.astype(np.uint64)).clip(max=len(record.rows) - 1)
         hit = record.rows[place] == rows.astype(np.uint64)

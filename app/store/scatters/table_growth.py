@@ -1,11 +1,11 @@
-"""Replace the files of a keyed table by larger ones when its rows, keys, index or string heap are full.
+"""Replace the files of a keyed table with larger ones when its rows, keys, index or string heap are full.
 
-The rows and keys are copied to new files, which replace the old ones in one catalogue transaction; content id and
-sequence stay the same. A reader that has the old files mapped keeps reading them, at the version it sees there. The new
-files are durable with everything that was logged, so growth is also a checkpoint. If the process dies at any point, the
-table has either the old files and their log or the new files, and `remove_leftovers` removes the others.
+The rows and keys are copied to new files, which replace the old ones in a single catalogue transaction. Content ID and
+sequence stay the same. A reader that has mapped the old files keeps reading them, at the version that they contain. The
+new files durably include everything that was logged, so growth is also a checkpoint. If the process dies at any point,
+the table has either the old files and their log or the new files, and `remove_leftovers` removes the others.
 
-For replicated content, the new files contain everything applied so far; the tail stays in the log.
+For a replicated content, the new files include everything that has been applied; the tail stays in the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PIECE_BYTES: Final = 1 << 22
 
 @dataclass
 class TableGrowth:
-    """Grows the tables of a store. Call all methods with the tensor's lock held; they do blocking disk I/O."""
+    """Grow the tables of a store. Call all methods while holding the tensor's lock; they do blocking disk I/O."""
 
     _index: CatalogueCache
     _logs: ReplayedLogs
@@ -47,10 +47,10 @@ class TableGrowth:
     _uploads: Path
     _limits: Limits
     _empty_log: Callable[[WritableTensor], None]
-    """Removes the log of a version's content once the content and the log's keys are durable elsewhere."""
+    """A function that removes the log of a version's content once content and keys are durable elsewhere."""
 
     def grow(self, writable: WritableTensor, full: TableFull) -> Row:
-        """Make room for the rows and keys that `full` asks for, doubling the capacity if possible. Returns the new row.
+        """Make room for the rows and keys that `full` requires, doubling the capacity if possible. Returns the new row.
 
         Raises insufficient_storage, limit_exceeded and tensor_damaged; the table is then unchanged.
         """
@@ -65,14 +65,14 @@ class TableGrowth:
         return self._replace(writable, capacity, full.heap)
 
     def renew(self, writable: WritableTensor) -> Row:
-        """Rewrite the files after an fsync of them has failed. May raise everything `grow` raises."""
+        """Rewrite the files after an fsync of them has failed. May raise everything that `grow` raises."""
         return self._replace(writable, writable.keys.layout.capacity, 0)
 
     def _replace(self, writable: WritableTensor, capacity: int, more_heap: int) -> Row:
         with writable.checkpoint_lock():
             if not writable.words[HeaderWord.UNWRITTEN]:
                 return self._write(writable, writable, capacity, more_heap)
-            # After a failed fsync the mapped memory may lag behind what was applied: replay the log into a copy.
+            # After a failed fsync, the mapped memory may lag behind what was applied, so replay the log into a copy.
             folder = self._logs.tensor_folder
             with closing(WritableTensor(folder, writable.row, writable.log, private=True)) as copy:
                 if next(copy.applied_records(), None) is not None:
@@ -106,7 +106,7 @@ class TableGrowth:
             new = row_of(described, upload.id, row.created, now, row.number, row.note, upload.keys)
             self._commit(upload, row, new)
             self._versions.finish(upload, [row], row.content)
-            with suppress(OSError):  # the new files contain the rest of the log: see RENEWED
+            with suppress(OSError):  # the new files include the rest of the log; see RENEWED
                 self._empty_log(writable)
         found = self._index.find(row.reference)
         assert found is not None
@@ -118,7 +118,7 @@ class TableGrowth:
                 self._versions.install(transaction, upload, new, [old], ())
         except OSError:
             # If a commit failed on disk, a crash before the next commit may still make it durable. The new files would
-            # then lack everything logged and checkpointed in between, so commit a harmless change now.
+            # then lack everything that was logged and checkpointed in between, so commit a harmless change now.
             with suppress(OSError), self._index.change() as transaction:
                 transaction.set_facts({"cleaned": time.time_ns()})
             raise

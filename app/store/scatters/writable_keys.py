@@ -1,9 +1,9 @@
 """The key file and the index of a keyed table, mapped for writing by upserts and removals.
 
-Use it with the tensor's lock held and the version odd. A record says which rows get which keys, and how many rows the
-table has afterwards. The index follows from the record and the previous keys. A process that finds an interrupted
-change cannot tell how much of the index was updated: it writes the keys of all records again and rebuilds the index in
-place.
+Use these while holding the tensor's lock and while the version is odd. A record says which rows get which keys, and how
+many rows the table has afterwards. The index follows from the record and the previous keys. A process that finds an
+interrupted change cannot tell how much of the index had been updated, so it writes the keys of all records again and
+rebuilds the index in place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WritableKeys:
     """The key file and the index of one version of a keyed table."""
 
     def __init__(self, folder: Path, row: Row, *, private: bool = False) -> None:
-        """Open and map the files; the parameters are those of `WritableTensor`. Raises BadFile and OSError."""
+        """Open and map the files. The parameters are the same as for `WritableTensor`. Raises BadFile and OSError."""
         self._fds: list[int] = []
         access = Access.PRIVATE if private else Access.WRITE
         self.mapping, self.layout = map_key_file(folder, row, access)
@@ -58,15 +58,15 @@ class WritableKeys:
     def change(self, record: Record, before: int, heap_end: int) -> int:
         """Apply a record to the keys and the index of a table that has `before` rows.
 
-        `heap_end` is the end of the string heap before the change. Returns its end afterwards.
+        `heap_end` is the end of the string heap before the change. Returns the heap's end after the change.
         """
         size = record.entry.size
         assert size is not None
         old, rows = self.column(before), record.key_rows.astype(np.int64)
-        # A record without keys does not give their type.
+        # A record without keys does not specify their type.
         sources = self.index.find(old, record.keys) if len(rows) else np.empty(0, np.int64)
         moves = sources >= 0
-        # Remove the keys of rows beyond the new end and of rows that get a different key, but keep the keys that only
+        # Remove the keys of rows beyond the new end and of rows that get a different key, but not the keys that only
         # move.
         gone = np.setdiff1d(np.concatenate((np.arange(size, before), rows[rows < before])), sources[moves])
         self._store_index(lambda: self.index.remove(old, gone))
@@ -76,7 +76,7 @@ class WritableKeys:
             try:
                 self._insert(self.column(size), min(before, size), size)
                 return heap_end
-            except IndexFull:  # an unlucky hash seed
+            except IndexFull:  # the hash seed was unlucky
                 pass
         self.rebuild(size)
         return heap_end
@@ -98,7 +98,7 @@ class WritableKeys:
         else:
             end, entries, table = heap_end, keys.keys, whole.keys
         half = len(rows) // 2
-        # In two steps, so that a test can stop the process between them.
+        # Write in two steps, so that a test can stop the process between them.
         for part in (slice(0, half), slice(half, None)):
             self._store(lambda part=part: table.__setitem__(rows[part], entries[part]))  # type: ignore[misc]
         return end
@@ -123,12 +123,12 @@ class WritableKeys:
     def heap_start(self, records: Iterable[Record], tail: Iterable[Entry], rows: int, heap_end: int) -> int:
         """Return the heap offset at which to start writing when `records` are applied again to a table of `rows` rows.
 
-        By default this is after all keys that the records leave unchanged, and at or after `heap_end`, the end of the
-        heap when the file's header was written. If the records and the entries of `tail` after them do not fit there,
-        it is lower:
+        Normally, this offset is after all keys that the records leave unchanged, and not before `heap_end`, the end of
+        the heap when the file's header was written. If the records and the later entries in `tail` do not fit there,
+        the offset is lower:
 
-        - `heap_end`. After a power loss the keys may be newer than the header. Rows changed by the tail may then have
-          keys beyond `heap_end`, which the tail writes again.
+        - `heap_end`. After a power loss, the keys may be newer than the header. Rows changed by the tail may then have
+          keys beyond `heap_end`, and the tail writes those again.
         - The end of the unchanged keys before `heap_end`, if the header already includes the records.
         """
         if self.layout.dtype != "string":

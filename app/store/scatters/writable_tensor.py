@@ -1,9 +1,9 @@
-"""A tensor's file, mapped for writing: scatters change it in place under a seqlock and make it durable later.
+"""A tensor's file, mapped for writing. Scatters change it in place under a seqlock, and it is made durable later.
 
-Content changes only with its tensor's lock held, in this order: append the new rows to the log and fsync it; make the
-version odd; change the rows; make the version even. A process that takes the lock and finds an odd version, or a log
-ahead of the version, completes the work of a process that died. A checkpoint removes the log's records once the content
-and its checksums are on disk.
+A content changes only while its tensor's lock is held, in this order: append the new rows to the log and fsync it; make
+the version odd; change the rows; make the version even. A process that takes the lock and finds an odd version, or a
+log that is ahead of the version, completes the work of a process that died. A checkpoint removes the log's records once
+the content and its checksums are on disk.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _FLUSH_BYTES: Final = 1 << 21
 class WritableTensor:
     """A tensor's file, mapped for writing, and its log.
 
-    Use it with the tensor's lock held; only `checkpoint_lock` and `make_durable` work without it.
+    Use it while holding the tensor's lock; only `checkpoint_lock` and `make_durable` work without the lock.
     """
 
     def __init__(self, folder: Path, row: Row, log: ScatterLog, *, private: bool = False) -> None:
         """Map the content of the version `row` from `folder`, the folder of tensor files.
 
-        If `private`, writes stay in this object's memory: they never reach the files or other readers. Raises BadFile
-        and OSError.
+        If `private` is true, writes stay in this object's memory and never reach the files or other readers. Raises
+        BadFile and OSError.
         """
         self.log = log
         self.row = row
@@ -86,7 +86,7 @@ class WritableTensor:
 
     @property
     def applied(self) -> int:
-        """The sequence of the last record that is completely applied."""
+        """The sequence of the last record that has been applied completely."""
         return self.version >> 1
 
     @property
@@ -100,7 +100,7 @@ class WritableTensor:
         return (record for record in all_records(self.log.path) if record.entry.sequence > renewed)
 
     def applied_records(self) -> Iterator[Record]:
-        """Yield the records of `logged` that are applied, which excludes the tail of replicated content."""
+        """Yield the records of `logged` that have been applied, which excludes the tail of a replicated content."""
         applied = self.applied
         return (record for record in self.logged() if record.entry.sequence <= applied)
 
@@ -130,17 +130,18 @@ class WritableTensor:
         return self.keys.mapping, changed_key_parts(records, self.keys.layout.width, PAGE)
 
     def apply(self, records: Iterable[Record], *, snapshots_saved: bool = False) -> None:
-        """Write the rows and keys of `records` (at least one) while the version is odd.
+        """Write the rows and keys of `records`, which must contain at least one record, while the version is odd.
 
-        Any exception from the iterator `records` propagates. Unless `snapshots_saved`, saves the snapshots of each
-        record before its rows, which may raise OSError. The version stays odd after an error.
+        Any exception from the iterator `records` propagates. Unless `snapshots_saved` is true, the pages changed by
+        each record are saved to snapshots before its rows are written, which may raise OSError. After an error, the
+        version stays odd.
         """
         self._apply(records, snapshots_saved=snapshots_saved)
 
     def repair(self, records: Callable[[], Iterable[Record]]) -> None:
-        """Apply `records()` to content in which they are already applied, missing or partly applied.
+        """Apply `records()` to a content in which they have been applied, not applied or partly applied.
 
-        May raise everything `apply` raises, and BrokenLog.
+        May raise everything that `apply` raises, and BrokenLog.
         """
         words, heap_end = self.words, None
         if self.row.keys is not None and any(record.changes_keys for record in records()):
@@ -152,7 +153,9 @@ class WritableTensor:
     def _apply(
         self, records: Iterable[Record], *, snapshots_saved: bool = False, repaired_from: int | None = None
     ) -> None:
-        """Apply records. In a repair, `repaired_from` is the heap offset to write from, and the index is rebuilt."""
+        """Apply records. In a repair, `repaired_from` is the heap offset at which to start writing, and the index is
+        rebuilt.
+        """
         words = self.words
         rows, heap_end = words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]
         if repaired_from is not None:
@@ -160,7 +163,7 @@ class WritableTensor:
             self._set_word(HeaderWord.HEAP_CHECKED, min(words[HeaderWord.HEAP_CHECKED], heap_end))
         if self.row.keys is not None:
             self._set_word(HeaderWord.HEAP_BEFORE, heap_end)
-        # The odd version still counts only the earlier scatters: if this process dies here, these are replayed.
+        # The odd version counts only the earlier scatters, so if this process dies here, these scatters are replayed.
         self._set_word(HeaderWord.VERSION, words[HeaderWord.VERSION] | 1)
         memory_barrier.fence()
         for record in records:
@@ -186,14 +189,15 @@ class WritableTensor:
         self.set_applied(last.sequence)
 
     def set_applied(self, sequence: int) -> None:
-        """Set the version: the records up to `sequence` are applied."""
+        """Set the version to record that the records up to `sequence` have been applied."""
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] & DAMAGED | 2 * sequence)
 
     def rewrite(self, records: Iterable[Record]) -> set[int]:
-        """Store the current values of all rows in `records` again, and return the dirty blocks.
+        """Write the current values of all rows in `records` again, and return the dirty blocks.
 
-        All records must be applied. Readers see no change, but the kernel marks the pages dirty and writes them at the
-        next fsync. The values are assembled in a private copy, since `records` may hold several values of one row.
+        All records must have been applied. Readers see no change, but the kernel marks the pages dirty and writes them
+        at the next fsync. The values are assembled in a private copy, because `records` may contain several values of
+        one row.
         """
         with mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY) as copy:
             blocks: set[int] = set()
@@ -216,14 +220,14 @@ class WritableTensor:
             self._set_word(word, value)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the words EPOCH, durably, and DURABLE_EPOCH.
+        """Durably set the word EPOCH, and then set DURABLE_EPOCH.
 
         Raises OSError; the two words are then unchanged, and UNWRITTEN is set.
         """
         before = self.words[HeaderWord.EPOCH]
         self._set_word(HeaderWord.EPOCH, epoch)
         try:
-            # fsync the whole file: the page records what is applied, and must not become durable before the rows.
+            # fsync the whole file: the page records what has been applied, and must not become durable before the rows.
             disk_writes.fsync(self._fd)
         except OSError:
             self.set_words({HeaderWord.EPOCH: before, HeaderWord.UNWRITTEN: 1})
@@ -253,12 +257,14 @@ class WritableTensor:
         return np.frombuffer(mapping, np.uint8, self.description.size, PAGE).reshape(-1, record.entry.width)
 
     def mark_damaged(self) -> None:
-        """Mark the content as damaged, for all processes, until it is replaced."""
+        """Mark the content as damaged, for all processes, until it has been replaced."""
         self._set_word(HeaderWord.VERSION, self.words[HeaderWord.VERSION] | DAMAGED)
 
     @contextmanager
     def checkpoint_lock(self, *, wait: bool = True) -> Iterator[None]:
-        """Lock the content against other checkpoints. Unless `wait`, raises BlockingIOError if the lock is taken."""
+        """Lock the content against other checkpoints. Unless `wait` is true, raises BlockingIOError if the lock is
+        held.
+        """
         fcntl.flock(self._fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             yield
@@ -266,12 +272,12 @@ class WritableTensor:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def make_durable(self, records: Iterable[Record]) -> None:
-        """Make the content durable, and the checksums of the blocks that `records` have changed.
+        """Make the content durable, along with the checksums of the blocks that `records` have changed.
 
-        Call it inside `checkpoint_lock`. Scatters may change the content concurrently: their records come after
-        `records` in the log, and the next checkpoint computes their checksums. If UNWRITTEN is set, however, `records`
-        must be all records since the last success, and no scatter may run. Raises OSError; exceptions from the iterator
-        `records` propagate.
+        Call this inside `checkpoint_lock`. Scatters may change the content at the same time: their records come after
+        `records` in the log, and the next checkpoint computes their checksums. However, if UNWRITTEN is set, `records`
+        must contain all records since the last success, and no scatter may be running. Raises OSError; exceptions from
+        the iterator `records` propagate.
         """
         description = self.description
         heap_end, checked, key_blocks = self.words[HeaderWord.HEAP_END], self.words[HeaderWord.HEAP_CHECKED], None
@@ -290,14 +296,14 @@ class WritableTensor:
         try:
             if key_blocks is not None:
                 self.keys.make_durable(key_blocks)
-            # Flush in portions, so that the fsyncs of other logs get their turn.
+            # Flush in portions, so that the fsyncs of other logs get their turn in between.
             for begin in range(0, description.file_size, _FLUSH_BYTES):
                 disk_writes.flush_range(self._fd, begin, _FLUSH_BYTES)
             disk_writes.fsync(self._fd)
         except OSError:
             self._set_word(HeaderWord.UNWRITTEN, 1)
             raise
-        if key_blocks is not None and self.words[HeaderWord.HEAP_CHECKED] == checked:  # not lowered by a repair
+        if key_blocks is not None and self.words[HeaderWord.HEAP_CHECKED] == checked:  # no repair has lowered it
             self._set_word(HeaderWord.HEAP_CHECKED, heap_end)
         if self.words[HeaderWord.UNWRITTEN]:
             self._set_word(HeaderWord.UNWRITTEN, 0)
