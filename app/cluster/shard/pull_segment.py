@@ -208,7 +208,7 @@ def shard_connection(address: str, tls: SSLContext | None, timeout: float) -> HT
 
 
 def _find_segment(store: LocalStore, tensor: str) -> tuple[Metadata | None, Conditions]:
-    """Return a segment as `find_complete_segment` does, and conditions that hold until it is replaced by another content.
+    """Return a segment as `find_complete_segment` does, and conditions that hold until another content replaces it.
 
     During the pull, the range may be opened and its rows copied from the primary. Older rows must not replace them.
     """

@@ -103,7 +103,7 @@ class ScatterLog:
                 # missing.
                 self._reset()
             if self.end < size:
-                # The last frame may be torn; then it was never acknowledged. A torn frame that precedes a sound one means damage.
+                # The last frame may be torn; then it was never acknowledged. A torn frame before a sound one is damage.
                 if holds_record(read_at(fd, self.end, size - self.end)[1:]):
                     raise BrokenLog
                 if repair:
