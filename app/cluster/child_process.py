@@ -56,7 +56,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None before the first start."""
+        """The process ID, or None before the first start."""
         return None if self._process is None else self._process.pid
 
     def run(self, stop: Event) -> None:

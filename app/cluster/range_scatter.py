@@ -39,9 +39,9 @@ class ScatterOrder:
     """The line of JSON, parsed: `count` updates of `width` items each, combined by `reduction`.
 
     If the range is viewed as [slices, width], update i is applied to the slice at row number i. `epoch` is the newest
-    epoch known to the router. `key` is always set; the router draws one if its caller sent none. `digest` distinguishes
-    the whole request from others with the same key. If `if_sequence` is set, the scatter is applied only if the range
-    is at that sequence.
+    epoch known to the router. `key` is always set; the router generates one if its caller sent none. `digest`
+    distinguishes the whole request from others with the same key. If `if_sequence` is set, the scatter is applied only
+    if the range is at that sequence.
 
     If `key_type` is set, this is an upsert of `key_count` rows by keys of that type. If `removes` is also true, it is a
     removal of those rows and has no updates. The keys occupy `key_bytes` bytes, and `count` is 0.

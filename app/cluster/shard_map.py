@@ -270,7 +270,7 @@ class ShardMap:
 
     @staticmethod
     def from_json(text: bytes | str) -> ShardMap:
-        """Parse a map from JSON. Raises BadShardMap, whose message gives the location of the error."""
+        """Parse a map from JSON. Raises BadShardMap, whose message contains the location of the error."""
         try:
             found = _JSON.validate_json(text, strict=True, extra="forbid")
         except ValidationError as problem:

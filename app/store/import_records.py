@@ -164,9 +164,7 @@ class ImportRecords:
         return True
 
     def remove_leftovers(self) -> None:
-        """Close the records of imports whose processes have died, and remove what else those have left. Raises
-        OSError.
-        """
+        """Close the records of imports whose processes have died, and remove their other leftovers. Raises OSError."""
         for text in self._catalogue.imports("", -1):
             self._close_if_dead(_JSON.validate_json(text))
         for name in file_names(self._folder):

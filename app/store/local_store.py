@@ -9,7 +9,7 @@ All methods except `get` do blocking disk I/O: call them on a worker thread. Any
 call them concurrently.
 
     format              the version of this layout: see `store_format`
-    catalogue.sqlite    the list of tensors, answered Idempotency-Keys, import records: see `catalogue`
+    catalogue.sqlite    the list of tensors, Idempotency-Keys, import records: see `catalogue`
     tensors/            one file for each content: see `tensor_file`; two more for its keys: see `key_files`
     logs/               a redo log for each content changed by scatters: see `scatter_log`
     incoming/           uploads in progress: see `write_uploaded_tensor`
@@ -229,10 +229,10 @@ class LocalStore(StoredTensors):
             transaction.set_facts(self._keys.clock.facts())
 
     def remove_leftovers(self, *, at_once: bool = False) -> None:
-        """Remove what dead processes have left, and expired keys. Works every 30 s, in one process. Raises OSError.
+        """Remove what dead processes have left, and expired keys. Runs every 30 s, in one process. Raises OSError.
 
-        This covers files, unfinished import records, and Idempotency-Keys in the catalogue. With `at_once`, the 30 s
-        need not have passed.
+        This covers files, unfinished import records, and Idempotency-Keys in the catalogue. If `at_once` is true, it
+        runs even if the 30 s have not passed.
         """
         now = self._keys.clock.now()
         if at_once or now - self._state[StateWord.LEFTOVERS_REMOVED] > _LEFTOVERS_INTERVAL_NS:
@@ -375,7 +375,7 @@ class LocalStore(StoredTensors):
         """
         verify(self.folder, self.group, self._catalogue, self._index, self._replayed_logs, stop, pause_ratio)
 
-    # Start-up
+    # Startup
 
     def _recover(self, group: ProcessGroup) -> None:
         for name in file_names(self._upload_folder):

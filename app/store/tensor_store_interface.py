@@ -63,7 +63,7 @@ class TensorStore(Store, ABC):
         """
 
     def upload_keys(self, name: str, keys: KeysSpec, *, keep: int | None = None, note: str = "") -> Upload:
-        """Begin an upload that adds keys to the current version, which becomes the next version.
+        """Begin an upload that adds keys to the rows of the current version, which together become the next version.
 
         The uploaded bytes contain only the keys; `finish` copies the rows. The caller's commit must require the ETag
         that the tensor had before this call. Raises invalid_field if the version has keys, not_implemented in a

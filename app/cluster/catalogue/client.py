@@ -1,6 +1,6 @@
 """Keep the newest catalogue known to a process, and change the catalogue.
 
-A change is a transition: a function that computes from a catalogue the records to write. The change is committed only
+A change is a transition: a function that computes the records to write from a catalogue. The change is committed only
 if the records it depends on have not changed; otherwise the transition is retried on the newer catalogue. If the
 outcome of a commit is unknown, the transition runs again on the next catalogue, which shows the outcome.
 """

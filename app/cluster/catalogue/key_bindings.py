@@ -1,7 +1,7 @@
 """Bind each Idempotency-Key of a cluster to a content, as one etcd key outside the catalogue.
 
 A router binds the key of a scatter before it contacts a range. Any later attempt to bind the same key, from any router,
-returns the first binding. So a retry goes to the same content even if the name has since come to refer to another one.
+returns the first binding. So a retry goes to the same content even if the name refers to another content by then.
 
 Concurrent bindings share a transaction. Bindings live for 24 hours: all bindings that a process makes within an hour
 are under one lease, which etcd lets expire. A transaction with an unknown outcome can be repeated safely, because the
@@ -217,7 +217,7 @@ class KeyBindings:
         return self._folder + urlsafe_b64encode(digest).decode().rstrip("=")
 
     def _hold_lease(self) -> str:
-        """Return a lease that lasts at least the lifetime of a binding made now."""
+        """Return a lease that outlasts a binding made now."""
         now = monotonic()
         if now >= self._lease_until:
             ttl = self._lifetime + _USE_S + _SPARE_S

@@ -2,7 +2,7 @@
 
 The first scatter to a version opens its ranges. From then on, each range has a primary and in-sync replicas. The
 range's record changes by compare-and-set. Until a primary has begun, the epoch stays at PROPOSED; after that, every
-change raises it:
+change raises it. The following rules hold:
 
 - Every replica in `in_sync` durably holds every acknowledged record. So any of these replicas may become the primary,
   and no other shard may, whatever else is lost.

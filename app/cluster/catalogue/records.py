@@ -162,7 +162,7 @@ class RangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A record whose key alone carries the meaning. `of` says who wrote it, for people."""
+    """A record whose key alone carries the meaning. `of` tells human readers who wrote the record."""
 
     of: str = ""
 
@@ -236,7 +236,7 @@ class Catalogue:
     ranges: Mapping[str, RangeRecord] = field(default_factory=dict)
     """The open ranges, by the names under which shards hold their segments."""
     reconciler: Mark | None = None
-    """The leading reconciler, or None. Its fence is the revision that wrote the record."""
+    """The leading reconciler, or None. Its fencing token is the revision that wrote the record."""
     forgotten: Forgotten = Forgotten()
     revisions: Mapping[str, int] = field(default_factory=dict)
 

@@ -206,8 +206,8 @@ def undrain(catalogue: Catalogue, node: str) -> Change | None:
 def forget_node(catalogue: Catalogue, node: str) -> Change | None:
     """Remove the records of a shard that will not come back. If it does, it registers itself again.
 
-    The change depends on all tables, ranges and uploads. For each segment listed on this shard, another running shard
-    must have it and, if its range is open, be in sync.
+    The change depends on all tables, ranges and uploads. Each segment listed on this shard must also be on another
+    running shard and, if its range is open, be in sync there.
     """
     if node not in catalogue.nodes:
         return None

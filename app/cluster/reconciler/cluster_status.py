@@ -1,4 +1,4 @@
-"""Describe the status of a cluster's shards and segments for people."""
+"""Describe a cluster's shards and segments for human readers."""
 
 from __future__ import annotations
 

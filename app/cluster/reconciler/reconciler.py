@@ -84,7 +84,7 @@ class Reconciler:
         self._planner = self.planner()
         self._fence = 0
         self._renew = False
-        """Whether a drop or flip without an answer may still be executed. A new fencing token prevents that."""
+        """Whether a drop or flip without a response may still be executed. A new fencing token prevents that."""
         self._wake = asyncio.Event()
         self.failover = Failover(
             self.catalogues, self.shards, lambda catalogue: self._is_leader_in(catalogue, self._fence)
@@ -173,7 +173,7 @@ class Reconciler:
         )
 
     def _start_pulls(self, pulls: tuple[Pull, ...]) -> None:
-        """Start and cancel pulls so that exactly these run."""
+        """Start and cancel pulls so that exactly these are running."""
         wanted = {(one.node, one.tensor): one for one in pulls}
         for known, running in list(self.pulling.items()):
             if known not in wanted:

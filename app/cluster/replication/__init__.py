@@ -7,7 +7,7 @@ after `applied` is the **tail**: durable, possibly committed, and not visible to
 
     replica.py    what a replica does with incoming records, and with a copy of the rows
     primary.py    who may create records, when they are committed, who joins and who leaves
-    reads.py      who may answer a read
+    reads.py      who may serve a read
 
 The rules:
 
@@ -42,10 +42,10 @@ The rules:
     along with its key.
 11. **Keys in a tail get no response.** They become known once their record is applied, and are dropped if the record is
     replaced.
-12. **After a start, the rows may be of any earlier state.** The disk may have been restored to an earlier state. After
-    a power failure, the rows may hold parts of any record of the tail, because pages reach the disk in any order. The
-    rows are not served until the primary has reported what is committed and all of that has been applied. The replica
-    requests this report (`Join`).
+12. **After a startup, the rows may be in any earlier state.** The disk may have been restored to an earlier state.
+    After a power failure, the rows may hold parts of any record of the tail, because pages reach the disk in any order.
+    The rows are not served until the primary has reported what is committed and all of that has been applied. The
+    replica requests this report (`Join`).
 13. **A refusal based on the rows** (`if_sequence`) is returned only after an empty round (a `Round` up to the last
     sequence, sent after the request arrived), because a deposed primary would decide by old rows.
 14. **A primary whose rows are older than a replica's has lost them**: its store was restored from an older copy. It

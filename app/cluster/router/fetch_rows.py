@@ -28,7 +28,7 @@ from app.telemetry.served_request import ServedRequest
 BYTES_PER_SECOND: Final = 1 << 27
 """A large response from a shard counts as late if it arrives at less than this many bytes per second."""
 MAX_RESTARTS: Final = 2
-"""Number of times that a request is restarted because its version was removed."""
+"""Maximum number of times that a request is restarted because its version was removed."""
 READ_ANSWERS_S: Final = 0.001
 """Seconds that a hedge waits for responses that arrived while the event loop was busy."""
 HEDGE_AGAIN_S: Final = 0.05

@@ -1,6 +1,6 @@
 """Decide which shards to ask, and when, for the ranges of one version that a request needs. Does no I/O.
 
-The router asks for all ranges in parallel. If a replica refuses, breaks off, is late or lacks the range, the router
+The router reads all ranges in parallel. If a replica refuses, breaks off, is late or lacks the range, the router
 immediately asks the next one. When all replicas of a range have been tried, the map is fetched, because the range may
 have moved, and the replicas are tried again, for three rounds in total. Every read specifies the content, so any shard
 that responds sends rows of this version. A request gets rows of one version or an error.

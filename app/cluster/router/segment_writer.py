@@ -25,19 +25,21 @@ CONNECT_S: Final = 3.0
 ANSWER_S: Final = 30.0
 """Maximum seconds that a shard may be silent while it is receiving rows."""
 SLOWEST: Final = 10_000_000
-"""The router gives up a shard that makes rows durable, or pulls them, at fewer bytes per second than this."""
+"""The router gives up on a shard that makes rows durable, or pulls them, at fewer bytes per second than this."""
 SLOWEST_INDEX: Final = 1_000_000
-"""The router gives up a shard that indexes keys at fewer keys per second than this."""
+"""The router gives up on a shard that indexes keys at fewer keys per second than this."""
 SLOWEST_ORIGIN: Final = 1 << 14
 """A shard gives up on its own if it pulls rows from their origin at fewer bytes per second than this."""
 ROOM_S: Final = 15.0
-"""Seconds that a shard may lack space. Shards drop segments that the catalogue no longer lists within several
-seconds.
+"""Maximum seconds that a shard may lack space. Shards take several seconds to drop segments that are no longer
+listed.
 """
 _PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.5
 _WAITING: Final = 1
-"""Number of pieces queued for a shard, not counting the one being sent; the upload is charged for these pieces."""
+"""Maximum number of pieces queued for a shard, not counting the one being sent. The upload is charged for these
+pieces.
+"""
 _READ_BYTES: Final = 1 << 22
 """Number of bytes read from a shard at a time."""
 _MAX_ANSWER: Final = 1 << 20
@@ -115,7 +117,7 @@ class SegmentWriter:
             self._check_machine()
 
     def give_up(self, why: str = "the upload has ended") -> None:
-        """Break the connection, so that none of the rows remain."""
+        """Drop the connection, so that none of the rows remain."""
         if not self._done.is_set():
             self.failure = self.failure or ShardFailed(f"{self._address}: {why}")
             _break_connection(self._connection)

@@ -1,4 +1,4 @@
-"""The highest known sequence of each range of a catalogue, as known to this process of the router.
+"""The highest sequence of each range of a catalogue that is known to this process of the router.
 
 A sequence counts the committed scatters of a range. A later response on a connection must not go back behind what the
 connection's client has already read or has had acknowledged. Since a connection belongs to one process, each read

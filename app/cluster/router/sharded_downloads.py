@@ -36,7 +36,7 @@ _INT64: Final = DTYPES["int64"]
 
 
 class ShardedDownloads:
-    """Send the contents and keys of the tensors in `store`, which gathers of `service` read."""
+    """Send the contents and keys of the tensors in `store`. Gathers of `service` read the rows."""
 
     def __init__(self, store: ShardedTensors, service: Router) -> None:
         self.store = store

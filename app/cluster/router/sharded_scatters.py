@@ -154,7 +154,7 @@ class ShardedScatters:
         key = f"{DRAWN}{uuid4().hex}" if sent.key is None else f"{sent.name}/{sent.key}"
         return _ValidScatter(table, version, whole, call, key, digest, sent.key is None)
 
-    # Running it
+    # Running the scatter
 
     async def _apply(self, one: _ValidScatter, conditions: Conditions, request: ServedRequest) -> ScatterOutcome:
         """Make all ranges apply their parts. Raises ContentGone."""

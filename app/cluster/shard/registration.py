@@ -23,7 +23,7 @@ logger = logging.getLogger("gathernd")
 
 
 class Registration:
-    """Registers the shard `name` as described by `node`. Methods block.
+    """Register the shard `name` as described by `node`. Methods block.
 
     `client` provides the catalogue, which other code keeps up to date. `take` is called with the catalogue once per
     second, and raises GatherError if the shard must not be registered in it. `tell` is called with the reason when the

@@ -133,5 +133,5 @@ def unlink(path: Path) -> None:
 
 
 def commit(connection: sqlite3.Connection) -> None:
-    """Commit a catalogue transaction, durably."""
+    """Durably commit a catalogue transaction."""
     connection.execute("COMMIT")

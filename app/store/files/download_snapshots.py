@@ -97,14 +97,14 @@ class Snapshot:
         return self._content.row_span(first, last)
 
     def keys(self, first: int, last: int) -> KeyColumn:
-        """Return the keys of rows `first` to `last` of a keyed table. May raise everything `read` raises."""
+        """Return the keys of rows `first` to `last` of a keyed table. May raise everything that `read` raises."""
         keys = self._content.keys
         assert keys is not None
         width = keys.layout.width
         return keys.column_of(self._read(keys.read, self._places.of_items, width * first, width * last))
 
     def read_keys(self, begin: int, end: int) -> bytes:
-        """Return bytes of the key file, counted after its first page. May raise everything `read` raises.
+        """Return bytes of the key file, counted after its first page. May raise everything that `read` raises.
 
         In the heap, only the bytes that are in use at this version are valid.
         """

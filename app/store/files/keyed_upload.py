@@ -91,8 +91,8 @@ class KeyedUpload(Upload):
     def write(self, piece: Buffer) -> None:
         """Write the next bytes.
 
-        May raise everything `Upload.write` raises, and keys_not_unique, invalid_field and value_not_representable for
-        keys.
+        May raise everything that `Upload.write` raises, and keys_not_unique, invalid_field and value_not_representable
+        for keys.
         """
         with memoryview(piece) as view:
             of_keys = max(0, min(self._left, len(view)))

@@ -1,9 +1,9 @@
 """The memory barrier of the seqlock with which readers detect scatters. Writers bear its entire cost.
 
 A reader compares the tensor's version before and after reading, and must not have to pay for more than that. On x86-64,
-the processor keeps the reader's loads and the writer's stores in order; other processors may reorder them. On those,
-membarrier(2) makes every thread of the registered processes execute a full barrier. On systems without that call,
-nothing is done; see `file_system_check`.
+the processor keeps the reader's loads and the writer's stores in order; other processors may reorder them. On such
+processors, membarrier(2) makes every thread of the registered processes execute a full barrier. On systems without that
+call, nothing is done; see `file_system_check`.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ class ScatterLog:
         """Make the log durable as far as it has been read, because its writer may have died before its fsync. Raises
         OSError.
 
-        `begin` is the offset to start from. Only the last frame may not be durable yet, because a writer makes each
+        `begin` is the offset to start from. At most the last frame is not durable yet, because a writer makes each
         frame durable before it writes the next one.
         """
         if not self.end:
@@ -319,7 +319,7 @@ def full_records(path: Path) -> Iterator[Record]:
 
 
 def aside_records(path: Path) -> Iterator[Record]:
-    """Yield the records of the log that was set aside which are not also in the log at `path`.
+    """Yield the records of the set-aside log that are not also in the log at `path`.
 
     Records in both logs were the tail when the log was set aside, and belong to the log; see `ScatterLog.replace`.
     Raises BrokenLog and OSError.
