@@ -11,7 +11,7 @@ from tests.conftest import slow_but_for
 from tests.store.crash import MODES, SEQUENCES
 from tests.store.crash_runs import STRIDE, run
 
-FEW = [("survivor", "versions"), ("kill", "imports"), ("lost", "upserts")]
+FEW = [("survivor", "versions"), ("kill", "imports"), ("refused", "imports"), ("lost", "upserts")]
 SOME = list(dict.fromkeys([*FEW, *zip(MODES, cycle(SEQUENCES)), *zip(MODES, cycle([*SEQUENCES][1:]))]))
 """`make test-all` takes each mode with two sequences."""
 
