@@ -393,11 +393,6 @@ def bombs(size: int) -> Iterator[Body]:
         yield Body(f"bomb of {name}", "v2", "gathernd", content)
 
 
-OPERATOR_MAKERS: Final[dict[str, Maker]] = {
-    "operators": operators_bodies,
-    "lookups": lookups_bodies,
-    "messages": messages_bodies,
-}
 MAKERS: Final[dict[str, Maker]] = {
     "values": values_bodies,
     "single": single_bodies,
@@ -406,4 +401,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "binary": binary_bodies,
     "npy": npy_bodies,
     "query": query_bodies,
-} | OPERATOR_MAKERS
+    "operators": operators_bodies,
+    "lookups": lookups_bodies,
+    "messages": messages_bodies,
+}

@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from app.api.request_body import inflate
 from app.errors import Code, GatherError
 from app.formats import body_formats
 from app.formats.grpc.infer_request import parse, read_grpc_request
@@ -116,12 +115,3 @@ CODINGS: Final[dict[str, tuple[bytes, Callable[[bytes], bytes]]]] = {
     "deflate, bytes behind it": (b"deflate", lambda content: _deflated(content, 9, zlib.MAX_WBITS) + bytes(100)),
 }
 """Content-Encoding, and what makes a body of that coding, by a name for it."""
-
-
-def read_coded(body: Body, encoding: bytes, coded: bytes, cap: int, memory: Memory = UNCOUNTED) -> Code | None:
-    """As `read`, of the body that `coded` inflates to, `cap` bytes at most; `body` says what else the request has."""
-    try:
-        content = inflate(coded, encoding, cap, memory)
-    except GatherError as error:
-        return error.code
-    return read(body._replace(content=content), memory)  # type: ignore[arg-type]  # codecs take any buffer
