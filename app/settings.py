@@ -53,7 +53,8 @@ class Settings(BaseSettings):
 
     host: str = Field(
         "127.0.0.1",
-        description="Address or name to listen on; a name stands for all of its addresses. `::` also accepts IPv4.",
+        description="Address or name to listen on. For a name, the service listens on all of its addresses. `::` also "
+        "accepts IPv4.",
     )
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 picks a free port.")
     grpc_port: int | None = Field(
@@ -105,13 +106,13 @@ class Settings(BaseSettings):
         description="Folder of compiled kernels and measured rates (default: a per-user cache folder).",
     )
     max_json_bytes: ByteSize = Field(
-        size_of("64MiB"), ge=1, description="Largest JSON body, as sent and after decompression."
+        size_of("64MiB"), ge=1, description="Maximum size of a JSON body, as sent and after decompression."
     )
     max_body_bytes: ByteSize = Field(
-        size_of("1GiB"), ge=1, description="Largest binary body, as sent and after decompression."
+        size_of("1GiB"), ge=1, description="Maximum size of a binary body, as sent and after decompression."
     )
-    max_output_bytes: ByteSize = Field(size_of("1GiB"), ge=1, description="Largest output tensor, in bytes.")
-    max_upload_bytes: ByteSize = Field(size_of("64GiB"), ge=1, description="Largest upload of a resident tensor.")
+    max_output_bytes: ByteSize = Field(size_of("1GiB"), ge=1, description="Maximum size of the output.")
+    max_upload_bytes: ByteSize = Field(size_of("64GiB"), ge=1, description="Maximum size of one upload.")
     max_store_bytes: ByteSize | None = Field(
         None, ge=1, description="Maximum size of all resident tensors together (default: limited only by the disk)."
     )
@@ -145,7 +146,7 @@ class Settings(BaseSettings):
     max_imports: int = Field(4, ge=1, le=64, description="Maximum number of imports that a process runs at once.")
     cluster: str | None = Field(
         None,
-        description="Cluster whose tables this service routes to: `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` "
+        description="Cluster to whose tables this service routes requests: `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` "
         "(`etcds://` over TLS) for a catalogue in etcd, or the path of a map file of shards. A changed file takes "
         "effect within a second.",
     )
@@ -187,32 +188,34 @@ class Settings(BaseSettings):
         description="Seconds that a shard may take to begin its response, or pause within it, before the router tries "
         "another replica.",
     )
-    max_rank: int = Field(32, ge=1, le=64, description="Largest rank of data, indices and output.")
-    max_dimension: int = Field(2**63 - 1, ge=1, description="Largest size of one dimension.")
+    max_rank: int = Field(32, ge=1, le=64, description="Maximum rank of data, indices and output.")
+    max_dimension: int = Field(2**63 - 1, ge=1, description="Maximum size of one dimension.")
     max_elements: int = Field(2**33, ge=1, description="Maximum number of elements of data, indices or output.")
-    max_string_bytes: ByteSize = Field(size_of("16MiB"), ge=1, description="Longest string element, in UTF-8 bytes.")
+    max_string_bytes: ByteSize = Field(
+        size_of("16MiB"), ge=1, description="Maximum length of a string element, in UTF-8 bytes."
+    )
     max_features: int = Field(1024, ge=1, le=65536, description="Maximum number of features in a lookup.")
     max_header_bytes: ByteSize = Field(size_of("64KiB"), ge=1024, description="Maximum size of a request's header.")
     max_header_fields: int = Field(100, ge=8, description="Maximum number of header fields in a request.")
     grpc_max_message_bytes: ByteSize = Field(
         size_of("16MiB"),
         ge=1024,
-        description="Largest gRPC message, as sent and after decompression. A message is in memory before it is "
-        "charged, so the service admits only as many concurrent calls as messages of this size fit into "
+        description="Maximum size of a gRPC message, as sent and after decompression. A message is in memory before it "
+        "is charged, so the service admits only as many concurrent calls as messages of this size fit into "
         "MEMORY_BUDGET.",
     )
     memory_budget: ByteSize = Field(
         default_factory=lambda: ByteSize(memory_limit() // 2),
         ge=2**20,
-        description="Bytes that all requests and responses together may hold (default: half of the memory the process "
-        "may use).",
+        description="Maximum bytes that all requests and responses together may hold (default: half of the memory "
+        "that the process may use).",
     )
     threads: int = Field(
         default_factory=lambda: len(os.sched_getaffinity(0)),
         ge=1,
         le=1024,
-        description="Threads of the kernel pool, which is also the maximum for one gather (default: the number of "
-        "cores the process may use).",
+        description="Number of threads in the kernel pool, which is also the maximum for one gather (default: the "
+        "number of cores that the process may use).",
     )
     max_requests: int = Field(1024, ge=1, description="Maximum number of requests in progress per process.")
     max_connections: int = Field(
@@ -229,17 +232,23 @@ class Settings(BaseSettings):
         "large body to be read.",
     )
     queue_timeout: float = Field(
-        10.0, gt=0, description="Seconds a request may wait for a thread of the pool, or for its large body to be read."
+        10.0,
+        gt=0,
+        description="Seconds that a request may wait for a thread of the pool, or for its large body to be read.",
     )
     deadline: float = Field(
         30.0, gt=0, description="Seconds after which a request that has arrived but not started is refused."
     )
-    header_timeout: float = Field(10.0, gt=0, description="Seconds a sender may take to send the header of a request.")
-    body_timeout: float = Field(10.0, gt=0, description="Seconds a sender may pause within a body.")
+    header_timeout: float = Field(
+        10.0, gt=0, description="Seconds that a sender may take to send the header of a request."
+    )
+    body_timeout: float = Field(10.0, gt=0, description="Seconds that a sender may pause within a body.")
     min_body_rate: int = Field(
         1024, ge=0, description="Lowest average rate at which a body may arrive, in bytes per second."
     )
-    answer_timeout: float = Field(30.0, gt=0, description="Seconds a client may pause while it reads its response.")
+    answer_timeout: float = Field(
+        30.0, gt=0, description="Seconds that a client may pause while it reads its response."
+    )
     min_answer_rate: int = Field(
         1024, ge=0, description="Lowest average rate at which a client may read its response, in bytes per second."
     )
@@ -316,9 +325,7 @@ class Settings(BaseSettings):
         description="PEM file of authorities. If set, every caller must present a certificate signed by one of them. "
         "A changed file takes effect within a second.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe level that is logged."
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
     log_format: Literal["text", "json"] = Field(
         "text", description="Format of the log: lines of text for people, or a JSON object per line."
     )
