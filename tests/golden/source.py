@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
 from tests.http import forms
 from tests.parity import messages
 
-LONG = messages.DATATYPES
-"""The protocol's name of each type."""
 TEXTS = ("", "a", "ä", "日本", "two words", '"', "\\", "\n")
 
 
@@ -52,19 +49,3 @@ def safetensors(arrays: dict[str, dict[str, Any]], metadata: dict[str, str] | No
         for name, given in arrays.items()
     }
     return messages.safetensors(parts, metadata)
-
-
-def protocol(
-    arrays: dict[str, dict[str, Any]], parameters: dict[str, Any], *, binary: bool
-) -> tuple[bytes, dict[str, str]]:
-    """Body and fields of an infer request."""
-    inputs, blobs = [], []
-    for name, given in arrays.items():
-        one = {"name": name, "datatype": LONG.get(given["dtype"], given["dtype"]), "shape": given["shape"]}
-        if binary:
-            blobs.append(octets(given))
-            inputs.append(one | {"parameters": {"binary_data_size": len(blobs[-1])}})
-        else:
-            inputs.append(one | {"data": given["values"]})
-    text = json.dumps({"inputs": inputs, "parameters": parameters | {"binary_data_output": binary}}).encode()
-    return b"".join((text, *blobs)), {"inference-header-content-length": str(len(text))} if binary else {}

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.golden.source import protocol, safetensors
+from tests.golden.source import octets, safetensors
 from tests.http.forms import tensor
 
 ND, AXIS, ELEMENTS, SCATTER, LOOKUP = "/gathernd", "/gather", "/gather_elements", "/scatternd", "/lookup"
@@ -418,8 +418,9 @@ def residents() -> Iterator[Written]:
     yield post(model, {"inputs": [V2_INDICES | {"data": [0, 1, 5, 0]}], "parameters": {"axis": 0}})
     for content in (bytes(15), bytes(16), (500).to_bytes(8, "little"), b""):
         yield post(model, content, **{SIZE: "0"})
-    body, headers = protocol({"indices": ROWS}, {}, binary=True)
-    yield Written("POST", model, headers, body)
+    one = {"name": "indices", "datatype": "INT64", "shape": [2, 1], "parameters": {"binary_data_size": 16}}
+    text = json.dumps({"inputs": [one], "parameters": {"binary_data_output": True}}).encode()
+    yield post(model, text + octets(ROWS), **{SIZE: str(len(text))})
 
 
 def uploads() -> Iterator[Written]:
