@@ -95,8 +95,9 @@ class IdempotencyKeys:
         state: memoryview,
         maximum: int,
     ) -> None:
-        """Set up access to the keys. `change` returns a transaction as a context manager. At most `maximum` keys are
-        remembered.
+        """Set up access to the keys.
+
+        `change` returns a transaction as a context manager. At most `maximum` keys are remembered.
         """
         self._catalogue = catalogue
         self._change = change

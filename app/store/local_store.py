@@ -292,8 +292,9 @@ class LocalStore(StoredTensors):
 
     @contextmanager
     def _lock_version(self, reference: str) -> Iterator[Row | None]:
-        """Take the lock of a reference's tensor and yield the version, or None. The version stays valid inside the
-        context.
+        """Take the lock of a reference's tensor and yield the version, or None.
+
+        The version stays valid inside the context.
         """
         while True:
             row = self._index.find(reference)

@@ -85,8 +85,9 @@ class QuotaCheck:
 
 @dataclass(frozen=True, slots=True)
 class CarriedKey:
-    """An Idempotency-Key being sent to another machine. `age` is the time since its request was completed, in
-    nanoseconds.
+    """An Idempotency-Key being sent to another machine.
+
+    `age` is the time since its request was completed, in nanoseconds.
 
     `counts` holds the `RowCounts` returned for an upsert or a removal.
     """
@@ -199,8 +200,9 @@ class VersionChanges:
         return words[HeaderWord.EPOCH] > 0 and not words[HeaderWord.VERSION] & DAMAGED
 
     def adopt(self, upload: Upload, copied: CopiedContent, judge: Callable[[Row | None], bool]) -> Row | None:
-        """Publish a finished upload, a copy of a replicated content, as the only content of its tensor. Returns its
-        row.
+        """Publish a finished upload, a copy of a replicated content, as the only content of its tensor.
+
+        Returns its row.
 
         While the tensor's lock is held, `judge` is called with the row of the existing content, or with None. If
         `judge` returns False, the upload is abandoned and the result is None. The upload is also abandoned if this
@@ -246,8 +248,9 @@ class VersionChanges:
     def install(
         self, transaction: Transaction, upload: Upload, row: Row, gone: Sequence[Row], answers: Sequence[AnsweredKey]
     ) -> None:
-        """Move a sealed upload to its final place, and insert its row. Remove the rows in `gone`, and store
-        `answers`.
+        """Move a sealed upload to its final place, and insert its row.
+
+        Remove the rows in `gone`, and store `answers`.
         """
         self._quota.check_bytes(gone, row.total_size, upload.id)
         places = [(path, self._logs.tensor_folder / name) for path, name in upload.places(row.file)]
@@ -330,8 +333,9 @@ class VersionChanges:
         return made
 
     def delete_alias(self, alias: str, conditions: Conditions) -> None:
-        """Durably remove an alias. May raise everything that `aliases.alias_to_remove` raises, and
-        insufficient_storage.
+        """Durably remove an alias.
+
+        May raise everything that `aliases.alias_to_remove` raises, and insufficient_storage.
         """
         with storage_errors(), self._locked_aliases([alias]) as keys:
             with self._index.change() as transaction:

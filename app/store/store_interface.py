@@ -113,8 +113,9 @@ class Store:
         return NameRecord(name)
 
     def version_numbers(self, name: str) -> list[int]:
-        """Return the numbers of a tensor's versions, or of the version that an alias points to. Empty for an unknown
-        name.
+        """Return the numbers of a tensor's versions, or of the version that an alias points to.
+
+        Empty for an unknown name.
         """
         own = self.record_of(name)
         return [one.number for one in own.versions] if own.alias is None else [own.alias.version]
@@ -126,7 +127,8 @@ class Store:
         return None
 
     def dtype_of(self, reference: str) -> str | None:
-        """Return the element type of the version that a reference refers to, or None. Does not read the version's
-        file.
+        """Return the element type of the version that a reference refers to, or None.
+
+        Does not read the version's file.
         """
         return None

@@ -83,8 +83,9 @@ class StoredTensors(TensorStore):
                 return found
 
     def content(self, reference: str) -> MappedContent:
-        """Return the mapped content that a reference refers to. Raises invalid_field, tensor_not_found and
-        tensor_damaged.
+        """Return the mapped content that a reference refers to.
+
+        Raises invalid_field, tensor_not_found and tensor_damaged.
         """
         check_reference(reference)
         while True:
@@ -97,8 +98,9 @@ class StoredTensors(TensorStore):
                 return entry.content
 
     def snapshot(self, content: MappedContent) -> Snapshot:
-        """Take a snapshot of the content, for a reader that must not delay scatters. The caller must close it after
-        use.
+        """Take a snapshot of the content, for a reader that must not delay scatters.
+
+        The caller must close it after use.
 
         Raises tensor_damaged, overloaded and insufficient_storage.
         """
@@ -114,8 +116,9 @@ class StoredTensors(TensorStore):
                 yield snapshot.read(begin, min(begin + _READ_AT_ONCE, content.description.size))
 
     def _map(self, row: Row) -> CurrentContent | None:
-        """Map the content of a version, or return None if the version has been removed concurrently. Raises
-        tensor_damaged.
+        """Map the content of a version, or return None if the version has been removed concurrently.
+
+        Raises tensor_damaged.
         """
         path = self._tensor_folder / row.file
         while True:

@@ -109,8 +109,9 @@ class TensorStore(Store, ABC):
 
     @abstractmethod
     def put_aliases(self, moves: Sequence[AliasMove]) -> list[tuple[Alias, bool]]:
-        """Create or move aliases, all or none. Returns each alias and whether it is new. The aliases' names must
-        differ.
+        """Create or move aliases, all or none.
+
+        Returns each alias and whether it is new. The aliases' names must differ.
 
         The change is durable, and readers see it in one step. An alias that already points to the version keeps its
         ETag. Raises invalid_field, name_conflict, precondition_failed, insufficient_storage, and tensor_not_found for a

@@ -99,8 +99,9 @@ class Database:
     def __init__(
         self, address: DatabaseAddress, tls: ssl.SSLContext | None = None, lease_seconds: int = LEASE_S
     ) -> None:
-        """Set up the connections. `tls` holds the authorities for etcds://; the default is the machine's
-        authorities.
+        """Set up the connections.
+
+        `tls` holds the authorities for etcds://; the default is the machine's authorities.
         """
         self.prefix = f"{address.prefix}/"
         """The prefix of every record's key."""
@@ -266,8 +267,9 @@ class Database:
         return self._range_of_prefix("")
 
     def _range_of_prefix(self, beginning: str) -> dict[str, str]:
-        """Return the range of keys with this prefix in etcd's form. It ends before the next string of the same
-        length.
+        """Return the range of keys with this prefix in etcd's form.
+
+        It ends before the next string of the same length.
         """
         first = (self.prefix + beginning).encode()
         until = first[:-1] + bytes([first[-1] + 1])

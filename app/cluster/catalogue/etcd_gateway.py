@@ -105,8 +105,9 @@ def _document(text: str | bytes) -> dict[str, Any]:
 
 
 def _is_etcd_response(found: Mapping[str, Any]) -> bool:
-    """Return whether an object is a response from etcd. Each has a header; in a stream, the header is inside
-    `result`.
+    """Return whether an object is a response from etcd.
+
+    Each has a header; in a stream, the header is inside `result`.
     """
     result = found.get("result", found)
     return isinstance(result, dict) and isinstance(result.get("header"), dict)

@@ -80,8 +80,9 @@ class KeyBindings:
         """Number of bindings to make before counting again."""
 
     def bind(self, scope: str, key: str, content_id: str, digest: str) -> Binding:
-        """Bind the key of a request for the name `scope` to a content, unless it is already bound. Return its binding.
-        Blocks.
+        """Bind the key of a request for the name `scope` to a content, unless it is already bound.
+
+        Return its binding. Blocks.
 
         Raises insufficient_storage, or shard_unavailable if etcd does not respond; in that case, the key may have been
         bound.

@@ -159,8 +159,9 @@ def close_ranges(catalogue: Catalogue) -> Change | None:
 
 
 def without_replica(catalogue: Catalogue, record: RangeRecord, node: str) -> RangeRecord:
-    """Return the record without `node`, one of several in-sync replicas. If `node` was the primary, another replaces
-    it.
+    """Return the record without `node`, one of several in-sync replicas.
+
+    If `node` was the primary, another replaces it.
     """
     left = tuple(one for one in record.in_sync if one != node)
     return _with_in_sync(catalogue, record, left, left)

@@ -10,8 +10,9 @@ from app.cluster.shard_map import Primary, Replica, RowRange, ShardedTable, Shar
 
 
 class ServingMap:
-    """Build the map of each catalogue in turn. Only the tables that have changed since the last catalogue are
-    rebuilt.
+    """Build the map of each catalogue in turn.
+
+    Only the tables that have changed since the last catalogue are rebuilt.
     """
 
     def __init__(self) -> None:

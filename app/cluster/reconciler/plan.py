@@ -164,15 +164,17 @@ class Planner:
         return None if spread is None else move_replica(one, *spread, "spread")
 
     def _restoring_move(self, one: Listed, view: ClusterView) -> Move | None:
-        """Return a move that restores uploaded rows on a shard, or None. The rows are unchanged until a primary has
-        begun.
+        """Return a move that restores uploaded rows on a shard, or None.
+
+        The rows are unchanged until a primary has begun.
         """
         lacking = (node for node in one.segment.nodes if view.has_lost(node, one) and self._may_copy(node, one.tensor))
         return next((restore_replica(one, node) for node in lacking), None)
 
     def _splitting_move(self, one: Listed, view: ClusterView, free: Mapping[str, int]) -> Move | None:
-        """Return a move that splits a segment in two, or None. Parts stay on the segment's shards if both parts fit
-        there.
+        """Return a move that splits a segment in two, or None.
+
+        Parts stay on the segment's shards if both parts fit there.
         """
         middle = (one.segment.start + one.segment.stop) // 2
         left = dict(free)
@@ -320,8 +322,9 @@ def is_complete(copy: Copy, move: Move, view: ClusterView) -> bool:
 
 
 def _with_digest(move: Move, part: Segment, view: ClusterView) -> Segment:
-    """Return a part with its size and digest. For one half of a split, they come from the first shard that has the half
-    complete.
+    """Return a part with its size and digest.
+
+    For one half of a split, they come from the first shard that has the half complete.
     """
     if part.sha256:
         return part

@@ -74,8 +74,9 @@ class PrimaryAsks:
         return found
 
     async def sequence(self, one: RowRange, request: ServedRequest) -> int | RangeFailed:
-        """Request the number of committed scatters from the primary of a range, once. Its replicas confirm that it is
-        the primary.
+        """Request the number of committed scatters from the primary of a range, once.
+
+        Its replicas confirm that it is the primary.
         """
         sink = WholeBody(_MOST_ANSWER)
         failure = await self._send(one, b"GET", b"?confirmed=true", b"", [], sink, request)
@@ -98,8 +99,9 @@ class PrimaryAsks:
         sink: WholeBody,
         request: ServedRequest,
     ) -> Failure | None:
-        """Send a request for `path` below a range to its primary. Returns the failure if `sink` did not get the
-        response.
+        """Send a request for `path` below a range to its primary.
+
+        Returns the failure if `sink` did not get the response.
         """
         primary, fetcher = one.primary, self._fetcher
         assert primary is not None
@@ -140,8 +142,9 @@ class Pauses:
         self._pause = FIRST_PAUSE
 
     async def wait(self, is_new: Callable[[], bool]) -> bool:
-        """Pause, unless `is_new` returns True after the newest map was read. Returns False if the deadline has
-        passed.
+        """Pause, unless `is_new` returns True after the newest map was read.
+
+        Returns False if the deadline has passed.
         """
         await self._asks.refresh_map()
         left = self._deadline - perf_counter()

@@ -51,8 +51,9 @@ class CatalogueService(RoutedTables):
         files: RouterFiles,
         counters: Counters | None = None,
     ) -> None:
-        """Set up the service. A router's workers share `counters`, so that a change is acknowledged only once all use
-        its map.
+        """Set up the service.
+
+        A router's workers share `counters`, so that a change is acknowledged only once all use its map.
         """
         self._database = database
         self._files = files
@@ -117,8 +118,9 @@ class CatalogueService(RoutedTables):
             await asyncio.to_thread(self._client.refresh)
 
     def _refresh(self, then: Callable[[], None]) -> None:
-        """Read the catalogue for a request whose map is outdated. Calls `then` afterwards, or at the latest after
-        _REFRESH_S seconds.
+        """Read the catalogue for a request whose map is outdated.
+
+        Calls `then` afterwards, or at the latest after _REFRESH_S seconds.
         """
         self._refreshed.append(then)
         if self._refreshing is None or self._refreshing.done():

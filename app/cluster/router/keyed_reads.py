@@ -44,8 +44,9 @@ class KeyedRead:
     def __init__(
         self, resident: ShardedResident, given: Sequence[Tensor], resources: ShardResources, memory: Memory
     ) -> None:
-        """Find the distinct keys and build the requests. `given` are all keys to look up; `numbers` is in the same
-        order.
+        """Find the distinct keys and build the requests.
+
+        `given` are all keys to look up; `numbers` is in the same order.
         """
         version, dtype = resident.version_in_map, resident.tensor.dtype
         assert version.keys is not None
@@ -80,8 +81,9 @@ class KeyedRead:
         return Resident(tensor, etag, data_version=self.resident.data_version, keys=keys)
 
     def needing_places(self, keys: Tensor, begin: int, lost: LostRange) -> NeedingPlaces:
-        """Return the places where a request has keys of a lost range. `keys` are keys of the request, starting at index
-        `begin`.
+        """Return the places where a request has keys of a lost range.
+
+        `keys` are keys of the request, starting at index `begin`.
         """
         own = np.flatnonzero(self.numbers[begin : begin + keys.array.size] == lost.number)
         places = [
@@ -121,8 +123,9 @@ def bytes_to_read(given: Iterable[Tensor]) -> int:
 
 
 def row_key(row: NamedRow | None, dtype: str) -> list[Tensor]:
-    """Return the key by which a request refers to a row, as a list, or an empty list. Raises
-    value_not_representable.
+    """Return the key by which a request refers to a row, as a list, or an empty list.
+
+    Raises value_not_representable.
     """
     return [] if row is None or row.key is None else [row.key.item(DTYPES[dtype])]
 

@@ -195,8 +195,9 @@ class KeyedVersionWriter(VersionWriter):
             self._check(segment)
 
     def finish(self) -> None:
-        """Wait until each segment is complete and durable on all its shards. Call this after all bytes have been
-        written.
+        """Wait until each segment is complete and durable on all its shards.
+
+        Call this after all bytes have been written.
         """
         for segment in self._segments:
             for writer in self._writers[segment.start]:

@@ -65,8 +65,9 @@ class Serving(Protocol):
 
 
 class PublishedTensors(ShardedTensors):
-    """The tables of the newest catalogue; `client` changes the catalogue. `access` holds the parameters for calling
-    shards.
+    """The tables of the newest catalogue; `client` changes the catalogue.
+
+    `access` holds the parameters for calling shards.
 
     `spool` creates files for uploads that cannot be streamed.
     """

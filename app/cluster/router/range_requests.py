@@ -94,8 +94,9 @@ class ExtentRequest:
 
 
 class ExtentBody(WholeBody):
-    """The response to an `ExtentRequest`. `rows` is the row count at the sequence in its ETag, which has no content
-    ID.
+    """The response to an `ExtentRequest`.
+
+    `rows` is the row count at the sequence in its ETag, which has no content ID.
     """
 
     rows = 0

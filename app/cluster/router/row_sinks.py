@@ -114,8 +114,9 @@ class _TensorSink:
         self._size = 0
 
     def begin(self, size: int) -> None:
-        """Begin a body of `size` bytes, which starts with its header. Raises BadAnswer if it is too short for a
-        header.
+        """Begin a body of `size` bytes, which starts with its header.
+
+        Raises BadAnswer if it is too short for a header.
         """
         if size < _LENGTH:
             raise BadAnswer(f"the answer has {size} bytes")
@@ -130,8 +131,9 @@ class _TensorSink:
         """Do nothing, because header and length have already been checked."""
 
     def _read_header(self, view: memoryview, size: int) -> tuple[int, Sequence[str]]:
-        """Parse the header of tensors with `size` bytes. Returns the offset of the items, and the tensors' names in
-        order.
+        """Parse the header of tensors with `size` bytes.
+
+        Returns the offset of the items, and the tensors' names in order.
 
         The offset is 0 while the header is incomplete. Raises BadAnswer.
         """

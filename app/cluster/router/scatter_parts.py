@@ -116,8 +116,9 @@ Part: TypeAlias = ScatterPart | KeyedPart
 def _split_by_range(
     ranges: Sequence[RowRange], numbers: NDArray[np.intp]
 ) -> Iterator[tuple[RowRange, NDArray[np.intp]]]:
-    """Yield each range that has items, with the positions of those items. `numbers` holds the range index of each
-    item.
+    """Yield each range that has items, with the positions of those items.
+
+    `numbers` holds the range index of each item.
     """
     numbers = numbers.astype(np.uint16)  # NumPy sorts 16-bit integers with a radix sort
     order = np.argsort(numbers, kind="stable")

@@ -75,8 +75,9 @@ class SegmentBody(NamedTuple):
 
 
 class SegmentWriter:
-    """Send the rows of one segment to the shard `node` at `address`. `failure` is the reason if the shard does not have
-    them.
+    """Send the rows of one segment to the shard `node` at `address`.
+
+    `failure` is the reason if the shard does not have them.
 
     If `finish` returns and there is no failure, the shard durably has the rows. Otherwise, none of them remain.
     """
@@ -276,8 +277,9 @@ def _fields(access: ShardAccess, node: str) -> dict[str, str]:
 
 
 def _answer(connection: HTTPConnection, address: str) -> Any:
-    """Return the JSON of a successful response. Raises ShardFailed for any other response, and OSError and
-    HTTPException.
+    """Return the JSON of a successful response.
+
+    Raises ShardFailed for any other response, and OSError and HTTPException.
     """
     answer = connection.getresponse()
     text = answer.read(_MAX_ANSWER)

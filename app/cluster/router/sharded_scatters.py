@@ -374,8 +374,9 @@ def _unavailable(one: _ValidScatter, part: Part, failure: RangeFailed) -> Gather
 
 
 def _rows_of(version: ShardedVersion, part: Part) -> tuple[int, int]:
-    """Return a part's first row and the row after its last one, for errors. For a table with keys, rows are as
-    uploaded.
+    """Return a part's first row and the row after its last one, for errors.
+
+    For a table with keys, rows are as uploaded.
     """
     bounds = [
         row_bounds

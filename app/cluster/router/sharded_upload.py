@@ -144,8 +144,9 @@ class KeyedUpload(ShardedUpload):
 
 
 class PulledUpload(StreamedUpload):
-    """Rows that the shards pull from the source of an import. The router reads the rows back from the shards to hash
-    them.
+    """Rows that the shards pull from the source of an import.
+
+    The router reads the rows back from the shards to hash them.
     """
 
     is_pulled = True
@@ -179,8 +180,9 @@ class PulledUpload(StreamedUpload):
 
 
 class SpooledUpload(ShardedUpload):
-    """Items that are first written to a file of the router. They are sent to the shards once all of them have
-    arrived.
+    """Items that are first written to a file of the router.
+
+    They are sent to the shards once all of them have arrived.
     """
 
     def __init__(self, spec: UploadSpec, limits: Limits, begin: BeginWriting, spool: Spool) -> None:
@@ -192,8 +194,9 @@ class SpooledUpload(ShardedUpload):
 
     @property
     def digest(self) -> str:
-        """The digest of the type, the shape and the items in row-major order. It is valid once all items have
-        arrived.
+        """The digest of the type, the shape and the items in row-major order.
+
+        It is valid once all items have arrived.
         """
         assert self._described is not None
         return self._described.sha256

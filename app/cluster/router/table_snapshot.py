@@ -80,8 +80,9 @@ class _Target(NamedTuple):
 
 @dataclass(slots=True)
 class _RangeStream:
-    """The incoming rows of a range at `sequence`. `held` holds bytes that have arrived; `left` is the number still to
-    come.
+    """The incoming rows of a range at `sequence`.
+
+    `held` holds bytes that have arrived; `left` is the number still to come.
     """
 
     reader: asyncio.StreamReader
@@ -170,8 +171,9 @@ class TableSnapshots:
         return ContentSnapshot(etag, sum(one.left for one in found), _rows_of(found), pieces, lambda: _close(found))
 
     async def open_keys(self, resident: ShardedResident, request: ServedRequest) -> ContentSnapshot:
-        """Open a snapshot of all keys, as integers or as strings in BYTES framing. Raises shard_unavailable and
-        overloaded.
+        """Open a snapshot of all keys, as integers or as strings in BYTES framing.
+
+        Raises shard_unavailable and overloaded.
         """
         targets = dict.fromkeys(range(len(resident.version_in_map.ranges)), _Target(b"keys"))
         found, etag = await self._streams(resident, targets, request)

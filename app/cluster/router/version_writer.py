@@ -66,8 +66,9 @@ class VersionWriter:
         uploads: RunningUploads,
         replicas: int | None = None,
     ) -> None:
-        """Assign shards to the segments, `replicas` to each if given. Raises the errors of
-        `transitions.begin_upload`.
+        """Assign shards to the segments, `replicas` to each if given.
+
+        Raises the errors of `transitions.begin_upload`.
         """
         self._uploads = uploads
         self.content_id = uploads.begin()
@@ -187,8 +188,9 @@ class VersionWriter:
         raise _error(failures)
 
     def finish(self) -> None:
-        """Wait until each segment is complete and durable on all its shards. Call this after all bytes have been
-        written.
+        """Wait until each segment is complete and durable on all its shards.
+
+        Call this after all bytes have been written.
         """
         while self._next < len(self._segments):  # segments without any bytes
             self._end(self._current())
@@ -224,8 +226,9 @@ class VersionWriter:
         return next((one for one in versions if one.content_id == self.content_id), None)
 
     def abandon(self) -> None:
-        """Remove everything unless the version has been published. The reconciler then drops the rows that were
-        written.
+        """Remove everything unless the version has been published.
+
+        The reconciler then drops the rows that were written.
         """
         for writers in self._writers.values():
             for writer in writers:

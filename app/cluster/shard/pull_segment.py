@@ -234,8 +234,9 @@ def segment_digest(segment: Metadata) -> str:
 
 
 def _with_source_errors(work: Callable[[], Taken]) -> Taken:
-    """Call `work`, which passes bytes from a source to the upload. Raises SourceFailed if the bytes are not valid
-    rows.
+    """Call `work`, which passes bytes from a source to the upload.
+
+    Raises SourceFailed if the bytes are not valid rows.
     """
     try:
         with storage_errors():

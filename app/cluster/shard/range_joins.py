@@ -165,8 +165,9 @@ class Joins:
 
 
 def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
-    """Return the start of a copy. For a table without keys, a shard sends only rows, so the catalogue describes
-    them.
+    """Return the start of a copy.
+
+    For a table without keys, a shard sends only rows, so the catalogue describes them.
     """
     version, segment = one.version, one.segment
     if version.keys is None:
@@ -178,8 +179,9 @@ def _start_of(one: Listed, head: bytearray, whole: bool) -> Start | None:
 
 
 def _write(receiver: UploadReceiver, piece: memoryview) -> None:
-    """Write a piece. Raises insufficient_storage for errors of this machine's disk, which are not the source shard's
-    errors.
+    """Write a piece.
+
+    Raises insufficient_storage for errors of this machine's disk, which are not the source shard's errors.
     """
     with storage_errors():
         receiver.take(piece)

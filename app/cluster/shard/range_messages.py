@@ -45,8 +45,9 @@ _KEYS: Final = TypeAdapter(list[CarriedKey])
 
 
 def _read(message: TypeAdapter[Message], text: bytes, what: str) -> Message:
-    """Parse a message. Unknown members are ignored. Raises ValueError, which says that the text is not a valid
-    `what`.
+    """Parse a message.
+
+    Unknown members are ignored. Raises ValueError, which says that the text is not a valid `what`.
     """
     try:
         return message.validate_json(text, extra="ignore")

@@ -167,8 +167,9 @@ class Primaries(Replication):
     # Rounds
 
     def _round(self, one: Listed, state: ReplicaState, after: int, frames: bytes) -> Round:
-        """Ship the records after the sequence `after`, which are in `frames`. Returns the round once they are
-        committed.
+        """Ship the records after the sequence `after`, which are in `frames`.
+
+        Returns the round once they are committed.
 
         `state` is the state of this shard's log, which contains the records. Raises shard_unavailable if the outcome is
         unknown.

@@ -30,8 +30,9 @@ class AtSequence(Conditions):
 
 
 def make_change(content: MappedContent, scatter: RangeScatter) -> tuple[ScatterChange | KeyedChange, Conditions]:
-    """Return the change that a router requests, and its condition. Raises invalid_field if the change does not fit the
-    rows.
+    """Return the change that a router requests, and its condition.
+
+    Raises invalid_field if the change does not fit the rows.
     """
     about, order = content.description, scatter.order
     if order.dtype is not DTYPES[about.dtype]:

@@ -50,8 +50,9 @@ class Registration:
         self.problem = ""
 
     def run(self, is_ready: Callable[[], bool], stop: Event) -> None:
-        """Keep the shard registered until `stop` is set. Begins once the service is ready and this worker holds the
-        lock.
+        """Keep the shard registered until `stop` is set.
+
+        Begins once the service is ready and this worker holds the lock.
         """
         with only_worker(self._lock, is_ready, stop) as is_only:
             if not is_only:

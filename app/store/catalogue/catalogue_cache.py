@@ -234,8 +234,9 @@ class CatalogueCache:
 
     @contextmanager
     def change(self) -> Iterator[Transaction]:
-        """Yield a catalogue transaction. It is committed, and visible to every process, if the context ends without an
-        error.
+        """Yield a catalogue transaction.
+
+        It is committed, and visible to every process, if the context ends without an error.
 
         Inside the context, the rows are up to date and no other thread or process writes. Raises OSError.
         """

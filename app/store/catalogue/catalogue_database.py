@@ -189,8 +189,9 @@ class Catalogue:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Yield a transaction, which is rolled back unless it is committed. Requires the group's lock of the
-        catalogue.
+        """Yield a transaction, which is rolled back unless it is committed.
+
+        Requires the group's lock of the catalogue.
         """
         with _disk_errors(self.path), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")

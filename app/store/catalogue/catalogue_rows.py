@@ -135,8 +135,9 @@ class CatalogueContents:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change to one version, or to an alias if `version` is 0. `now` is the current value, or None if it was
-    removed.
+    """A change to one version, or to an alias if `version` is 0.
+
+    `now` is the current value, or None if it was removed.
     """
 
     sequence: int

@@ -19,8 +19,9 @@ ALLOWED_WITHOUT_FORMAT: Final = ("lock", "members", "state", "locks", "shard", "
 
 
 def version_of(folder: Path) -> int | None:
-    """Return the format of the store in a folder, or None if the folder is empty. Changes nothing. Raises
-    StoreRefused.
+    """Return the format of the store in a folder, or None if the folder is empty.
+
+    Changes nothing. Raises StoreRefused.
     """
     path = folder / "format"
     try:

@@ -19,8 +19,9 @@ BODY: Final = "/body"
 
 
 class FramedStrings:
-    """Check a stream of framed strings, and find where each begins. At most one string and one piece are kept in
-    memory.
+    """Check a stream of framed strings, and find where each begins.
+
+    At most one string and one piece are kept in memory.
     """
 
     def __init__(self, wanted: int, longest: int, shape: tuple[int, ...]) -> None:

@@ -133,8 +133,9 @@ class MappedKeys:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the files still have their original sizes. Reading past the end of a truncated file would kill the
-        process.
+        """Whether the files still have their original sizes.
+
+        Reading past the end of a truncated file would kill the process.
         """
         return (self._keys.size(), self._index_file.size()) == self._sizes
 

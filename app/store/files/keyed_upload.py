@@ -165,8 +165,9 @@ class KeyedUpload(Upload):
 
 
 class _KeyFile(Upload):
-    """The key file of the upload with this ID. Converts the offsets of strings to start and end pairs; see
-    `KeyLayout`.
+    """The key file of the upload with this ID.
+
+    Converts the offsets of strings to start and end pairs; see `KeyLayout`.
     """
 
     def __init__(self, folder: Path, table: UploadSpec, layout: KeyLayout, limits: Limits, id_: str) -> None:

@@ -190,8 +190,9 @@ class _MappedResident(Resident):
 
 
 class CurrentContent:
-    """A content used by lookups, and the last `Resident` returned for it. All references to the content share this
-    object.
+    """A content used by lookups, and the last `Resident` returned for it.
+
+    All references to the content share this object.
     """
 
     __slots__ = ("content", "resident")

@@ -66,8 +66,9 @@ class UploadSpec:
 
 
 class Upload:
-    """An upload of one content that is in progress. `write` and `finish` do blocking disk I/O: call them on a worker
-    thread.
+    """An upload of one content that is in progress.
+
+    `write` and `finish` do blocking disk I/O: call them on a worker thread.
     """
 
     is_pulled: ClassVar[bool] = False
@@ -150,8 +151,9 @@ class Upload:
             self._append(piece)
 
     def take_pulled(self) -> Buffer:
-        """Return the next bytes that other machines have read, after adding them to the upload. Empty if there are none
-        yet.
+        """Return the next bytes that other machines have read, after adding them to the upload.
+
+        Empty if there are none yet.
         """
         raise NotImplementedError
 
@@ -264,8 +266,9 @@ class Upload:
     def seal(
         self, description: Description, sequence: int, modified: int, words: Mapping[HeaderWord, int] | None = None
     ) -> None:
-        """Write the first page and make the file durable, so that it can be renamed. `words` is passed to
-        `encode_page`.
+        """Write the first page and make the file durable, so that it can be renamed.
+
+        `words` is passed to `encode_page`.
 
         Raises OSError.
         """

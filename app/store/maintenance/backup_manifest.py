@@ -92,8 +92,9 @@ def check_marker(folder: Path) -> None:
 
 @contextmanager
 def lock_backup(folder: Path) -> Iterator[None]:
-    """Keep other commands from using the folder. Raises OSError, and BackupRefused if another command is using the
-    folder.
+    """Keep other commands from using the folder.
+
+    Raises OSError, and BackupRefused if another command is using the folder.
     """
     fd = open_regular(folder / MARKER)
     try:

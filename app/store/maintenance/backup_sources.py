@@ -145,8 +145,9 @@ class SealedFile:
 
 
 def present_sources(writable: WritableTensor, folder: Path, snapshots: Path, stack: ExitStack) -> list[CopySource]:
-    """Return the current files of a version's content. Call while holding the tensor's lock; reading them needs no
-    lock.
+    """Return the current files of a version's content.
+
+    Call while holding the tensor's lock; reading them needs no lock.
     """
     row, words = writable.row, writable.words
     sequence, modified = writable.applied, words[HeaderWord.MODIFIED]

@@ -45,8 +45,9 @@ _ETAG: Final = re.compile(r'"[!#-~]+"')
 
 
 def database_problem(path: Path) -> str | None:
-    """Return the first problem of the database, or None if it is sound. Reads the whole database and changes
-    nothing.
+    """Return the first problem of the database, or None if it is sound.
+
+    Reads the whole database and changes nothing.
     """
     if not path.exists():
         return "is missing"
@@ -114,8 +115,9 @@ def _columns_of(table: str) -> str:
 
 
 def _values_of_other_types(connection: sqlite3.Connection, table: str, column: str, kind: str, *, must: bool) -> int:
-    """Return the number of values that do not have the column's type. If `must` is true, NULL counts as such a
-    value.
+    """Return the number of values that do not have the column's type.
+
+    If `must` is true, NULL counts as such a value.
     """
     if not kind:
         return 0

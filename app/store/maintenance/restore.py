@@ -118,8 +118,9 @@ class _Restore:
         return RestoreResult(len(rows), len(aliases), sum(row.total_size for row in rows), self._manifest.made)
 
     def _restore_version(self, row: Row) -> Row:
-        """Copy a content to new files, and return its row. Raises OSError, and BackupRefused if the content is
-        damaged.
+        """Copy a content to new files, and return its row.
+
+        Raises OSError, and BackupRefused if the content is damaged.
         """
         new = uuid4().hex
         restored = replace(row, content=new, file=new)

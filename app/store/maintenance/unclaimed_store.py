@@ -24,8 +24,9 @@ class UnclaimedStore:
     """The store in `folder`. All methods block."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the store. Raises OSError, and StoreRefused if the folder has no store of this format or is another
-        user's.
+        """Open the store.
+
+        Raises OSError, and StoreRefused if the folder has no store of this format or is another user's.
         """
         check_format(folder)
         check_owner(folder)

@@ -65,8 +65,9 @@ class StoreInUse(StoreRefused):
 
 
 class ProcessGroup:
-    """This process's membership in the group that owns `folder`. `owner` says whether it is the group's first
-    process.
+    """This process's membership in the group that owns `folder`.
+
+    `owner` says whether it is the group's first process.
     """
 
     def __init__(self, folder: Path, token: str | None = None) -> None:

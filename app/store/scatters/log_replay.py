@@ -47,8 +47,9 @@ class ReplayedLogs:
     """The redo logs of a store. A tensor's log is replayed into its files when the tensor is opened."""
 
     def __init__(self, tensors: Path, logs: Path, session: Callable[[], int]) -> None:
-        """Start with no known logs. `session` returns the number of the store's current session; see
-        `directory_lock`.
+        """Start with no known logs.
+
+        `session` returns the number of the store's current session; see `directory_lock`.
         """
         self.session = session
         self.tensor_folder = tensors
@@ -73,8 +74,9 @@ class ReplayedLogs:
 
     @contextmanager
     def open_without_replay(self, row: Row) -> Iterator[WritableTensor]:
-        """Open a tensor's file for writing as it is on disk, without replaying its log. Raises tensor_damaged and
-        OSError.
+        """Open a tensor's file for writing as it is on disk, without replaying its log.
+
+        Raises tensor_damaged and OSError.
         """
         # Take a log that is in use out of the cache, so that it cannot be evicted: two objects for the same log would
         # overwrite each other's records.
@@ -161,9 +163,10 @@ logger = logging.getLogger("gathernd")
 
 
 def catch_up(writable: WritableTensor, session: int) -> None:
-    """Complete the work of processes that died, read the log to its end, and settle the log's applied records. Call
-    this while holding the tensor's lock. Marks the content as damaged if required records are missing from its log.
-    Raises tensor_damaged and OSError.
+    """Complete the work of processes that died, read the log to its end, and settle the log's applied records.
+
+    Call this while holding the tensor's lock. Marks the content as damaged if required records are missing from its
+    log. Raises tensor_damaged and OSError.
     """
     log, words = writable.log, writable.words
     try:

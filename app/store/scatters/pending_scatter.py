@@ -164,8 +164,9 @@ class ScatterQueues:
             scatter.is_leader = len(queue) == 1
 
     def complete(self, name: str, scatter: PendingScatter) -> Scattered:
-        """Return the scatter's result, or raise its error. Unless the scatter is done, this first executes a batch,
-        which blocks.
+        """Return the scatter's result, or raise its error.
+
+        Unless the scatter is done, this first executes a batch, which blocks.
         """
         if not scatter.done:
             self._run_batch(name, scatter)

@@ -223,8 +223,9 @@ class ReplicatedContents:
         return self._versions.adopt(upload, copied, lambda row: judge(self._state_of(row)))
 
     def _state_of(self, row: Row | None) -> CopyState | None:
-        """Return the state of a tensor's content, or None if it is missing or damaged. Call while holding the tensor's
-        lock.
+        """Return the state of a tensor's content, or None if it is missing or damaged.
+
+        Call while holding the tensor's lock.
         """
         if row is None:
             return None

@@ -91,8 +91,9 @@ class ReplicatedCopy:
             self.writable.set_epoch(epoch)
 
     def append_frames(self, frames: bytes) -> None:
-        """Durably append the records in `frames` to the tail, all or none. Records that are already present are
-        skipped.
+        """Durably append the records in `frames` to the tail, all or none.
+
+        Records that are already present are skipped.
 
         The age of their Idempotency-Keys is counted from now on, using this store's clock. Raises ValueError if the
         frames are damaged, do not follow the last record, differ in epoch from records already present, or contain rows

@@ -81,8 +81,9 @@ class ScatterLog:
         deque(self.follow(repair=repair), maxlen=0)
 
     def follow(self, *, repair: bool = True) -> Generator[Record, None, None]:
-        """Yield new records while doing the work of `read`. Callers must exhaust the generator. Raises BrokenLog and
-        OSError.
+        """Yield new records while doing the work of `read`.
+
+        Callers must exhaust the generator. Raises BrokenLog and OSError.
         """
         try:
             fd = open_regular(self.path, os.O_RDWR if repair else os.O_RDONLY)
@@ -257,8 +258,9 @@ class ScatterLog:
         self.reread()
 
     def aside(self) -> ScatterLog:
-        """Return the log that was set aside, after reading it to its end for its landmarks. Raises BrokenLog and
-        OSError.
+        """Return the log that was set aside, after reading it to its end for its landmarks.
+
+        Raises BrokenLog and OSError.
         """
         if self._aside is None:
             self._aside = ScatterLog(full_path(self.path))
@@ -272,8 +274,9 @@ class ScatterLog:
         self.read()
 
     def make_durable(self, begin: int = 0) -> None:
-        """Make the log durable as far as it has been read, because its writer may have died before its fsync. Raises
-        OSError.
+        """Make the log durable as far as it has been read, because its writer may have died before its fsync.
+
+        Raises OSError.
 
         `begin` is the offset to start from. At most the last frame is not durable yet, because a writer makes each
         frame durable before it writes the next one.

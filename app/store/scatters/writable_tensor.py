@@ -153,8 +153,9 @@ class WritableTensor:
     def _apply(
         self, records: Iterable[Record], *, snapshots_saved: bool = False, repaired_from: int | None = None
     ) -> None:
-        """Apply records. In a repair, `repaired_from` is the heap offset at which to start writing, and the index is
-        rebuilt.
+        """Apply records.
+
+        In a repair, `repaired_from` is the heap offset at which to start writing, and the index is rebuilt.
         """
         words = self.words
         rows, heap_end = words[HeaderWord.ROWS], words[HeaderWord.HEAP_END]
@@ -262,8 +263,9 @@ class WritableTensor:
 
     @contextmanager
     def checkpoint_lock(self, *, wait: bool = True) -> Iterator[None]:
-        """Lock the content against other checkpoints. Unless `wait` is true, raises BlockingIOError if the lock is
-        held.
+        """Lock the content against other checkpoints.
+
+        Unless `wait` is true, raises BlockingIOError if the lock is held.
         """
         fcntl.flock(self._fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
