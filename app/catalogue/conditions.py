@@ -21,8 +21,7 @@ class Conditions:
     pointer: str | None = None
 
     def check(self, etag: str | None, kind: str = "tensor") -> None:
-        """Raise precondition_failed unless the conditions hold for an object with this ETag, or for a missing object
-        (None).
+        """Raise precondition_failed unless the conditions hold for an object with this ETag (None: there is no object).
 
         `kind` is the noun used for the object in messages.
         """

@@ -121,9 +121,7 @@ def is_live(address: str, tls: SSLContext | None = None) -> bool:
 
 
 def without_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of an environment, leaving out the service's settings and the variables that Ray sets for its
-    workers.
-    """
+    """Return a copy of an environment, leaving out the service's settings and Ray's variables for its workers."""
     return {
         name: value
         for name, value in variables.items()

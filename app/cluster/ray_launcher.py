@@ -242,9 +242,7 @@ def shard_places() -> dict[str, str]:
 
 
 def missing_shards(machines: Mapping[str, Any], places: Mapping[str, str], count: int | None) -> list[tuple[str, str]]:
-    """Return (name, node) of each shard to start: one on each machine without a shard, or enough for a total of
-    `count`.
-    """
+    """Return (name, node) of each shard to start: one on each machine without one, or enough for `count` in total."""
     taken = [place for place in places.values() if place in machines]
     if count is None:
         wanted = [place for place in sorted(machines) if place not in taken]

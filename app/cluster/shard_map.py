@@ -229,8 +229,8 @@ class ShardMap:
         _check(self)
 
     def find(self, reference: str) -> tuple[str, ShardedVersion] | None:
-        """Return the table name and version for a reference (a name, `NAME@7` or an alias), or None if there is no such
-        version.
+        """Return the table name and version for a reference (a name, `NAME@7` or an alias), or None if there is
+        none.
         """
         name, number = split_reference(self.aliases.get(reference, reference))
         table = self.tables.get(name)

@@ -11,8 +11,7 @@ from app.security.pem_files import openssl_reason, trust
 
 @dataclass(frozen=True, slots=True)
 class ShardTls:
-    """PEM files at the same paths on each machine: the machine's certificate and key, and the authorities of all
-    machines.
+    """PEM files at the same paths on each machine: its certificate and key, and the authorities of all machines.
 
     A machine's certificate contains the address that other machines use to reach it. `key` is "" if the key is in the
     same file as the certificate.

@@ -39,11 +39,11 @@ from app.tensors.tensor_name import split_reference
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The limits of a store: `total` bytes of all tensor files (None: the size of the disk), and numbers of tensors and
-    keys.
+    """The limits of a store.
 
-    `total` includes all versions. `tensors` limits the number of tensor names and, separately, the number of aliases.
-    `keys` limits the number of Idempotency-Keys from the last 24 hours, as counted by `idempotency`.
+    `total` is the maximum size of all tensor files in bytes, including all versions; None means the size of the disk.
+    `tensors` limits the number of tensor names and, separately, the number of aliases. `keys` limits the number of
+    Idempotency-Keys from the last 24 hours, as counted by `idempotency`.
     """
 
     total: int | None = None
@@ -60,9 +60,7 @@ class QuotaCheck:
     _uploads: UploadFolder
 
     def check_count(self, old: Row | None) -> None:
-        """Raise insufficient_storage if the quota does not allow a tensor that replaces `old`, or a new tensor if it is
-        None.
-        """
+        """Raise insufficient_storage if the quota does not allow a tensor to replace `old` (None: to be added)."""
         if len(self._index) + (old is None) > self._quota.tensors:
             raise over_quota("tensors", self._quota.tensors)
 
@@ -101,11 +99,10 @@ class CarriedKey:
 
 @dataclass(frozen=True, slots=True)
 class CopiedContent:
-    """The state of a replicated content copied here, as of the record `sequence` of epoch `sequence_epoch` (0:
-    unknown).
+    """The state of a replicated content copied here, as of the record `sequence`.
 
-    `epoch` is recorded as the highest epoch that the copy has seen. `sha256` is the hash of the content as originally
-    uploaded; if it is empty, the copy's own hash is used.
+    `sequence_epoch` is that record's epoch, or 0 if unknown. `epoch` is recorded as the highest epoch that the copy has
+    seen. `sha256` is the hash of the content as originally uploaded; if it is empty, the copy's own hash is used.
     """
 
     sequence: int

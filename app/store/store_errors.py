@@ -28,9 +28,7 @@ def unsettled() -> GatherError:
 
 
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
-    """Return tensor_not_found for a reference in the path that refers to nothing, or invalid_field for a reserved
-    name.
-    """
+    """Return tensor_not_found for a reference in the path that refers to nothing; invalid_field if it is reserved."""
     own, names = _record_and_names(reference, store, tell_names=tell_names)
     return name_errors.not_found(own, reference, names)
 

@@ -68,9 +68,7 @@ class Resident:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether everything read since this object was created belongs to one version, the one that `etag`
-        identifies.
-        """
+        """Whether everything read since this object was created belongs to the version that `etag` identifies."""
         return self.words[0] == self.version and not self.version & 1
 
     def refreshed(self) -> Resident:
@@ -121,9 +119,7 @@ class Store:
         return [one.number for one in own.versions] if own.alias is None else [own.alias.version]
 
     def resolve(self, reference: str) -> str | None:
-        """Return the version that a reference currently refers to, in the form `NAME@7`, or None if it refers to
-        nothing.
-        """
+        """Return the version that a reference currently refers to, in the form `NAME@7`, or None for nothing."""
         return None
 
     def dtype_of(self, reference: str) -> str | None:

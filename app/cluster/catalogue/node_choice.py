@@ -75,7 +75,7 @@ def choose_move(
 def choose_spread(
     nodes: Sequence[str], free: Mapping[str, int], size: int, zones: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Choose a replica that shares a zone with another, and a shard in a zone without any: (from shard, to shard), or
+    """Choose (from shard, to shard) to move a replica that shares a zone to a zone without a replica, or return
     None.
     """
     crowded = count_zone_overlaps(nodes, zones)

@@ -48,12 +48,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows `start` to `stop` - 1 of one content, complete on each of `nodes`: `size` bytes with the SHA-256 digest
-    `sha256`.
+    """Rows `start` to `stop` - 1 of one content, complete on each of `nodes`.
 
-    In a table with keys, these are the `rows` rows whose keys have hashes from `start` to `stop` - 1; `size` then
-    includes the keys, and the digest is computed by `shard_map.digest_of`. Before the rows are written, the digest is
-    "", and `nodes` are the shards that will receive the rows.
+    `size` is in bytes, and `sha256` is a digest. In a table with keys, these are the `rows` rows whose keys have hashes
+    from `start` to `stop` - 1; `size` then includes the keys, and the digest is computed by `shard_map.digest_of`.
+    Before the rows are written, the digest is "", and `nodes` are the shards that will receive the rows.
     """
 
     start: int

@@ -235,9 +235,7 @@ def mark_lost(catalogue: Catalogue, node: str) -> Change | None:
 
 
 def segment_bounds(rows: int, ranges: int) -> list[tuple[int, int]]:
-    """Divide `rows` into `ranges` segments whose sizes differ by at most one; use fewer segments if there are fewer
-    rows.
-    """
+    """Divide `rows` into `ranges` segments, or fewer if there are fewer rows, whose sizes differ by at most one."""
     ranges = min(ranges, rows)
     return [(number * rows // ranges, (number + 1) * rows // ranges) for number in range(ranges)]
 

@@ -36,8 +36,9 @@ logger = logging.getLogger("gathernd")
 
 
 class Failover:
-    """Assign new primaries to ranges while its reconciler is the leader, which `is_leader` determines from a
-    catalogue.
+    """Assign new primaries to ranges while its reconciler is the leader.
+
+    `is_leader` determines from a catalogue whether the reconciler is the leader.
     """
 
     def __init__(self, catalogues: CatalogueCalls, shards: ShardCalls, is_leader: Callable[[Catalogue], bool]) -> None:

@@ -23,9 +23,7 @@ SLOWEST: Final = 5 << 20
 
 
 class Joining:
-    """The times since which running shards have been listed but out of sync, although there is a primary to copy
-    from.
-    """
+    """The times since which running shards have been listed but out of sync, with a primary to copy from."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, str], float] = {}
@@ -93,8 +91,9 @@ def copies_under_way(view: ClusterView, joining: Joining, now: float) -> int:
 
 
 def lost_rows(view: ClusterView) -> dict[str, str]:
-    """Return, for each open range, a shard listed as in sync that has lost its rows according to a list newer than the
-    record.
+    """Return, for each open range, a shard listed as in sync that has lost its rows.
+
+    A loss counts only if the shard's list of segments is newer than the range's record.
     """
     return {
         one.tensor: node

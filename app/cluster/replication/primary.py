@@ -154,17 +154,17 @@ class Round:
         return self if answer.why is Why.GAP else self.with_failure(replica)
 
     def with_failure(self, replica: str) -> Round:
-        """Return the round after a replica has failed: it is unreachable, or needs records that are no longer in the
-        log.
+        """Return the round after a replica has failed.
+
+        The replica is unreachable, or needs records that are no longer in the log.
         """
         return replace(self, failed=self.failed | {replica})
 
     def with_members(self, members: Members | None) -> Round:
-        """Return the round after the catalogue's record of the range has changed; `members` is None if the record was
-        removed.
+        """Return the round after the catalogue's record of the range has changed.
 
-        Replicas that have left no longer count. If a replica has joined through another process, the round is over,
-        because that replica may lack the round's records.
+        `members` is None if the record was removed. Replicas that have left no longer count. If a replica has joined
+        through another process, the round is over, because that replica may lack the round's records.
         """
         if members is not None and members.epoch <= self.epoch:
             return self
@@ -188,8 +188,9 @@ class Round:
         return frozenset(one for one in self.in_sync if one != self.node and self.matched.get(one, -1) < self.end)
 
     def replicas_to_remove(self, now: float) -> frozenset[str]:
-        """Return the replicas that must leave the in-sync set: those that have failed or, once it is too late, all
-        missing ones.
+        """Return the replicas that must leave the in-sync set.
+
+        These are the pending replicas that have failed or, once SHIP_S has passed, all pending replicas.
         """
         return self.pending_replicas if now >= self.began + SHIP_S else self.pending_replicas & self.failed
 

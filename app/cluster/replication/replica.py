@@ -164,8 +164,7 @@ def _has_record_before(state: ReplicaState, message: Append) -> bool:
 
 
 def _last_kept_sequence(state: ReplicaState, message: Append) -> int | None:
-    """Return the sequence after which the tail holds only records of earlier primaries that this primary lacks, or
-    None.
+    """Return the sequence after which the tail holds only earlier primaries' records that this one lacks, or None.
 
     When a primary begins, it has all records of earlier epochs that it will ever have, so this holds even for messages
     that arrive late. Records of the primary's own epoch after the end of its log came with a later message.

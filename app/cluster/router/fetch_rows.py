@@ -60,8 +60,9 @@ class VersionGone(GatherError):
 
 @dataclass(slots=True)
 class LostRange:
-    """A range for which no replica responded: the index of its read in the request, the range's index, and the
-    failures.
+    """A range for which no replica responded.
+
+    `reads` is the index of its read in the request, and `number` is the range's index.
     """
 
     reads: int
@@ -100,9 +101,7 @@ class RowFetcher:
         self.sequences.keep_only(shard_map)
 
     def etag_of(self, resident: ShardedResident, read: Mapping[str, int] | None = None) -> str:
-        """Return a table's ETag, using the sequences in `read` for the ranges that were read and known ones for the
-        others.
-        """
+        """Return a table's ETag, using known sequences for the ranges whose sequences are not in `read`."""
         version = resident.version_in_map
         if not version.is_open and not self.sequences.knows(version.content_id):
             return resident.etag

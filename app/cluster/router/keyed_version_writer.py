@@ -144,9 +144,7 @@ class KeyedVersionWriter(VersionWriter):
             yield start, part.take(order[begin:end])
 
     def _sort_by_range(self, part: KeyColumn) -> tuple[NDArray[np.int64], list[tuple[int, int, int]]]:
-        """Return the order that sorts a slice's keys by range, and where each non-empty range begins and ends in that
-        order.
-        """
+        """Return the order that sorts a slice's keys by range, and where each non-empty range begins and ends in it."""
         numbers = self.keys.range_numbers(part, self._starts)
         ends = np.cumsum(np.bincount(numbers, minlength=len(self._starts))).tolist()
         bounds = zip((one.start for one in self._segments), [0, *ends], ends, strict=False)

@@ -216,8 +216,7 @@ class PublishedTensors(ShardedTensors):
         return await asyncio.to_thread(self._bindings.find, scope, key)
 
     async def locate(self, content_id: str) -> tuple[str, ShardedVersion] | None:
-        """Return the table name and version of a content, or None if a catalogue read during this call does not contain
-        it.
+        """Return the table name and version of a content, or None if the newest catalogue does not contain it.
 
         Raises shard_unavailable.
         """
@@ -249,9 +248,7 @@ class PublishedTensors(ShardedTensors):
         ]
 
     async def snapshot(self, found: Metadata, first: int, last: int, request: ServedRequest) -> ContentSnapshot | None:
-        """Return rows of a version, each range as of one moment, or None if no range is open and the version has no
-        keys.
-        """
+        """Return rows of a version, each range as of one moment, or None if no range is open and there are no keys."""
         reference = f"{found.name}@{found.version}"
         resident = self._open_resident(reference) if found.keys is None else self._keyed_resident(reference)
         return None if resident is None else await self.snapshots.open(resident, first, last, request)

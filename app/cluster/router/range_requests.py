@@ -225,9 +225,7 @@ class _Items(WholeBody):
 
 
 def as_rows(out: NDArray[Any], row_bytes: int) -> NDArray[Any]:
-    """View a flat, contiguous output as one item per row, which is fastest in NumPy, or wide rows as two-dimensional
-    bytes.
-    """
+    """View a flat, contiguous output as one item per row, which is fastest in NumPy, or wide rows as 2-D bytes."""
     if row_bytes <= _EXACT_ROW:
         return out.view(_void_type(row_bytes))
     return out.view(np.uint8).reshape(-1, row_bytes)
@@ -273,8 +271,7 @@ def row_requests(
     *,
     wrap: bool = False,
 ) -> dict[int, RangeRequest]:
-    """Build GatherND requests for flat `indices`: tuples with one component for each size in `dims`, starting at axis
-    0.
+    """Build GatherND requests for flat `indices`: tuples with one component per size in `dims`, starting at axis 0.
 
     Row i of the output belongs to tuple i and has the shape `tail`. Raises IndexError if a component is out of bounds,
     that is, outside [-size, size - 1] or, unless `wrap`, [0, size - 1].

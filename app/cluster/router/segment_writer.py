@@ -204,8 +204,7 @@ class Pulling:
             return _digest(_answer(connection, address))
 
     def read(self, node: str, address: str, tensor: str, rows: tuple[int, int], row: int) -> Iterator[bytes]:
-        """Yield the rows `rows[0]` to `rows[1]` - 1 of a segment, each of `row` bytes, in pieces that consist of whole
-        rows.
+        """Yield the rows `rows[0]` to `rows[1]` - 1 of a segment, each of `row` bytes, in pieces of whole rows.
 
         Raises ShardFailed.
         """

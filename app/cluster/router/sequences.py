@@ -43,7 +43,7 @@ class Sequences:
                 self._contents |= {content_of(tensor)}
 
     def record_rows(self, tensor: str, sequence: int, rows: int) -> None:
-        """Record a shard's report of the row count of a range in a table with keys, at the committed sequence
+        """Record a shard's report of a range's row count, in a table with keys, at the committed sequence
         `sequence`.
         """
         self.record(tensor, sequence)
@@ -63,9 +63,7 @@ class Sequences:
         return self._known.get(tensor, 0)
 
     def etag(self, version: ShardedVersion, read: Mapping[str, int] = NOTHING_READ) -> str:
-        """Return a version's ETag, using the sequences in `read` for the ranges that were read and known ones for the
-        others.
-        """
+        """Return a version's ETag, using known sequences for the ranges whose sequences are not in `read`."""
         known = self._known
         return version.etag_at(sum(read.get(one.tensor, known.get(one.tensor, 0)) for one in version.ranges))
 

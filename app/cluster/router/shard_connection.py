@@ -309,9 +309,7 @@ class ShardConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_at(self._late_at, self._check_progress, self._late_at)
 
     def _check_progress(self, at: float) -> None:
-        """Handle the timer: begin a new period, fail if too few bytes have arrived, or adjust the timer to a newer
-        ask.
-        """
+        """Handle the timer: begin a new period, fail if too few bytes have arrived, or adjust to a newer ask."""
         self._timer = None
         if self._done is None:
             return

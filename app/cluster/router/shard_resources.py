@@ -41,9 +41,7 @@ async def add_ranges(
     *,
     wrap: bool = False,
 ) -> Explanation:
-    """Add to an explanation the ranges that each resident's rows or keys need, or all ranges where that entry is
-    None.
-    """
+    """Add to an explanation the ranges that each resident's rows or keys need, or all ranges for None."""
     arrays = [each.array if isinstance(each, Tensor) else each for each in rows]
     count = sum(len(each) for each in arrays if each is not None)
     request.memory.charge(SPLIT_BYTES * count)

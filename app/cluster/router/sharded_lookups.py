@@ -109,9 +109,7 @@ class ShardedLookups(Lookups):
         return prepared._replace(residents=residents, plan=replace(prepared.plan, features=tuple(plans)))
 
     def _keyed_read(self, prepared: PreparedLookup, numbers: Sequence[int], memory: Memory) -> KeyedRead:
-        """Return the keys of all features of one table: first those of entries, then those of missing or default
-        rows.
-        """
+        """Return the keys of all features of one table: first those of entries, then of missing or default rows."""
         features, resident = prepared.call.features, prepared.residents[numbers[0]]
         assert isinstance(resident, ShardedResident)
         assert resident.keys is not None

@@ -266,7 +266,7 @@ class ShardedScatters:
         return found
 
     def _has_moved(self, one: _ValidScatter, part: Part, epoch: int) -> bool:
-        """Return whether a part's range is gone from the newest map, or has a primary at an epoch other than
+        """Return whether a part's range is gone from the newest map, or its primary is at an epoch other than
         `epoch`.
         """
         found = self._tables.shard_map.find_content(one.version.content_id)

@@ -114,7 +114,7 @@ class TableEtags:
         return version.etag_at(sum(answer for answer in found if not isinstance(answer, RangeFailed)))
 
     async def _sequence(self, resident: ShardedResident, number: int, request: ServedRequest) -> int | RangeFailed:
-        """Return the number of committed scatters of a range, from whichever shard is its primary before the
+        """Return the number of committed scatters of a range, from the shard that is its primary before the
         deadline.
         """
         pauses, failure = self._asks.pauses(request.deadline), RangeFailed("the range has no primary")

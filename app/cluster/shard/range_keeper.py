@@ -185,8 +185,7 @@ class RangeKeeper:
             self.primaries.dismiss(one.tensor, record.epoch, frozenset({node}), "behind")
 
     def _join(self, one: Listed) -> None:
-        """Bring an assigned replica closer to the in-sync set, for as long as its primary sends records or orders a
-        copy.
+        """Bring an assigned replica closer to the in-sync set, as long as its primary sends records or orders a copy.
 
         If no primary has begun yet, a replica that has its rows joins without one.
         """
@@ -204,9 +203,7 @@ class RangeKeeper:
             now = self.follower.open_ranges().get(one.tensor)
 
     def _report_lost_rows(self, one: Listed) -> None:
-        """Record in the catalogue that this shard has lost the rows, if the newest catalogue lists this shard as in
-        sync.
-        """
+        """Record in the catalogue that this shard has lost the rows, if the newest catalogue lists it as in sync."""
         is_known = one.tensor in self._lost
         if is_known and ranges.lose_rows(self.follower.catalogue, one.tensor, self.node) is None:
             return  # no other replica is in sync, so the range waits

@@ -112,8 +112,8 @@ class RangeRoutes:
         return outcome
 
     async def _refresh_if_older(self, epoch: int, tensor: str) -> None:
-        """Read the newest catalogue if the range is not open in the known one, or if the router knows of a newer
-        epoch.
+        """Read the newest catalogue if the known one does not list the range as open, or the router's epoch is
+        newer.
         """
         one = self._follower.open_ranges().get(tensor)
         if one is None or one.opened is None or one.opened.epoch < epoch:

@@ -98,7 +98,5 @@ class Registration:
 
 
 def capacity_of(max_bytes: int) -> int:
-    """Return how many bytes of rows fit in a store of `max_bytes`, allowing for a page and the checksums of each
-    file.
-    """
+    """Return how many bytes of rows fit in a store of `max_bytes`, allowing for each file's page and checksums."""
     return max(0, max_bytes - max_bytes // 64 - (1 << 16))

@@ -78,8 +78,7 @@ class SegmentRoutes:
         }
 
     async def check_room(self, context: RequestContext) -> None:
-        """Handle `GET /shard/room`: respond with 204 if a segment of this size fits now, or else with
-        insufficient_storage.
+        """Handle `GET /shard/room`: respond with 204 if a segment of this size fits now, or insufficient_storage.
 
         A router sends this request before it sends rows, because segments that the catalogue no longer lists may still
         take up space for several seconds.
@@ -94,8 +93,9 @@ class SegmentRoutes:
         await context.send_empty(204)
 
     async def list(self, context: RequestContext) -> None:
-        """Handle `GET /shard/segments`: respond with the complete segments and the fence, first raised to any token in
-        the query.
+        """Handle `GET /shard/segments`: respond with the complete segments and the fence.
+
+        If the query contains a token, the fence is first raised to it.
         """
         fields = context.query_fields()
         token = _token(fields) if "fence" in fields else None

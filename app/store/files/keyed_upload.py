@@ -265,8 +265,9 @@ def check_capacity(spec: UploadSpec, capacity: int, limits: Limits) -> None:
 
 
 def _check_strings(column: KeyColumn, size: int, longest: int) -> None:
-    """Raise invalid_field for descending offsets, limit_exceeded for a long key, value_not_representable for invalid
-    UTF-8.
+    """Raise an error for descending offsets, a key that is too long, or invalid UTF-8.
+
+    The errors are invalid_field, limit_exceeded and value_not_representable, respectively.
     """
     for start in range(0, column.count, ROWS_AT_ONCE):
         starts, stops = column.rows(start, min(start + ROWS_AT_ONCE, column.count)).bounds()

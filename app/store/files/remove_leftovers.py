@@ -85,8 +85,9 @@ def _upload_of(file: str) -> str:
 
 @dataclass(slots=True)
 class OrphanedFiles:
-    """Files of contents and logs that belong to no tensor because a process died, or failed to remove them or to
-    commit.
+    """Files of contents and logs that belong to no tensor.
+
+    A process died, or failed to remove them or to commit.
     """
 
     _tensors: Path

@@ -203,8 +203,7 @@ class _Backup:
                 self._damaged[row.file] = problem.detail if isinstance(problem, GatherError) else str(problem)
 
     def _sources(self, row: Row, opened: int, keys: int, stack: ExitStack) -> list[CopySource] | None:
-        """Return the files to copy for a version's content, or None if the backup already has the content or it is
-        gone.
+        """Return the files to copy for a version's content, or None if the backup already has it or it is gone.
 
         Call this while holding the tensor's lock.
         """

@@ -297,9 +297,7 @@ def _check_files(store: UnclaimedStore) -> Iterator[Finding]:
 
 
 def _check_strays(store: UnclaimedStore) -> Iterator[Finding]:
-    """Yield entries other than regular files in places that only files belong in, except for contents and logs of
-    tensors.
-    """
+    """Yield entries that should be regular files but are not, except for contents and logs of tensors."""
     folder = store.folder
     paths = {folder / name for name in file_names(folder) if name.endswith(".new")}
     for part in (store.upload_folder, store.snapshot_folder, folder / import_records.FOLDER):

@@ -43,9 +43,7 @@ _ALLOWED_OF_RESTORE: Final = (*_ALLOWED, RESTORING, *CONTENT_FOLDERS)
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """The number of restored versions and aliases, the total size of the files in bytes, and when the backup was
-    made.
-    """
+    """The number of restored versions and aliases, the total file size in bytes, and when the backup was made."""
 
     versions: int
     aliases: int

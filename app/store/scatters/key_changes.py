@@ -62,8 +62,7 @@ class PlannedChange:
 
 
 def bytes_moved(content: MappedContent, change: KeyedChange) -> int:
-    """Return roughly the maximum memory, in bytes, for the rows and keys that a removal moves, until it has been
-    applied.
+    """Return roughly how many bytes of memory the rows and keys that a removal moves can take until it is applied.
 
     Only rows beyond the new end move: at most as many as there are keys, and at most half of the rows. Returns 0 for an
     upsert.

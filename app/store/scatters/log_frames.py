@@ -291,8 +291,7 @@ def dirty_key_blocks(records: Iterable[Record], layout: KeyLayout, heap_checked:
 def dirty_table_blocks(
     records: Iterable[Record], layout: KeyLayout, heap_checked: int, heap_end: int
 ) -> tuple[set[int], set[int] | None]:
-    """Return the blocks of rows that records change, and those of the key file, or None for the latter if no keys
-    change.
+    """Return the blocks of rows and of the key file that records change; the latter are None if no keys change.
 
     If keys change, all blocks of the heap from `heap_checked` to `heap_end` are included.
     """

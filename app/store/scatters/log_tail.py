@@ -49,9 +49,7 @@ def drop_after(log: ScatterLog, sequence: int) -> None:
 
 
 def _trim_full(log: ScatterLog) -> None:
-    """Remove from the log that was set aside the records that are also in the log, because only the log's copies
-    count.
-    """
+    """Remove records from the set-aside log that are also in the log, because only the log's copies count."""
     path = full_path(log.path)
     if mode_of(path) is None or not log.landmarks:
         return

@@ -195,9 +195,7 @@ class ReplicatedCopy:
         writable.set_words({HeaderWord.UNSETTLED: min(after, writable.words[HeaderWord.UNSETTLED])})
 
     def settle(self) -> None:
-        """Allow the content to be read, because the primary has said that nothing is committed beyond what is applied
-        here.
-        """
+        """Allow the content to be read: the primary has said that nothing is committed beyond what is applied here."""
         if not is_settled(self.writable.words):
             self.writable.set_words({HeaderWord.UNSETTLED: self.writable.applied})
         self.confirm()

@@ -85,9 +85,7 @@ class Checkpoints:
         return partial(self._run, row, log.keys.copy())
 
     def _is_due(self, tensor: str, log: ScatterLog) -> bool:
-        """Return whether the applied records of a log are due for a checkpoint, or whether its keys should be
-        stored.
-        """
+        """Return whether a log's applied records are due for a checkpoint, or its keys should be stored."""
         return len(log.keys) > CHECKPOINT_KEYS or (
             log.settled_end > self.checkpoint_bytes and not self._is_kept(tensor, log)
         )

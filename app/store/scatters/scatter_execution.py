@@ -62,8 +62,7 @@ class ScatterExecutor:
     def collect(
         self, writable: WritableTensor, scope: str, batch: Sequence[PendingScatter]
     ) -> tuple[list[Record], list[tuple[PendingScatter, Scattered | Exception]]]:
-        """Return the records of the first scatters that can be logged together, and the outcome of each of these
-        scatters.
+        """Return the records of the first scatters that can be logged together, and the outcomes of these scatters.
 
         The outcomes hold once the records are durable; this method logs nothing. The log must have no tail. Raises
         OSError, and TableFull if the first change needs a larger table.
@@ -137,8 +136,7 @@ class ScatterExecutor:
 def _rows_of_table(
     writable: WritableTensor, change: ScatterChange, records: Sequence[Record]
 ) -> tuple[NDArray[np.int64], int]:
-    """Return the rows of a scatter by position to a keyed table, and their width, which is at most one row of the
-    table.
+    """Return the rows of a scatter by position to a keyed table, and their width, at most one row of the table.
 
     Raises ContentReplaced if a row no longer exists, or may have changed its position since the scatter was validated.
     """
