@@ -1,7 +1,7 @@
 """The ASGI application: a plain callable, because a framework's router and middleware cost more than a gather.
 
-It checks Host, Origin and the API key, finds the handler, converts errors to the common error body, and answers
-OPTIONS.
+It checks Host, Origin and the API key, finds the handler, converts errors to the common error body, and responds to
+OPTIONS requests.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ALL_METHODS: Final = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 class AsgiApp:
     """Passes each request to the handler of its operation (see `route_table`).
 
-    `handlers` has a handler for each operation; `lifespan` is an application that starts and stops the service.
-    `cross_origin` is None if no page of another site may call the service. `routes` may extend the default table. In a
-    shard of a cluster, `node` is its name, and `wait_for_sequence` wraps handlers that read its ranges.
+    `handlers` maps each operation to its handler; `lifespan` is an application that starts and stops the service.
+    `cross_origin` is None if no page from another site may call the service. `routes` may extend the default table. In
+    a cluster shard, `node` is the shard's name, and `wait_for_sequence` wraps the handlers that read its ranges.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AsgiApp:
 
     @property
     def budget(self) -> Budget:
-        """The memory budget of requests and connections."""
+        """The memory budget for requests and connections."""
         return self.admission.budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,7 +107,7 @@ class AsgiApp:
             code = error.code
             drop_tracebacks(error)
             if context.started:
-                # Part of the answer was sent: close the connection, so that it does not look complete.
+                # Part of the response was sent: close the connection, so that it does not look complete.
                 context.status = CATALOGUE[code].status
                 logger.error(
                     "an answer was cut: %s", error.detail, extra={"fields": {"request_id": context.request_id}}
@@ -119,7 +119,7 @@ class AsgiApp:
             drop_tracebacks(error)
         except asyncio.CancelledError as error:
             drop_tracebacks(error)
-            # Only a shutdown cancels requests, if they outlast its timeout. The request's task ends here.
+            # Requests are canceled only when they outlast the shutdown timeout. The request's task ends here.
             code = "not_ready"
             if not context.started:
                 stopped = GatherError("not_ready", "the service stopped before the request was carried out")
@@ -137,7 +137,10 @@ class AsgiApp:
             self.metrics.count(context, code or context.code)
 
     def _check_fields(self, context: RequestContext) -> None:
-        """Check header fields of every request. Raises malformed_request, forbidden and precondition_failed."""
+        """Check the header fields that every request may have.
+
+        Raises malformed_request, forbidden and precondition_failed.
+        """
         if context.repeated is not None:
             raise GatherError(
                 "malformed_request",
@@ -197,7 +200,7 @@ class AsgiApp:
         await context.send_error(error, *extra)
 
     async def _refuse(self, context: RequestContext) -> None:
-        """Answer an unknown method or path: OPTIONS with 204, another method with 405, both with Allow."""
+        """Respond to a method without a handler: 204 for OPTIONS, 405 for any other method, both with Allow."""
         path, method = context.path, context.method
         assert context.route_match is not None
         route = context.route_match.route

@@ -1,6 +1,6 @@
-"""One request and its answer: the header's fields, the request's state, and the functions that send.
+"""One request and its response: the header's fields, the request's state, and the functions that send.
 
-Every answer passes through `RequestContext`, so that each carries Server-Timing and X-Request-ID.
+Every response passes through `RequestContext`, so that each carries Server-Timing and X-Request-ID.
 `app.api.request_body` reads the body.
 """
 
@@ -38,16 +38,17 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Handler: TypeAlias = "Callable[[RequestContext], Awaitable[None]]"
 
 AT_ONCE: Final = 1 << 18
-"""Answers of up to this many bytes are written at once, however slowly the client reads."""
+"""Responses of up to this many bytes are written at once, however slowly the client reads."""
 _WRITTEN_IN_A_TURN: Final = 1 << 19
-"""Minimum number of bytes of a longer answer to write before yielding to other requests on the event loop. The system
-copies them in 0.1 to 0.2 ms.
+"""Minimum number of bytes of a longer response to write before yielding to other requests on the event loop.
+
+The system copies them in 0.1 to 0.2 ms.
 """
 _MOST_TURNS: Final = 4
-"""Maximum number of turns in which an answer is written. If all answers are long, each turn waits for all others."""
+"""Maximum number of turns in which a response is written. If all responses are long, each turn waits for all others."""
 _CLOSE: Final = (b"connection", b"close")
 _LINES: Final[BoundedCache[tuple[Field, ...], bytes]] = BoundedCache(256)
-"""Cache of answers' header lines, because gathers from one table repeat them."""
+"""Cache of responses' header lines, because gathers from one table repeat them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +57,7 @@ class RouteMatch:
 
     `plane` is the handler's plane; refused requests are on the control plane. `parameters` are the path segments that
     match the template's braces. `keys_version` is the version of the keys that accepted `credential`, or None before
-    that check. `fields` are added to every answer.
+    that check. `fields` are added to every response.
     """
 
     headers: dict[bytes, bytes]
@@ -70,12 +71,12 @@ class RouteMatch:
 
 
 class RequestContext(ServedRequest):
-    """The state of one request. `headers` has lower-case names; `code` is the code of its error, if any.
+    """The state of one request. The names in `headers` are lowercase; `code` is the code of its error, if any.
 
     `credential` is the SHA-256 of the request's key, b"" if the field Authorization has another form, or None if there
-    is no such field; the field itself is in neither `headers` nor `scope`. `repeated` is a field that occurs more than
-    once and is not a list. `route_match` is set once the route is found. A handler sets `changes` to its changes before
-    it answers, so that each of them is logged even if the answer does not reach the caller.
+    is no such field; the field itself appears in neither `headers` nor `scope`. `repeated` is a field that occurs more
+    than once although it is not a list. `route_match` is set once the route is found. A handler sets `changes` to its
+    changes before it responds, so that each change is logged even if the response does not reach the caller.
     """
 
     exchange: HttpExchange
@@ -107,7 +108,7 @@ class RequestContext(ServedRequest):
             self.headers = self.route_match.headers
 
     def _read_header(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
-        """Read the fields of a header that is not cached, and remove the fields that hold secrets."""
+        """Read the fields of an uncached header, and remove the fields that hold secrets."""
         self.headers = headers = dict(sent)
         if len(headers) != len(sent):
             self.headers = headers = combine_repeated(sent)
@@ -136,14 +137,14 @@ class RequestContext(ServedRequest):
         return self.route_match.parameters
 
     def query_fields(self) -> dict[str, str]:
-        """Return the query fields by name. Raises invalid_field for a field that the operation does not have."""
+        """Return the query fields by name. Raises invalid_field for a field that the operation does not accept."""
         assert self.route_match is not None
         operation = self.route_match.route.operation(self.method)
         return read_query(self.query, () if operation is None else operation.query)
 
     @property
     def sent_key(self) -> bytes | None:
-        """The request's `credential`, also for a cached header."""
+        """The request's `credential`, whether or not the header was cached."""
         return self.credential if self.route_match is None else self.route_match.credential
 
     def content_length(self) -> int | None:
@@ -154,9 +155,9 @@ class RequestContext(ServedRequest):
     def send_at_once(
         self, status: int, content_type: bytes, pieces: Sequence[Buffer], extra: tuple[Field, ...] = ()
     ) -> bool:
-        """Answer with a short body. Returns False, and sends nothing, if the client must first read earlier bytes.
+        """Respond with a short body. Returns False, and sends nothing, if the client must first read earlier bytes.
 
-        Also returns False for bodies over AT_ONCE bytes, for HEAD, and for answers that close the connection.
+        Also returns False for bodies over AT_ONCE bytes, for HEAD, and for responses that close the connection.
         """
         exchange, size = self.exchange, sum(map(len, pieces))
         if size > AT_ONCE or self.method == "HEAD" or _CLOSE in extra or not exchange.ready():
@@ -164,7 +165,7 @@ class RequestContext(ServedRequest):
         self.started = True
         self.status = status
         if self.gathered and self.given_id is None and self.code is None and self.metrics.count_answered(self, size):
-            own = HEADER_TEMPLATE  # the case of most gathers
+            own = HEADER_TEMPLATE  # the usual case for a gather
         else:
             own = b"x-request-id: %b\r\nserver-timing: %b\r\n" % (self.request_id.encode(), self.server_timing())
         fields = b"content-type: %b\r\ncontent-length: %d\r\n%b" % (content_type, size, own)
@@ -177,7 +178,7 @@ class RequestContext(ServedRequest):
         return True
 
     async def send(self, status: int, content_type: bytes, body: bytes | Sequence[Buffer], *extra: Field) -> None:
-        """Answer with a whole body; its pieces are not copied.
+        """Respond with a whole body; its pieces are not copied.
 
         Returns only when nearly all of a large body has been sent, so that its bytes stay charged while they are in
         memory, even if the client reads slowly.
@@ -206,7 +207,7 @@ class RequestContext(ServedRequest):
         await self.end_answer()
 
     async def begin_answer(self, status: int, *fields: Field) -> None:
-        """Send the header of an answer; the body follows with `send_piece` and `end_answer`."""
+        """Send the header of a response; `send_piece` and `end_answer` then send the body."""
         self.started = True
         self.status = status
         own = (b"x-request-id", self.request_id.encode()), (b"server-timing", self.server_timing())
@@ -221,18 +222,18 @@ class RequestContext(ServedRequest):
         await self.sender({"type": "http.response.body", "body": piece})
 
     async def send_empty(self, status: int, *fields: Field) -> None:
-        """Answer without a body (204)."""
+        """Respond without a body (204)."""
         await self.begin_answer(status, *fields)
         await self.end_answer()
 
     async def send_error(self, error: GatherError, *extra: Field) -> None:
-        """Answer with the error body of `error`."""
+        """Respond with the error body of `error`."""
         self.code = error.code
         made = render_error(error, self.request_id, self.path, self.headers.get(b"accept", b""))
         await self.send(made.status, made.content_type, made.body, *made.fields, *extra)
 
 
 def decoded_path(raw: bytes) -> str:
-    """Decode a path segment by segment. An encoded slash is part of its segment and stays `%2F`."""
+    """Decode a path one segment at a time. An encoded slash is part of its segment and stays `%2F`."""
     segments = raw.partition(b"?")[0].split(b"/")
     return "/".join(unquote_to_bytes(segment).decode("utf-8", "replace").replace("/", "%2F") for segment in segments)

@@ -1,4 +1,4 @@
-"""Reads If-Match and If-None-Match (RFC 9110, 13.1), compares their ETags, and answers 304."""
+"""Reads If-Match and If-None-Match (RFC 9110, 13.1), compares their ETags, and sends 304 responses."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ def etag_field(etag: str) -> Field:
 
 
 def version_field(version: int) -> Field:
-    """Return the header field with the version number of an answer's data."""
+    """Return the header field that contains the version number of the data in a response."""
     return b"x-gathernd-data-version", b"%d" % version
 
 
 async def is_unchanged(context: RequestContext, etag: str, *further: Field, kind: str = "tensor") -> bool:
-    """Check the conditions of a GET of a tensor, or another `kind`. Returns True if it has sent 304.
+    """Check the conditions of a GET request for a tensor, or for another `kind` of object.
 
-    `further` are header fields of that answer in addition to ETag. Raises precondition_failed and invalid_field.
+    Returns True if it has sent 304. `further` lists header fields to send with the 304 in addition to ETag. Raises
+    precondition_failed and invalid_field.
     """
     conditions = read_conditions(context.headers)
     Conditions(match=conditions.match).check(etag, kind)

@@ -1,7 +1,7 @@
-"""Content codings (RFC 9110, 8.4.1): gzip and deflate, for bodies of requests and answers.
+"""Content codings (RFC 9110, 8.4.1): gzip and deflate, for request and response bodies.
 
-In a request, deflate may come with or without the zlib header, because clients send both; an answer has the header.
-gzip in a request may have several members (RFC 1952, 2.2), as written by `cat a.gz b.gz` or bgzip.
+In a request, deflate may come with or without the zlib header, because clients send both; responses always include the
+header. gzip in a request may have several members (RFC 1952, 2.2), as written by `cat a.gz b.gz` or bgzip.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Inflater:
                 self._stream = None
 
     def _begin_stream(self, start: bytes) -> None:
-        """Begin the first or the next stream; `start` holds its first two bytes."""
+        """Begin a stream, whether the first or a later one; `start` holds its first two bytes."""
         if self._members and not (self._is_gzip and start == _MAGIC):
             raise self._trailing_bytes_error()
         most = _FREE_MEMBERS + self._inflated // _BYTES_OF_MEMBER
@@ -85,7 +85,7 @@ class Inflater:
         self._stream = zlib.decompressobj(window)
 
     def _inflate(self, rest: Buffer) -> Iterator[bytes]:
-        """Decompress some bytes, up to the end of their stream."""
+        """Decompress bytes until they are used up or their stream ends."""
         stream = self._stream
         size = STEP
         try:
@@ -133,16 +133,16 @@ def inflater(encoding: bytes | None) -> Inflater | None:
 
 
 def negotiate_coding(accept_encoding: bytes | None) -> bytes | None:
-    """Return the content coding of an answer, or None. Answers are compressed only if the field names one coding.
+    """Return the content coding for a response, or None.
 
-    Triton's clients request compression this way. Other clients list every coding that they support in every request,
-    and would always pay for compression.
+    Responses are compressed only if the field lists exactly one coding. Triton's clients request compression this way.
+    Other clients list every coding that they support in every request, and would always pay for compression.
     """
     return accept_encoding if accept_encoding in _ANSWERS else None
 
 
 def compress_answer(pieces: list[Buffer], coding: bytes, memory: Memory) -> list[Buffer]:
-    """Compress `pieces` to one gzip or zlib stream, which is returned in pieces. Charges `memory` for each of them."""
+    """Compress `pieces` into one gzip or zlib stream, and return it in pieces. Charges `memory` for each piece."""
     stream = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | (_GZIP_HEADER if coding == b"gzip" else 0))
     done: list[Buffer] = []
     for piece in pieces:

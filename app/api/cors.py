@@ -1,8 +1,9 @@
-"""CORS: which pages of other sites may call the service from a browser. None, unless GATHERND_CORS_ORIGINS lists them.
+"""CORS: which pages from other sites may call the service from a browser.
 
-Starlette's middleware decides which origins are allowed, and provides the header fields of answers. It does not wrap
-the application, because answers that the server writes directly (most gathers, and its own refusals) do not pass
-through an ASGI `send`, and because a refused preflight request must get the common error body.
+None may, unless GATHERND_CORS_ORIGINS lists their origins. Starlette's middleware decides which origins are allowed,
+and provides the header fields of responses. It does not wrap the application, because answers that the server writes
+directly (most gathers, and its own refusals) do not pass through an ASGI `send`, and because a refused preflight
+request must get the common error body.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ READABLE: Final = (
     "X-Gathernd-Shape",
     "X-Request-ID",
 )
-"""Header fields of answers that a page may read, in addition to the fields that CORS always allows."""
+"""Header fields of responses that a page may read, in addition to the fields that CORS always allows."""
 _OWN: Final = (b"content-length", b"content-type")
 _PLAIN: Final = b"text/plain; charset=utf-8"
 _CACHED: Final = ("GET", "HEAD")
@@ -48,7 +49,7 @@ def is_preflight(method: str, headers: Mapping[bytes, bytes]) -> bool:
 
 
 class CrossOrigin:
-    """The CORS rules: pages of `origins` may make requests and read the answers."""
+    """The CORS rules: pages of `origins` may make requests and read the responses."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._rules = CORSMiddleware(
@@ -62,10 +63,10 @@ class CrossOrigin:
         self._always += [(name.lower().encode(), value.encode()) for name, value in self._rules.simple_headers.items()]
 
     def fields(self, method: str, origin: bytes | None) -> list[Field]:
-        """Return the CORS header fields of the answer to a request with this Origin field.
+        """Return the CORS header fields of the response to a request with this Origin field.
 
-        A cacheable answer to a request without Origin gets `Vary: Origin`. Otherwise a browser could reuse the cached
-        answer, which no page may read, for a request of a page.
+        A cacheable response to a request without Origin gets `Vary: Origin`. Otherwise a browser could reuse the cached
+        response, which no page may read, for a request that a page makes.
         """
         if origin is None:
             return [_VARY] if method in _CACHED else []

@@ -1,8 +1,8 @@
 """Thread pools for blocking disk I/O, shared so that a tensor whose disk stalls does not block other tensors.
 
-Changes of one tensor wait for each other, so the tensors that share a lock (see `stripe`) use at most SHARE threads;
-further changes wait without a thread. Metadata lookups, which take no lock, and uploads and downloads have separate
-pools; there, too, lookups and downloads of tensors that share a lock get only a share of the threads.
+Changes to one tensor wait for each other, so the tensors that share a lock (see `stripe`) use at most SHARE threads;
+further changes wait without a thread. Metadata lookups, which take no lock, have a pool of their own, as do uploads and
+downloads. In these pools, too, the tensors that share a lock get only a share of the threads for lookups and downloads.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class DiskThreads:
         self._background = ThreadPoolExecutor(THREADS, "background")
 
     async def change(self, name: str, work: Callable[[], T]) -> T:
-        """Run `work` in a thread; it may wait for the lock of tensor `name`."""
+        """Run `work`, which may wait for the lock of tensor `name`, in a thread."""
         return await self._changes.run(name, work)
 
     async def look_up(self, name: str, work: Callable[[], T]) -> T:
-        """Run `work` in a thread; it reads metadata of tensor `name` ("" for all) and takes no lock."""
+        """Run `work`, which reads metadata of tensor `name` ("" for all tensors) and takes no lock, in a thread."""
         return await self._lookups.run(name, work)
 
     async def read(self, name: str, work: Callable[[], T]) -> T:
-        """Run `work` in a thread; it reads a piece of tensor `name`."""
+        """Run `work`, which reads a piece of tensor `name`, in a thread."""
         return await self._downloads.run(name, work)
 
     def run_in_background(self, work: Callable[[], None]) -> None:
@@ -50,8 +50,8 @@ class DiskThreads:
         self._background.submit(work).add_done_callback(_log_failure)
 
     def shutdown(self) -> None:
-        """Finish all submitted work."""
-        # In this order, because changes submit background work.
+        """Finish all submitted work, and end the threads."""
+        # This order matters, because changes submit background work.
         for executor in (self.streams, self._changes.executor, self._lookups.executor, self._background):
             executor.shutdown()
 
@@ -88,6 +88,6 @@ class _LimitedPerLock:
             if working.done():
                 free.release()
             else:
-                # The request was cancelled, but the thread is still busy.
+                # The request was canceled, but the thread is still busy.
                 working.add_done_callback(lambda _: _call_soon(loop, free.release))
             del working  # avoids a reference cycle: its error's traceback refers to this frame

@@ -1,4 +1,4 @@
-"""Errors over HTTP: the common form of an error body (RFC 9457), and its header fields."""
+"""Errors over HTTP: the common error body (RFC 9457) and the header fields."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def problem(error: GatherError, request_id: str) -> dict[str, Any]:
 def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, bytes]:
     """Return the content type and the bytes of the error body for a request to `path`.
 
-    Clients of the inference protocol expect a top-level string `error` in plain JSON; the other members are next to it.
+    Clients of the inference protocol expect plain JSON with a top-level string `error`; the other members appear
+    alongside it.
     """
     members = problem(error, request_id)
     if is_protocol(path):
@@ -57,7 +58,7 @@ def error_body(error: GatherError, request_id: str, path: str) -> tuple[bytes, b
 
 
 def example_answer(code: Code) -> dict[str, Any]:
-    """Return the full body of the answer to a code's example command."""
+    """Return the full body of the response to a code's example command."""
     example = CATALOGUE[code].example
     facts = dict(example.members)
     places = [Place(**place) for place in facts.pop("errors", ())]
@@ -86,7 +87,7 @@ def _place_body(place: Place) -> dict[str, Any]:
 
 
 def _portable_value(value: int | float | str) -> int | float | str:
-    """Convert a value to one that all JSON parsers accept: an integer beyond 64 bits becomes text."""
+    """Convert a value to one that all JSON parsers accept: an integer that does not fit in 64 bits becomes text."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return f"{value:#x}" if value.bit_length() > 4096 else str(value)
     return value
@@ -107,9 +108,9 @@ def problem_headers(error: GatherError) -> list[tuple[bytes, bytes]]:
 
 
 def render_error(error: GatherError, request_id: str, path: str, accept: bytes = b"") -> RenderedError:
-    """Return the answer for `error` to a request for `path`.
+    """Return the response for `error` to a request for `path`.
 
-    For not_found, clients whose Accept prefers HTML (browsers) get a page. All others get the error body.
+    For not_found, clients whose Accept field prefers HTML (browsers) get a page. All other clients get the error body.
     """
     if error.code == "not_found" and prefers_page(accept) and not is_protocol(path):
         body = not_found_page(path, error.detail, hint_of(error, _retry_after(error)))

@@ -1,7 +1,7 @@
-"""One exchange of a native operator over HTTP, from the bytes of a request to the bytes of its answer.
+"""One exchange of a native operator over HTTP, from the bytes of a request to the bytes of its response.
 
-Every operator, gradient and lookup is answered here: read, decompress, parse, explain or run, write. The format handles
-the encoding of a call, the service its execution.
+Every operator, gradient and lookup is handled here: the request is read, decompressed, parsed, explained or run, and
+its result is written. The format handles the encoding of a call, and the service handles its execution.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Exchange:
         self.body_limits = body_limits
 
     async def __call__(self, context: RequestContext) -> None:
-        """Read the request, run it, and answer. Raises GatherError for every refusal."""
+        """Read the request, run it, and respond. Raises GatherError for every refusal."""
         headers, formats, service = context.headers, self.formats, self.service
         content_type = headers.get(b"content-type")
         codec = self.json if content_type is None else formats.get(content_type) or format_of(content_type, formats)
@@ -64,7 +64,7 @@ class Exchange:
         answered = codec
         if accept is not None and accept != codec.media_type:
             answered = formats[preferred_type(accept, formats, codec.media_type)]
-        # Only binary formats lack some types; JSON, the format of most answers, has all.
+        # Only binary formats lack some types; JSON, which most responses use, supports all of them.
         if answered.binary and type(call) is Call:
             data = call.data
             if isinstance(data, Tensor) and data.dtype.name not in answered.dtypes:
@@ -92,9 +92,9 @@ class Exchange:
             await context.send(200, answered.media_type, content, *facts)
 
     def _json_fallback(self, codec: Codec, call: AnyCall, number: int, output: Tensor, accept: bytes | None) -> Codec:
-        """Return the JSON codec, because `codec` lacks the type of output `number`.
+        """Return the JSON codec as a fallback, because `codec` lacks the type of output `number`.
 
-        Raises unsupported_dtype unless Accept names JSON.
+        Raises unsupported_dtype unless Accept lists JSON.
         """
         if not media_weights(accept or b"").get(JSON):
             codec.check_writable(output.dtype, call.dtype_pointer(number))
@@ -112,7 +112,7 @@ def format_of(content_type: bytes | None, formats: Mapping[bytes, Codec]) -> Cod
 
 
 def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
-    """Return header fields for a binary answer with what a JSON answer has in members other than outputs."""
+    """Return header fields for a binary response: what JSON has in members other than `outputs`."""
     return gathernd_fields(
         answer.dialect, answer.device, answer.data_etag, answer.data_version, answer.replaced, answer.missing
     )
@@ -122,7 +122,7 @@ def headers_of(answer: Answer) -> tuple[tuple[bytes, bytes], ...]:
 def gathernd_fields(
     dialect: str, device: str, etag: str | None, version: int | None, replaced: int | None, missing: int | None
 ) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the header fields X-Gathernd-* of an answer; None and empty values are left out."""
+    """Return the header fields X-Gathernd-* of a response; None and empty values are left out."""
     fields: dict[bytes, str | int | None] = {
         b"x-gathernd-dialect": dialect,
         b"x-gathernd-device": device,

@@ -1,4 +1,4 @@
-"""Answers a request of the Open Inference Protocol, for REST and gRPC."""
+"""Handles Open Inference Protocol requests for REST and gRPC."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Inference:
         version: str | None,
         request: ServedRequest,
     ) -> tuple[Answer, Written]:
-        """Read a request, run it, and write its answer. `version` is the version that the caller named.
+        """Read a request, run it, and write its response. `version` is the version that the caller requested.
 
         May raise any error of the operator, ClientGone, and model_not_found if the model was removed.
         """
         service, models = self.service, self.models
         arrived = perf_counter()
         try:
-            # Not `run_unless`, whose coroutine and closure would add 1 us to a request.
+            # `run_unless` is not used here, because its coroutine and closure would add 1 us to a request.
             if kind.is_long(message, model):
                 read = await service.pool.run(
                     lambda: kind.read(message, model, service.limits, request.memory), request

@@ -1,4 +1,4 @@
-"""The OpenAPI description, which FastAPI makes from the rows of `app.api.route_rows`."""
+"""The OpenAPI description, which FastAPI builds from the rows of `app.api.route_rows`."""
 
 from __future__ import annotations
 
@@ -97,19 +97,20 @@ def openapi_document() -> Described:
     problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem_schema.pop("$defs"))
     schemas["Problem"] = problem_schema
-    schemas.pop("NamedTensor")  # `Data` has the name of a resident tensor as one of its own members
+    schemas.pop("NamedTensor")  # `Data` already includes the name of a resident tensor
     document["components"]["examples"] = {
         code: {"summary": CATALOGUE[code].title, "value": example_answer(code)} for code in CODES
     }
     document["components"]["securitySchemes"] = {"bearer": _BEARER}
     # The key is optional here, because the operator decides whether keys are required. It is declared once for all
-    # operations: code generators treat an operation's own requirement as unconditional and require a key for each call.
+    # operations: code generators treat a requirement of a single operation as unconditional, and then require a key for
+    # each call.
     document["security"] = [{}, {"bearer": []}]
     return document
 
 
 def _describe(app: FastAPI, method: str, route: Route, row: Operation) -> None:
-    """Register an operation for its description; FastAPI never answers it."""
+    """Register an operation so that it is described; FastAPI never handles its requests."""
     extra: Described = {"parameters": list(row.parameters)} if row.parameters else {}
     if row.request:
         extra["requestBody"] = row.request
@@ -134,7 +135,7 @@ def _describe(app: FastAPI, method: str, route: Route, row: Operation) -> None:
 
 
 def _endpoint(model: type[BaseModel] | None) -> Callable[..., None]:
-    """Return a function whose signature takes `model` as its body."""
+    """Return a function that takes `model` as its body."""
 
     def without_body() -> None:
         raise AssertionError("FastAPI only describes it")
@@ -149,7 +150,7 @@ def _endpoint(model: type[BaseModel] | None) -> Callable[..., None]:
 
 
 def _error_answers(route: Route, row: Operation) -> dict[int | str, Described]:
-    """Return the error answers of an operation by status, lowest first, each with an example of every code."""
+    """Return the error responses of an operation by status, lowest first, each with an example of every code."""
     is_protocol = row.tag == INFERENCE_PROTOCOL
     usual = [*_EVERYWHERE]
     if route.access is not Access.PUBLIC:

@@ -1,13 +1,14 @@
-"""The header fields of requests that are this service's own: the caller's deadline, and two that shards read.
+"""Request header fields specific to this service: the caller's deadline, and two fields that shards read.
 
 X-Gathernd-Timeout is the caller's own deadline, after which a waiting gather is refused. The service's deadline is the
 setting GATHERND_DEADLINE; the shorter of the two applies.
 
 X-Gathernd-Node names the shard that a request is meant for. A shard's address may previously have belonged to another
-shard, and callers may still use it for that one, so a shard refuses every request that names another.
+shard, and callers may still use it to reach that one, so a shard refuses every request meant for another shard.
 
-X-Gathernd-Sequence is the oldest content of a range that a reader accepts. A range that accepts scatters has a sequence
-number, the last part of its ETag. A router requests at least the sequence number that its client has seen.
+X-Gathernd-Sequence is the lowest sequence number of a range's data that a reader accepts. A range that accepts scatters
+has a sequence number, which is the last part of its ETag. A router requests at least the sequence number that its
+client has seen.
 
 Services that are not shards ignore the last two.
 """
@@ -33,7 +34,7 @@ WaitForSequence: TypeAlias = Callable[[Handler, bytes], Handler]
 
 
 def with_deadline(handler: Handler, seconds: float) -> Handler:
-    """Wrap `handler` so that a request's deadline is at most `seconds` after its arrival."""
+    """Wrap `handler` so that a request's deadline is no later than `seconds` after its arrival."""
 
     async def limited(context: RequestContext) -> None:
         context.wait_at_most(seconds)

@@ -1,4 +1,4 @@
-"""The layout of generated pages, like the front page's, and the page for an unknown path."""
+"""The layout of generated pages, which matches that of the front page, and the page for an unknown path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the body of a request within its limit, charges the memory budget, decompresses; checks JSON's media type.
+"""Reads request bodies within their limits, charges the memory budget, decompresses, and checks the media type of JSON.
 
 The length of a compressed or chunked body is known only at its end, so `UnknownLengthBody` grows with it.
 """
@@ -43,7 +43,7 @@ _FIX: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with cu
 
 
 def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> Buffer | None:
-    """Return the body if it arrived in one piece with its header, as most do, and charge it to the budget; else None.
+    """Return the body, charged to the budget, if it arrived in one piece with its header, as most bodies do; else None.
 
     May raise any error of `read_body`.
     """
@@ -60,7 +60,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
 
     A body that arrives in several pieces starts `lead` bytes (modulo 16) after an aligned address, so that arrays at
     known offsets are aligned and need no copy. Raises payload_too_large above `limit` bytes, the value of the limit
-    `name` (before reading, if the length is declared), overloaded, and ClientGone.
+    called `name` (before reading, if the length is declared), overloaded, and ClientGone.
     """
     body = whole_body(context, limit, name)
     if body is not None:
@@ -91,7 +91,7 @@ async def read_body(context: RequestContext, limit: int, lead: int = 0, name: st
 
 
 async def _receive_body(context: RequestContext, declared: int | None, limit: int, lead: int, name: str) -> Buffer:
-    """Receive the body into memory of the declared size, or into a growing block."""
+    """Receive the body into memory of the declared size, or into a growing block if no size is declared."""
     if TIMEOUT in context.headers:
         context.exchange.deadline = monotonic() + context.deadline - perf_counter()
     message = await _next_piece(context)
@@ -128,7 +128,8 @@ async def _next_piece(context: RequestContext) -> Mapping[str, Any]:
 class UnknownLengthBody:
     """Collects bytes in one growing block of memory; charges `memory` before the block grows.
 
-    Holds at most `limit` bytes, the value of the limit `name`, after `lead` bytes that are not part of the body.
+    It holds at most `limit` bytes, the value of the limit called `name`, after `lead` bytes that are not part of the
+    body.
     """
 
     def __init__(self, memory: Memory, limit: int, lead: int = 0, name: str = BODY_BYTES) -> None:
@@ -147,7 +148,8 @@ class UnknownLengthBody:
             most = self._limit + self._lead
             if end > most:
                 raise too_large(self._limit, self._name)
-            # Double a small block, add an eighth to a larger one, so that the total copying stays linear in the size.
+            # Double a small block, and grow a larger one by an eighth, so that the total amount of copying stays linear
+            # in the size.
             ahead = room if room < _DOUBLED else min(max(_DOUBLED, room // 8), _MOST)
             grown = min(max(end, room + ahead), most)
             self._memory.charge(grown - room)
@@ -156,19 +158,19 @@ class UnknownLengthBody:
         self._size = end
 
     def finish(self) -> memoryview:
-        """Return the complete body, and give back the unused part of the charge."""
+        """Return the complete body, and release the unused part of the charge."""
         room = self._block.size
         self._resize(self._size)
         self._memory.adjust(room, self._size)
         return self._block.data[self._lead :]
 
-    def _resize(self, size: int) -> None:  # a separate function that tests exclude from memory traces (NumPy 2.5)
+    def _resize(self, size: int) -> None:  # separate, so that tests can exclude it from memory traces (NumPy 2.5)
         # Only `finish` returns a view of the block, so no view refers to memory that has moved.
         self._block.resize(size, refcheck=False)
 
 
 def too_large(maximum: int, name: str = BODY_BYTES) -> GatherError:
-    """Return the error for a body larger than `maximum` bytes, the value of the limit `name`."""
+    """Return the error for a body larger than `maximum` bytes, the value of the limit called `name`."""
     return GatherError(
         "payload_too_large",
         f"the {_LIMITED[name]} is larger than the limit of {maximum} bytes",
@@ -217,7 +219,7 @@ async def read_json(context: RequestContext, most: int = _MOST_JSON) -> Any:
 def check_json_type(content_type: bytes, also_read: Iterable[bytes] = ()) -> None:
     """Raise unsupported_media_type unless `content_type` is JSON in UTF-8 or empty.
 
-    `also_read` are the media types that the route accepts; it may include JSON.
+    `also_read` lists the other media types that the route accepts; it may include JSON.
     """
     kind, _, parameters = content_type.partition(b";")
     kind = kind.strip().lower()

@@ -1,4 +1,4 @@
-"""The table of routes: the paths, the operation of each method, and the access that callers need.
+"""The table of routes: paths, the operation for each method, and the access that callers need.
 
 The rows are in `app.api.route_rows`. This is the only source of paths in `app/`: the ASGI application, the rules of API
 keys, OpenAPI, the labels of metrics, logs and traces, and the server's health checks all use it.
@@ -126,7 +126,7 @@ _TEMPLATES: Final = {
 
 
 def path_of(operation: str, **segments: str) -> str:
-    """Return the path of an operation, with its braces filled from `segments`, which must need no encoding."""
+    """Return the path of an operation with its braces filled in. The values of `segments` must not need encoding."""
     return _TEMPLATES[operation].format(**segments)
 
 
@@ -136,5 +136,7 @@ def template(path: str, routes: RouteTable = TABLE) -> str:
 
 
 def is_protocol(path: str) -> bool:
-    """Return True if a path, known or not, is below the inference protocol's root. Errors have another form there."""
+    """Return True if a path, known or not, is below the inference protocol's root, where errors have a different
+    format.
+    """
     return path.startswith("/v2") and path[3:4] in ("", "/")

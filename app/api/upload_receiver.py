@@ -1,4 +1,4 @@
-"""Receives the body of an upload: the event loop reads it from the socket, a thread writes it to the store.
+"""Receives the body of an upload: the event loop reads it from the socket, and a thread writes it to the store.
 
 While the thread checks, hashes and writes one piece, the event loop receives the next. At most two pieces are in
 memory.
@@ -37,7 +37,7 @@ Opener = Callable[[Start], Upload]
 
 
 class UploadReceiver:
-    """Converts the bytes of a body to an `Upload`. `take` and `end` block; call them in threads, one at a time.
+    """Converts the bytes of a body to an `Upload`. `take` and `end` block; call them in a thread, one call at a time.
 
     `starter` parses the first bytes, and returns None if it needs more; `opener` begins the upload in the store.
     """

@@ -1,7 +1,8 @@
 """The models of the inference protocol: the operators, and every resident tensor and alias under its own name.
 
-The model of a tensor has the tensor's retained versions, the model of an alias the version that it points to, and the
-model of an operator only version 1. A model is described by its metadata, and by its configuration in Triton's form.
+A tensor's model has the retained versions of the tensor, an alias's model has the version that the alias points to, and
+an operator's model has only version 1. A model is described by its metadata and by its configuration in Triton's
+format.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Models:
         self._known: BoundedCache[str, Model] = BoundedCache(_REMEMBERED)  # by reference
 
     def find(self, name: str, version: str | None = None) -> tuple[Model, Resident | None]:
-        """Return the model, and its resident tensor if it has one. Without `version`, the current version.
+        """Return the model, and its resident tensor if it has one. If `version` is None, uses the current version.
 
         Raises model_not_found, tensor_damaged, and unsupported_dtype if the protocol lacks the tensor's type.
         """
@@ -69,21 +70,24 @@ class Models:
         return model, resident
 
     def _reference(self, name: str, version: str) -> str | None:
-        """Return `NAME@7` for a version of the model of a tensor or an alias; None if it has no such version."""
+        """Return a reference such as `NAME@7` for a version of a tensor's or alias's model, or None if there is no such
+        version.
+        """
         resolved = self.service.store.resolve(name)
         if resolved is None:
             return None
         own, _ = split_reference(resolved)
-        # A tensor's model has all its versions. The model of an alias, or of one version, has only that one.
+        # A tensor's model has all versions of the tensor. The model of an alias, or of one version, has only that
+        # version.
         reference = f"{own}@{version}"
         if own != name and reference != resolved:
             return None
         return None if split_reference(reference)[1] is None else reference
 
     def check_older(self, name: str, version: str) -> None:
-        """Check that an older version of a tensor's model is callable, in the catalogue only, without reading its file.
+        """Check that an older version of a tensor's model is callable.
 
-        Raises model_not_found and unsupported_dtype.
+        Reads only the catalogue, not the version's file. Raises model_not_found and unsupported_dtype.
         """
         dtype = self.service.store.dtype_of(f"{name}@{version}")
         if dtype is None:
@@ -115,7 +119,7 @@ class Models:
         return GatherError("model_not_found", f"no model is named {name!r}", hint=hint)
 
     def find_quickly(self, name: str, version: str | None = None) -> Model:
-        """Like `find`, but skips the store for a known tensor. If it was removed, the gather fails later."""
+        """Like `find`, but skip the store for a known tensor. If the tensor was removed, the gather fails later."""
         return (self._known.get(name) if version is None else None) or self.find(name, version)[0]
 
     def forget(self, name: str) -> None:
@@ -128,12 +132,12 @@ class Models:
         return [*_MODELS, *(name for name in (*store.names(), *store.alias_names()) if name not in _MODELS)]
 
     def statistics_labels(self, names: list[str], newest: int | None = None) -> list[str]:
-        """Return the labels in the statistics of these models' versions, or of the `newest` versions of each."""
+        """Return the statistics labels of these models' versions, or of only the `newest` versions of each model."""
         first = None if newest is None else -newest
         return [statistics_label(name, version) for name in names for version in self.versions(name)[first:]]
 
     def current_statistics_label(self, model: Model) -> str:
-        """Return the label in the statistics of a model's current version."""
+        """Return the statistics label of a model's current version."""
         resolved = self.service.store.resolve(model.reference) if model.resident else None
         return statistics_label(model.name, VERSION if resolved is None else str(split_reference(resolved)[1]))
 
@@ -144,7 +148,7 @@ def _resident_model(name: str, reference: str) -> Model:
 
 
 def statistics_label(name: str, version: int | str) -> str:
-    """Return the label in the statistics of a model's version."""
+    """Return the statistics label of a model's version."""
     return f"{name}@{version}"
 
 
@@ -160,7 +164,7 @@ _OF_TUPLES: Final = ("gathernd", "scatternd")
 
 
 def _model_tensors(model: Model, resident: Resident | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Inputs and outputs of a model for its metadata."""
+    """Return the inputs and outputs of a model for its metadata."""
     every = {"datatypes": list(BY_OIP)}
     data = {"name": "data", "datatype": ANY_DATATYPE, "shape": ANY_SHAPE, "parameters": every}
     if model.is_lookup:
@@ -195,7 +199,7 @@ def model_metadata(model: Model, resident: Resident | None, versions: list[str])
 
 
 def model_config(model: Model, resident: Resident | None) -> dict[str, Any]:
-    """Return the configuration of a model in the format of Triton's model configuration."""
+    """Return the configuration of a model in Triton's format."""
     inputs, outputs = _model_tensors(model, resident)
     if model.is_lookup:
         return _config(model.name, inputs, outputs, {})

@@ -1,4 +1,4 @@
-"""Hints for a request with an unknown path, or with a method that its path does not accept."""
+"""Hints for requests with an unknown path or with a method that the path does not accept."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class Calls(grpc.GenericRpcHandler):
                     leave()  # only now, because gRPC may have held a part of the message
                 raise
             request.sent = len(written)
-            if rpc.is_public:  # the answer has only a few bytes
+            if rpc.is_public:  # the response has only a few bytes
                 leave()
             else:
                 self.unsent.add(context, task, leave)
@@ -408,7 +408,7 @@ class Calls(grpc.GenericRpcHandler):
 
 
 async def _answer(handler: CallHandler, message: bytes, request: RpcRequest) -> bytes:
-    """Return the answer to a call other than infer."""
+    """Return the response to a call other than infer."""
     content = await handler(read_message(request.rpc, message), request.memory)
     if request.rpc.method in LONG:
         return await asyncio.to_thread(write_message, request.rpc, content)

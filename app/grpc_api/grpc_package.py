@@ -49,7 +49,7 @@ def quiet_python() -> None:
 def is_worth_logging(record: logging.LogRecord) -> bool:
     """Return True if a line of gRPC's own log should be kept.
 
-    Drops the tracebacks of method names and metadata that are not UTF-8, and of calls that ended before their answer.
+    Drops the tracebacks of method names and metadata that are not UTF-8, and of calls that ended before their response.
     """
     import grpc.aio  # noqa: PLC0415  (after `quiet_core`)
 

@@ -1,6 +1,6 @@
 """The calls other than infer: health, metadata, configuration, statistics and the model repository.
 
-Their answers have the same content as those of `app.api.routes` over REST.
+Their responses have the same content as those of `app.api.routes` over REST.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.memory.budget import Memory
 from app.server.readiness import Readiness
 
 CallHandler = Callable[[Any, Memory], Awaitable[dict[str, Any]]]
-"""Takes a request's message and its memory. Returns the content of the answer, with JSON's member names."""
+"""Takes a request's message and its memory. Returns the content of the response, with JSON's member names."""
 LONG: Final = ("ModelStatistics", "RepositoryIndex")
 """Calls whose answers list every model, and so are written in a thread."""
 _HEALTH_SERVICES: Final = ("", SERVICE)
@@ -113,7 +113,7 @@ def _identity(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_message(rpc: Rpc, content: dict[str, Any]) -> bytes:
-    """Encode an answer as a message, without the members that the protocol has only over REST."""
+    """Encode a response as a message, without the members that the protocol has only over REST."""
     message = _classes(rpc)[1]()
     # Not `Parse` of one text, which would hold the interpreter's lock throughout.
     json_format.ParseDict(content, message, ignore_unknown_fields=True, descriptor_pool=POOL)

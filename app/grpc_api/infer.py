@@ -1,4 +1,4 @@
-"""Infer requests over gRPC, from the bytes of a message to the bytes of its answer; see `app.api.routes.v2_infer`."""
+"""Infer requests over gRPC, from the bytes of a message to the bytes of its response; see `app.api.routes.v2_infer`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Answers that gRPC holds because the caller has not read them. They stay charged, and their calls keep their slots.
+"""Responses that gRPC holds because the caller has not read them. They stay charged, and their calls keep their slots.
 
-A caller may open no flow-control window for an answer, or stop reading. gRPC then holds the answer as long as the
+A caller may open no flow-control window for a response, or stop reading. gRPC then holds the response as long as the
 connection exists, and has no function to drop it. So each connection with waiting answers is checked twice, half of
 GATHERND_ANSWER_TIMEOUT apart. It is reset if the caller has acknowledged fewer bytes in between than
 GATHERND_MIN_ANSWER_RATE requires.
@@ -68,9 +68,9 @@ class UnsentAnswers:
         self._waiting: set[_UnsentAnswer] = set()
 
     def add(self, context: Context, task: asyncio.Task[Any], done: Callable[[], None]) -> None:
-        """Track the answer that the handler of a call, running in `task`, is about to return.
+        """Track the response that the handler of a call, running in `task`, is about to return.
 
-        `done` is called once the answer has been sent or abandoned.
+        `done` is called once the response has been sent or abandoned.
         """
         unsent = self._begin_waiting(context)
 
@@ -101,7 +101,7 @@ class UnsentAnswers:
             self.check_due()
 
     def check_due(self) -> None:
-        """Check the answers that are due, and reset the connections of callers that read too slowly."""
+        """Check the responses that are due, and reset the connections of callers that read too slowly."""
         now = monotonic()
         if not any(one.look_at <= now for one in self._waiting):
             self._full_queues.clear()
@@ -122,7 +122,7 @@ class UnsentAnswers:
                     self._check_connection(connection, now, address[0], overdue.get(address, []))
 
     def _check_connection(self, connection: socket.socket, now: float, host: str, overdue: list[_UnsentAnswer]) -> None:
-        """Reset a connection if its peer has not acknowledged enough bytes since the last check of an answer."""
+        """Reset a connection if its peer has not acknowledged enough bytes since the last check of a response."""
         acknowledged = _bytes_acknowledged(connection) if overdue else 0
         for one in overdue:
             if one.acknowledged is not None and acknowledged - one.acknowledged < self._least:

@@ -1,1 +1,1 @@
-"""The HTTP/1.1 server on top of uvicorn: connections, TLS and processes. Knows nothing of tensors."""
+"""The HTTP/1.1 server on top of uvicorn: connections, TLS and processes. It is independent of tensors."""

@@ -41,11 +41,14 @@ class BodyReader(asyncio.BufferedProtocol):
         self._missing = missing
 
     def fill(self, view: memoryview, taken: Callable[[int], None]) -> None:
-        """Read the next bytes into `view`. `taken` is called with the number of bytes as they arrive, and may raise."""
+        """Read the next bytes into `view`.
+
+        `taken` is called with the number of bytes whenever some arrive, and may raise.
+        """
         self._view, self._taken, self._place = view, taken, 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next bytes. It never extends beyond the body; the parser gets what follows."""
+        """Return the buffer for the next bytes. It never extends beyond the body; the parser gets whatever follows."""
         size = min(self._missing, _READ_BYTES)
         if self._view is None:
             return _DROPPED[:size]
@@ -80,18 +83,18 @@ class BodyReader(asyncio.BufferedProtocol):
             connection.on_message_complete()
 
     def eof_received(self) -> bool:
-        """Pass on that the client has stopped sending before the end of the body."""
+        """Report that the client has stopped sending before the end of the body."""
         return self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on that the client has disconnected."""
+        """Report that the client has disconnected."""
         self._view = None
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Pass on that the client has stopped reading."""
+        """Report that the client has stopped reading."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the client is reading again."""
+        """Report that the client is reading again."""
         self._connection.resume_writing()

@@ -1,8 +1,9 @@
 """Find out whether a client is still connected, even though its connection is not being read.
 
-The kernel is asked. If the client has stopped sending (a half-closed connection), the kernel cannot tell whether it
-still reads: a client that has closed its connection looks the same until it is sent something and answers with a reset.
-While the request of such a client waits for a thread, it is sent `100 Continue`, which every HTTP/1.1 client ignores.
+This module queries the kernel. If the client has stopped sending (a half-closed connection), the kernel cannot tell
+whether the client is still reading: a client that has closed its connection looks the same until it is sent something
+and replies with a reset. While the request of such a client waits for a thread, it is sent `100 Continue`, which every
+HTTP/1.1 client ignores.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def presence(connection: socket.socket) -> Presence:
 
 
 def watch(connection: Connection, interval: float = FIRST_S) -> None:
-    """Check a client that has stopped sending, first after `interval` seconds, until its request is answered."""
+    """Check a client that has stopped sending until its request is answered; the first check is after `interval`
+    seconds.
+    """
     connection.loop.call_later(interval, _probe, connection, min(2 * interval, LONGEST_S))
 
 

@@ -1,4 +1,4 @@
-"""Accept new connections so that all workers have about the same number.
+"""Accept new connections so that all workers have about the same number of them.
 
 The event loop would report a TLS connection only after its handshake, too late for the limit on connections. Workers
 that merely share a listening socket are unbalanced: the one that wakes first accepts all waiting connections, and a
@@ -71,7 +71,10 @@ class Acceptor:
         self._watch()
 
     def stop(self, *, rest: bool) -> None:
-        """Stop accepting. Connections in the backlog are left to other workers, or still accepted if `rest` is set."""
+        """Stop accepting.
+
+        Connections in the backlog are left to other workers, unless `rest` is set: then they are still accepted.
+        """
         if self.accepting:
             self.accepting = False
             self._counters.header[SlotHeader.ACCEPTING] = 0
@@ -85,7 +88,7 @@ class Acceptor:
             listener.close()
 
     async def finish_setup(self) -> None:
-        """Wait for connections that are being set up, and cancel TLS handshakes that take too long."""
+        """Wait for the connections that are being set up, and cancel TLS handshakes that take too long."""
         if self._in_setup:
             await asyncio.wait(self._in_setup, timeout=_SETUP_S)
         for task in self._in_setup:
@@ -108,7 +111,8 @@ class Acceptor:
         for connection in self._connections:
             if excess == 0:
                 break
-            # Only active connections: an idle one gets no response that could say so, and costs other workers nothing.
+            # Choose only active connections: an idle one gets no response that could announce the close, and costs
+            # other workers nothing.
             if now - connection.last_received < _ACTIVE_S:
                 connection.leaving = True
                 excess -= 1
@@ -130,7 +134,10 @@ class Acceptor:
         self._accept_one(listener)
 
     def _accept_one(self, listener: socket.socket) -> bool:
-        """Accept one connection if one is waiting and there is room. Returns False if no more should be tried now."""
+        """Accept one connection if one is waiting and there is room.
+
+        Returns False if no further attempt should be made now.
+        """
         try:
             connection = listener.accept()[0]
         except (BlockingIOError, InterruptedError):
@@ -168,7 +175,7 @@ class Acceptor:
         self._in_setup.pop(task, None)
 
     def _cancel_oldest_setup(self) -> bool:
-        """Cancel the longest TLS handshake. Returns False if none takes long."""
+        """Cancel the TLS handshake that has taken longest. Returns False if none has taken long."""
         for task, begun in self._in_setup.items():
             if monotonic() - begun < IDLE_S:
                 break

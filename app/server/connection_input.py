@@ -1,11 +1,11 @@
-"""Hold the bytes that a client has sent and the parser has not seen, and decide when to parse and to read on.
+"""Hold the bytes that a client has sent but the parser has not seen, and decide when to parse and when to read on.
 
-Without this module, the parser would continue from one request to the next. One read brings up to 256 KiB: thousands of
-pipelined requests, or tens of thousands of chunks, and parsing all of it at once would block every other client. So the
-parser gets pieces that end where a request may end (`UnparsedInput`, at most one read, charged to the memory budget). A
-connection stops parsing when the time of the event loop's turn is over, and resumes in the next turn, one request or
-piece at a time, in turn with the others (`InputTurns`). Until then nothing more is read from its socket
-(`TimedFlowControl`).
+Without this module, the parser would continue from one request to the next. One read returns up to 256 KiB. That can be
+thousands of pipelined requests or tens of thousands of chunks, and parsing all of them at once would block every other
+client. So the parser gets pieces that end where a request may end (`UnparsedInput`, at most one read, charged to the
+memory budget). A connection stops parsing when the time for the current turn of the event loop is used up. It resumes
+in the next turn, one request or piece at a time, alternating with the other connections (`InputTurns`). Until then,
+nothing more is read from its socket (`TimedFlowControl`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class UnparsedInput:
         self._last_fed = b""
 
     def hold(self, data: bytes, place: int) -> None:
-        """Hold new input whose first `place` bytes are already processed. Requires that nothing is left."""
+        """Hold new input whose first `place` bytes are already processed. Requires that no earlier input is left."""
         self.data, self.place = data, place
 
     def add(self, data: bytes) -> None:
@@ -68,7 +68,7 @@ class UnparsedInput:
     def end_of_piece(self) -> int:
         """Return the end of the next piece.
 
-        It is after the first empty line, which may end a header or body, or after PIECE_BYTES bytes.
+        The piece ends after the first empty line, which may end a header or body, or after PIECE_BYTES bytes.
         """
         data, place, last_fed = self.data, self.place, self._last_fed
         for known in (3, 2, 1) if last_fed[-1:] in EMPTY_LINE else ():
@@ -116,7 +116,7 @@ class TimedFlowControl(FlowControl):
         super().pause_reading()
 
     def release(self) -> None:
-        """End `hold`. Reading resumes unless it is also paused."""
+        """End `hold`. Reading resumes unless `pause_reading` is still in effect."""
         self.holds = False
         if self.read_paused:
             self._resume()
@@ -151,7 +151,7 @@ class InputTurns:
         self._is_open = False
 
     def has_time(self) -> bool:
-        """Whether this turn of the event loop has time for more input."""
+        """Return whether this turn of the event loop has time for more input."""
         now = perf_counter()
         if not self._is_open:
             self._is_open = True
@@ -160,7 +160,7 @@ class InputTurns:
         return now < self._ends
 
     def enqueue(self, read_next: Callable[[], None]) -> None:
-        """Resume a connection in the next turn."""
+        """Schedule a connection to resume in the next turn."""
         self._waiting[read_next] = None
         if not self._is_open:
             self._is_open = True
@@ -168,7 +168,7 @@ class InputTurns:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
-        """Resume the connections round-robin, one request or piece each, until the time is over."""
+        """Resume the connections round-robin, one request or piece each, until the time is used up."""
         self._is_open = False
         while self._waiting and self.has_time():
             read_next, _ = self._waiting.popitem(last=False)

@@ -35,8 +35,8 @@ _LOOK_AGAIN_S: Final = 0.1
 class ConnectionLimit:
     """Keeps at most `maximum` connections in `connections`, the server's own set.
 
-    Requests for the paths `always_answered` are answered beyond the limit, because even a full service is alive and
-    must be monitored.
+    Requests for the paths in `always_answered` are answered even beyond the limit, because a full service is still
+    alive and must be monitored.
     """
 
     def __init__(

@@ -19,14 +19,14 @@ SINGLE: Final = frozenset(
     (
         b"access-control-request-method",
         b"authorization",
-        b"content-encoding",  # a list by RFC 9110; this service supports one member
+        b"content-encoding",  # a list in RFC 9110; this service supports one member
         b"content-length",
         b"content-type",
         b"host",
         b"idempotency-key",
         b"inference-header-content-length",
         b"origin",
-        b"transfer-encoding",  # a list too, but joining two of them is how requests are smuggled past proxies
+        b"transfer-encoding",  # also a list, but joining two of them would allow request smuggling past proxies
         b"x-gathernd-node",
         b"x-gathernd-timeout",
         b"x-request-id",
@@ -51,7 +51,7 @@ TRAILER: Final = _Trailer()
 
 
 def combine_repeated(sent: Sequence[Field]) -> dict[bytes, bytes]:
-    """Return the fields by name, with the values of a repeated field joined by commas in order."""
+    """Return the fields by name, and join the values of a repeated field with commas, in order."""
     found: dict[bytes, bytes] = {}
     for name, value in sent:
         found[name] = b"%b, %b" % (found[name], value) if name in found else value
@@ -61,8 +61,8 @@ def combine_repeated(sent: Sequence[Field]) -> dict[bytes, bytes]:
 def check_transfer_coding(sent: Sequence[Field], version: str) -> None:
     """Check that the only transfer coding is `chunked`, in HTTP/1.1 (RFC 9112, 6.1).
 
-    The parser decodes `chunked` and ignores codings before it. It also accepts lists with empty elements, and `chunked`
-    in HTTP/1.0, which proxies interpret differently. Raises malformed_request.
+    The parser decodes `chunked` and ignores codings before it. It also accepts lists with empty elements and `chunked`
+    in HTTP/1.0, both of which proxies interpret differently. Raises malformed_request.
     """
     codings = [value for name, value in sent if name == b"transfer-encoding"]
     if not codings:

@@ -65,8 +65,8 @@ class Http1Connection(Connection):
       transport's protocol in place of the connection.
     - Lingering: `refused` is set, and a `LingeringClose` is the transport's protocol.
 
-    `leaving` makes each response the last. `waiting` holds the bytes that the parser has not seen yet. `length` is the
-    length of the request's body, or None if it is chunked.
+    If `leaving` is set, each response is the last on its connection. `waiting` holds the bytes that the parser has not
+    seen yet. `length` is the length of the request's body, or None if it is chunked.
 
     The class attributes are set once per process, before the server starts. `count_refusal` is called with the error,
     the request id and the caller's address of each request that is refused before the application sees it.
@@ -74,7 +74,7 @@ class Http1Connection(Connection):
     connections hold outside of requests.
     """
 
-    __slots__ = (  # uvicorn's attributes fill the 30 that CPython finds quickly in an instance's dict
+    __slots__ = (  # uvicorn's attributes fill the 30 entries that CPython finds quickly
         *("at_request_start", "beyond_limit", "feeding", "header_size", "header_weight", "in_header", "known_headers"),
         *("last_answered", "last_received", "length", "lingering", "refused", "request_began", "starting", "waiting"),
     )
@@ -143,7 +143,7 @@ class Http1Connection(Connection):
         self._feed_waiting(first=uncached and len(data) <= PIECE_BYTES, uncached=uncached)
 
     def _feed_waiting(self, *, first: bool, only: bool = False, uncached: bool = False) -> None:
-        """Feed the parser one request after the other while this turn of the event loop has time.
+        """Feed the parser one request after another while this turn of the event loop has time.
 
         Bytes after a request wait until it is answered. `first` feeds one request or piece regardless of the time;
         `only` stops after it. `uncached` means that the first header was already looked up in the cache and not found.
@@ -189,7 +189,7 @@ class Http1Connection(Connection):
         return exchange is None or exchange.more_body or exchange.response_complete
 
     def _feed_next(self, uncached: bool) -> None:
-        """Feed the parser the next header and what has arrived of its body, or the next piece of a chunked body."""
+        """Feed the parser the next header and the available part of its body, or the next piece of a chunked body."""
         waiting = self.waiting
         data, place = waiting.data, waiting.place
         begins = self.at_request_start
@@ -222,8 +222,8 @@ class Http1Connection(Connection):
     def _feed(self, end: int) -> None:
         """Feed the parser the waiting bytes up to `end`.
 
-        Upgrades are not accepted, but the parser skips the body of a request that offers one (as Java's HTTP client
-        does by default). Such a header is fed again without the offer.
+        Upgrades are not accepted, but the parser skips the body of a request that offers one, as Java's HTTP client
+        does by default. So this method feeds such a header again without the offer.
         """
         try:
             self.parser.feed_data(self.waiting.take(end))
@@ -241,7 +241,7 @@ class Http1Connection(Connection):
         start_request(self, exchange)
 
     def _charge(self) -> None:
-        """Charge this connection's waiting bytes and large headers. If there is no room, take no more input."""
+        """Charge this connection's waiting bytes and large headers. If there is no room, accept no more input."""
         header = self.header_size + _FIELD_BYTES * len(self.headers) if self.in_header else self.header_weight
         if self.waiting.charge(header, self.budget):
             return
@@ -278,7 +278,7 @@ class Http1Connection(Connection):
     def _find_cached(self, data: bytes, place: int) -> tuple[request_header_cache.CachedHeader, int, int] | None:
         """Look up the header at `place` of `data`. Returns the cached header and the ends of the header and the body.
 
-        Returns None if the header is not cached, or if header or body are incomplete.
+        Returns None if the header is not cached, or if the header or body is incomplete.
         """
         end = data.find(EMPTY_LINE, place, place + request_header_cache.LARGEST) + 4
         if end <= place + 4:
@@ -313,10 +313,10 @@ class Http1Connection(Connection):
         return exchange
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Handle the end of the client's sending: answer complete requests, and close after the last response.
+        """Handle that the client has stopped sending: answer complete requests, and close after the last response.
 
-        Returns True to keep the connection open until then. With TLS the end of one direction ends both, as in asyncio,
-        and the client gets only what has been written so far.
+        Returns True to keep the connection open until then. With TLS, the end of one direction ends both, as in
+        asyncio, and the client gets only what has already been written.
         """
         flush()
         self.in_header = False
@@ -347,7 +347,7 @@ class Http1Connection(Connection):
         self._charge()
         self.flow.release()
         if self.starting is not None:
-            # a reference cycle, which would stay until the next garbage collection
+            # this entry is part of a reference cycle, which would stay until the next garbage collection
             self.starting.scope.pop("extensions")
             self.starting = self.cycle = None  # type: ignore[assignment]
         exchange: HttpExchange | None = self.cycle
@@ -391,9 +391,9 @@ class Http1Connection(Connection):
         exchange.waiting_for_100_continue = self.expect_100_continue
 
     def _claim_place(self) -> None:
-        """Take the place of a connection that has since ended. Raises overloaded if there is none.
+        """Claim the slot of a connection that has since ended. Raises overloaded if no slot is free.
 
-        Health checks and scrapers are answered anyway, and then the connection closes.
+        Health checks and scrapers are answered even then, but the connection closes afterwards.
         """
         if self.limit.admit(self):
             self.beyond_limit = False
@@ -431,7 +431,7 @@ class Http1Connection(Connection):
         reader.fill(view, taken)
 
     def _drop_rest(self, exchange: HttpExchange) -> None:
-        """Discard the rest of an answered request's body, a large rest without the parser."""
+        """Discard the rest of an answered request's body; a large rest bypasses the parser."""
         exchange.body = bytearray()
         missing = exchange.missing()
         if missing is not None and missing >= MIN_DIRECT_BYTES:
@@ -466,7 +466,7 @@ class Http1Connection(Connection):
             self._charge()
 
     def refuse(self, error: GatherError) -> None:
-        """Send the response for `error` in place of the application, and close.
+        """Send the response for `error` instead of the application's response, and close.
 
         The rest of the request is not processed.
         """
@@ -502,7 +502,10 @@ class Http1Connection(Connection):
             self._linger(left)
 
     def _linger(self, left: int = MOST_BYTES) -> None:
-        """Discard the waiting bytes and up to `left` more, then close. Releases the place under the limit."""
+        """Discard the waiting bytes and up to `left` more, then close.
+
+        The connection no longer counts towards the limit.
+        """
         self.refused = True
         self.waiting.clear()
         self._charge()
@@ -515,7 +518,7 @@ class Http1Connection(Connection):
         self.lingering.begin()
 
     def _request_id(self) -> str:
-        """Return the id of the request that is being read: its own if that is valid, otherwise a random one."""
+        """Return the id of the request that is being read: the one that it carries if valid, otherwise a random one."""
         exchange: HttpExchange | None = self.cycle
         fields: Any = ()
         if self.in_header:

@@ -1,4 +1,4 @@
-"""Run one process under uvicorn: its configuration, its start, and a shutdown that loses no request (drain).
+"""Run one process under uvicorn: its configuration, its startup, and a shutdown that loses no request (drain).
 
 On SIGTERM or SIGINT the shutdown takes these steps:
 

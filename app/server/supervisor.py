@@ -16,12 +16,12 @@ Parent and worker (`app.server.worker_process`) exchange single bytes over a soc
 The end of the stream means that the other process has ended: the parent notices a death immediately, and workers
 without a parent finish their requests and exit.
 
-At start-up, the first worker accepts connections immediately, to answer /livez, and compiles the kernels for all. The
+At startup, the first worker accepts connections immediately, to answer /livez, and compiles the kernels for all. The
 other workers wait for it. When all are warm, all accept connections and /readyz answers 200. From then on no request
 reaches a worker that is not ready, so responses do not depend on the worker. If a worker fails at this stage, the
 parent exits with 3.
 
-After start-up, the remaining workers keep serving, and a failed start is retried after a pause. If no worker is left,
+After startup, the remaining workers keep serving, and a failed start is retried after a pause. If no worker is left,
 the port refuses connections rather than let clients wait. After GIVE_UP_AFTER consecutive failures the parent exits
 with 3 and leaves the decision to its own supervisor. A worker reads its settings from a file in memory (`WorkerStart`).
 

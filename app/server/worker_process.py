@@ -147,7 +147,7 @@ class WorkerServer(Server):
             self._beating.cancel()
 
     async def _show_heartbeat(self) -> None:
-        """Show the parent that this worker's event loop runs, from start-up until its last request has finished."""
+        """Show the parent that this worker's event loop runs, from startup until its last request has finished."""
         while True:
             await asyncio.sleep(_BEAT_S)
             self._counters.header[SlotHeader.HEARTBEAT] += 1

@@ -1,6 +1,6 @@
 """OpenTelemetry: a span for each request, with one for each of its stages, in the trace that the caller began.
 
-Tracing is off unless an endpoint is set. This is decided at start-up, so a service without one runs none of this code.
+Tracing is off unless an endpoint is set. This is decided at startup, so a service without one runs none of this code.
 The SDK is the extra `otel`, and it reads its own variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER,
 OTEL_EXPORTER_OTLP_HEADERS and others).
 

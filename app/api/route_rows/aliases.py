@@ -1,4 +1,4 @@
-"""The routes of aliases; `app.api.routes.aliases` answers them."""
+"""The routes for aliases; `app.api.routes.aliases` handles them."""
 
 from __future__ import annotations
 

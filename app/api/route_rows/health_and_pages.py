@@ -1,4 +1,4 @@
-"""The routes of health checks, metrics and pages; `app.api.routes.health_and_pages` answers them."""
+"""The routes for health checks, metrics and pages; `app.api.routes.health_and_pages` handles them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def _health(path: str, name: str, summary: str, **described: Any) -> Route:
 
 
 def _page(path: str, name: str, summary: str, *media_types: str, segment: str | None = None) -> Route:
-    """Return the route of a page with one of the media types, or 304; `segment` describes the path's last segment."""
+    """Return the route for a page, which responds with one of the media types or with 304.
+
+    `segment` describes the last segment of the path.
+    """
     named = () if segment is None else (in_path(path.rpartition("{")[2].rstrip("}"), segment),)
     found = Operation(
         name,
@@ -46,7 +49,7 @@ HEALTH_AND_PAGES: Final = (
     _health("/metrics", "metrics", "Metrics in the Prometheus text format", answers=_METRICS)._replace(
         access=Access.ANY_KEY, health="alive"
     ),
-    # Public: the page at /docs needs it. The page at / asks its reader for a key.
+    # This is public because the page at /docs needs it. The page at / asks its reader for a key.
     Route("/openapi.json", CONTROL, Access.PUBLIC, {"GET": _DESCRIPTION}),
     _page("/", "frontPage", "Front page, with a playground", "text/html"),
     _page(

@@ -1,4 +1,4 @@
-"""The routes of imports; `app.api.routes.imports` answers them."""
+"""The routes for imports; `app.api.routes.imports` handles them."""
 
 from __future__ import annotations
 

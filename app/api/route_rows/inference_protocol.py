@@ -1,4 +1,4 @@
-"""The routes of the Open Inference Protocol v2; `app.api.routes.v2_models`, `v2_models` and others answer them."""
+"""The routes for the Open Inference Protocol v2; `app.api.routes.v2_models`, `v2_infer` and others handle them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _model(path: str, suffix: str, *parameters: Described) -> Iterator[Route]:
 
 
 def _settings(path: str, name: str, *codes: Code, parameters: tuple[Described, ...] = ()) -> Route:
-    """Return the route of settings that can be read but not changed."""
+    """Return the route for settings that can be read but not changed."""
     described: dict[str, Any] = {"parameters": parameters, "answer": dict[str, Any], "tag": TAG}
     text = "Not supported: an operator sets them when the service starts"
     operations = {
@@ -95,7 +95,7 @@ def _settings(path: str, name: str, *codes: Code, parameters: tuple[Described, .
 
 
 def _shared_memory(kind: str) -> Iterator[Route]:
-    """Yield the routes of one kind of shared memory, which is not supported."""
+    """Yield the routes for one kind of shared memory. Shared memory is not supported."""
     region = in_path("region", "Name of the region.")
     for method, path, name in (
         ("GET", "status", "Status"),
@@ -126,7 +126,7 @@ INFERENCE_PROTOCOL: Final = (
     _health("/v2/health/ready", "serverReady", "Whether the service accepts requests", ServerReady)._replace(
         health="ready"
     ),
-    # Before the routes of one model, which would match "stats" as a model name.
+    # This must come before the routes of one model, which would match "stats" as a model name.
     _route("/v2/models/stats", "GET", "statistics", "Statistics of all models", answer=StatisticsBody),
     *_model(_MODEL, "", _NAME),
     *_model(f"{_MODEL}/versions/{{version}}", "Version", _NAME, _VERSION),

@@ -1,6 +1,6 @@
-"""A route and its operations, the source of routing, access rules, metrics and OpenAPI; and parts that rows share.
+"""A route and its operations, which drive routing, access rules, metrics and OpenAPI, and parts that rows share.
 
-JSON is first wherever several media types are listed, because generated clients take the first one.
+JSON comes first wherever several media types are listed, because generated clients use the first one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ Described = dict[str, Any]
 Answers = Mapping[int | str, Described]
 """Answers by status."""
 Shown = Mapping[str, tuple[str, Any, Any]]
-"""Examples by name: a summary, a request, its answer."""
+"""Examples by name: a summary, a request, its response."""
 SAFETENSORS: Final = body_formats.SAFETENSORS.decode()
 
 
 class Plane(Enum):
-    """Selects the checks for requests of a route: the limit on running requests, and the readiness of the kernels."""
+    """Selects whether requests to a route are subject to the limit on running requests and to the readiness of the
+    kernels.
+    """
 
     GATHER = "data plane; needs the kernels, and is found again by the bytes of its header"
     TENSORS = "data plane; uploads and downloads of resident tensors"
@@ -40,9 +42,9 @@ GATHER, TENSORS, CONTROL = Plane.GATHER, Plane.TENSORS, Plane.CONTROL
 class Operation:
     """The operation of one method of a route.
 
-    `name` is OpenAPI's `operationId`, and the name of the handler in `app.route_handlers`. `codes` are the errors in
-    addition to those of every operation. `body` and `answer` are the models of JSON bodies, `request` describes other
-    forms of the request body, and `answers` are the successful answers by status.
+    `name` is OpenAPI's `operationId`, and the name of the handler in `app.route_handlers`. `codes` lists its errors in
+    addition to those common to all operations. `body` and `answer` are the models of JSON bodies, `request` describes
+    other forms of the request body, and `answers` are the successful responses by status.
     """
 
     name: str
@@ -68,8 +70,8 @@ class Operation:
 class Route(NamedTuple):
     """A path, and its operations by method.
 
-    A segment of `template` in braces matches any single non-empty segment. On the data plane the segment may be empty,
-    because the handler's error for an invalid name is more specific than "not found".
+    A segment of `template` in braces matches any single non-empty segment. On the data plane, the segment may also be
+    empty, because the handler's error for an invalid name is more specific than "not found".
 
     `health` marks the paths of health checks and scrapers. An error on a path marked "ready" is a state of the service,
     not a failure.
@@ -82,11 +84,11 @@ class Route(NamedTuple):
     health: Literal["alive", "ready"] | None = None
 
     def operation(self, method: str) -> Operation | None:
-        """Return the operation of `method`, or None. HEAD has the operation of GET."""
+        """Return the operation for `method`, or None. HEAD uses the operation for GET."""
         return self.operations.get("GET" if method == "HEAD" else method)
 
     def allow(self) -> bytes:
-        """Return the methods of the path, in the form of the field Allow; they always include OPTIONS."""
+        """Return the methods of the path in the format of the Allow field. They always include OPTIONS."""
         head = ("HEAD",) if "GET" in self.operations else ()
         return ", ".join((*self.operations, *head, "OPTIONS")).encode()
 
@@ -111,7 +113,7 @@ def parameter(name: str, where: str, text: str, schema: Described | None = None)
 
 
 def header(text: str) -> Described:
-    """Describe a header field of an answer."""
+    """Describe a header field of a response."""
     return {"description": text, "schema": {"type": "string"}}
 
 
@@ -127,10 +129,10 @@ def content(examples: Described, text: str) -> Described:
 
 
 def requests_of(shown: Shown) -> Described:
-    """Return the requests of examples in OpenAPI's form."""
+    """Return the requests of the examples in OpenAPI's format."""
     return {name: {"summary": text, "value": request} for name, (text, request, _) in shown.items()}
 
 
 def answers_of(shown: Shown) -> Described:
-    """Return the answers of examples in OpenAPI's form."""
+    """Return the responses of the examples in OpenAPI's format."""
     return {name: {"summary": text, "value": answer} for name, (text, _, answer) in shown.items()}

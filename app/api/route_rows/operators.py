@@ -1,4 +1,4 @@
-"""The routes of the operators, of their gradients and of lookups; `app.api.exchange` answers them."""
+"""The routes for operators, their gradients, and lookups; `app.api.exchange` handles them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The internal routes of a shard: list, pull and drop segments; scatter to ranges and replicate them.
 
-`app.cluster.shard` answers them. They exist only with `--shard`, and are not in the OpenAPI file, because only
+`app.cluster.shard` handles them. They exist only with `--shard`, and are left out of the OpenAPI file because only
 reconcilers, routers and other shards use them.
 """
 

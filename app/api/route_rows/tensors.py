@@ -1,5 +1,6 @@
-"""The routes of resident tensors; `app.api.routes.tensors`, `tensors_content`, `tensors_scatter` and
-`tensors_rows` answer them.
+"""The routes for resident tensors.
+
+`app.api.routes.tensors`, `tensors_content`, `tensors_scatter` and `tensors_rows` handle them.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ REPLICAS: Final = parameter(
 
 
 def _download(what: str, dtype: str, shape: str) -> Answers:
-    """Describe the answers of a download: its body, and its type and shape headers."""
+    """Describe the responses of a download: the body, and the header fields for type and shape."""
     return {
         200: {
             "description": what,
@@ -152,8 +153,9 @@ _PUT: Final = Operation(
     ),
     request={
         "required": True,
-        # Raw items are last, because openapi-python-client takes the last of several binary types, under which an npy
-        # file is accepted, too. A generator that takes the first type uses npy, which contains its type and shape.
+        # Raw items come last, because openapi-python-client uses the last of several binary types, and an npy file is
+        # accepted under that type, too. A generator that uses the first type gets npy, which contains its type and
+        # shape.
         "content": {
             NPY: binary("An npy file of numbers, in either order of bytes and of axes."),
             SAFETENSORS: binary(

@@ -1,4 +1,4 @@
-"""The routes of aliases: list, read, make or move, remove."""
+"""Handlers for aliases: list, read, create or move, and remove."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class AliasesRoute:
         await context.send(200, JSON, _list_body(aliases, None))
 
     async def _move_aliases(self, context: RequestContext, moves: Sequence[AliasMove]) -> Sequence[tuple[Alias, bool]]:
-        """Make or move aliases, and log each change."""
+        """Create or move aliases, and log each change."""
         made = await self.threads.change(moves[0].alias, lambda: self.store.put_aliases(moves))
         context.changes = [
             Change("alias made" if created else "alias moved", alias.alias, tensor=alias.reference)

@@ -1,4 +1,4 @@
-"""The routes of liveness, readiness and metrics, other constant answers, and the web pages with their files.
+"""Handlers for liveness, readiness, metrics, other constant responses, and the web pages with their files.
 
 The page at / is `app/api/web/index.html` with this service's features written into it; the page at /docs is Swagger UI.
 The pages below /errors explain the errors: one for each code, and a list of all codes.
@@ -45,7 +45,9 @@ _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 def answer_with(body: dict[str, Any], readiness: Readiness | None = None) -> Handler:
-    """Return a handler that always answers `body`; with `readiness`, it raises not_ready until the service is ready."""
+    """Return a handler that always responds with `body`; with `readiness`, it raises not_ready until the service is
+    ready.
+    """
     text = orjson.dumps(body)
 
     async def answer(context: RequestContext) -> None:
@@ -83,11 +85,11 @@ class StaticFile(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes, name: str) -> Self:
-        """Return a file with this content; the suffix of `name` determines its media type."""
+        """Return a file that contains `body`; the suffix of `name` determines its media type."""
         return cls(body, _TYPES[PurePath(name).suffix], f'"{sha256(body).hexdigest()[:32]}"')
 
     async def send(self, context: RequestContext) -> None:
-        """Answer with the file, or 304 if the request's If-None-Match has its ETag. Raises invalid_field.
+        """Respond with the file, or with 304 if the request's If-None-Match contains its ETag. Raises invalid_field.
 
         Browsers cache the file and revalidate it each time, so that an upgrade takes effect at once.
         """
@@ -115,7 +117,7 @@ def _dialect(dialect: Dialect) -> dict[str, Any]:
 
 
 def _element_type(dtype: DType) -> dict[str, Any]:
-    """Describe a type: its name, Python's name if NumPy lacks the type, and the bit layout of narrow floats."""
+    """Describe a type: its name, its name in Python if NumPy lacks the type, and the bit layout of narrow floats."""
     python = f"ml_dtypes.{dtype.name}" if dtype.kind == "float" and dtype.npy is None else None
     found: dict[str, Any] = {"name": dtype.name, "python": python, "bits": None}
     if dtype.kind == "float" and dtype.item_size <= 2:
@@ -137,7 +139,7 @@ def _parameter_name(signature: Signature) -> str | None:
 
 
 def service_description() -> dict[str, Any]:
-    """Return the page's data: operators, their dialects and the element types."""
+    """Return the data for the front page: operators, their dialects and the element types."""
     return {
         "operators": [
             {
@@ -167,7 +169,7 @@ def service_description() -> dict[str, Any]:
 
 
 def front_page() -> str:
-    """Return the HTML of the page."""
+    """Return the HTML of the front page."""
     # In a script element, only "<" can start markup; JSON can escape it.
     description = json.dumps(service_description(), separators=(",", ":")).replace("<", "\\u003c")
     return (
@@ -226,7 +228,7 @@ async def send_docs_asset(context: RequestContext) -> None:
 
 
 async def _send_file_in_path(context: RequestContext, names: Container[str], read: Callable[[str], StaticFile]) -> None:
-    """Answer with the file that the path names. Raises not_found if it is not in `names`."""
+    """Respond with the file whose name is in the path. Raises not_found if that name is not in `names`."""
     (name,) = context.parameters
     if name not in names:
         raise GatherError("not_found", f"no file of the pages is named {name!r}")
@@ -245,12 +247,12 @@ _WIDTH: Final = 100
 
 
 def _html_of_text(text: str) -> str:
-    """Convert a text of the catalogue to HTML; text between backticks becomes code."""
+    """Convert a text from the error catalogue to HTML; text between backticks becomes code."""
     return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
 
 
 def _format_json(value: Any, indent: str = "") -> str:
-    """Format JSON for a page: values that fit are on one line, others have one member per line."""
+    """Format JSON for a page: put values that fit on one line, and split others into one member per line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) <= _WIDTH or not value or not isinstance(value, dict | list):
         return line
@@ -264,7 +266,7 @@ def _format_json(value: Any, indent: str = "") -> str:
 
 
 def catalogue_page() -> str:
-    """Return the page at /errors: every code with its status."""
+    """Return the page at /errors, which lists every code with its status."""
     rows = "".join(
         f'<tr><td><a href="errors/{code}"><code>{code.replace("_", "_<wbr>")}</code></a></td><td>{entry.status}</td>'
         f"<td>{escape(entry.title)}</td></tr>"
@@ -280,7 +282,7 @@ def catalogue_page() -> str:
 
 
 def error_page(code: Code, address: str = ADDRESS) -> str:
-    """Return the page at /errors/{code}: meaning, fix, and an example request to `address` with its full answer."""
+    """Return the page at /errors/{code}: meaning, fix, and an example request to `address` with the full response."""
     entry, example = CATALOGUE[code], CATALOGUE[code].example
     command = example.command.replace(ADDRESS, address)
     about = f"<p>{_html_of_text(example.about)}</p>" if example.about else ""
@@ -296,7 +298,9 @@ def error_page(code: Code, address: str = ADDRESS) -> str:
 
 
 def _service_address(context: RequestContext) -> str:
-    """Return the address that the reader used, or the default if Host is unusual and may be unsafe in a shell."""
+    """Return the address that the reader used, or the default address if Host is unusual and might be unsafe in a
+    shell.
+    """
     host = context.headers.get(b"host", b"").decode("latin-1")
     return ADDRESS if split_host(host) is None else f"{context.scope['scheme']}://{host}"
 

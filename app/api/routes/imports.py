@@ -1,4 +1,4 @@
-"""The routes of imports: start, list, read progress, cancel or delete the record."""
+"""Handlers for imports: start an import, list imports, read progress, and cancel an import or delete its record."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The routes of resident tensors: list, metadata, upload and removal.
+"""Handlers for resident tensors: list, read metadata, upload and remove.
 
-Separate threads wait for the disk; the event loop and the kernels' pool never do.
+Only separate threads wait for the disk; the event loop and the kernels' thread pool never do.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ CurrentEtags: TypeAlias = "Callable[[Sequence[Metadata], ServedRequest | None], 
 
 
 async def keep_stored_metadata(found: Sequence[Metadata], request: ServedRequest | None) -> list[Metadata]:
-    """Return metadata unchanged, for a store that knows the current ETags itself."""
+    """Return the metadata unchanged, for a store that tracks the current ETags itself."""
     del request
     return list(found)
 
 
 class TensorsRoute:
-    """`/tensors`, `/tensors/{name}`, and its settings.
+    """`/tensors`, `/tensors/{name}`, and the settings of a tensor.
 
-    `max_upload_bytes` limits an upload as sent and after decompression.
+    `max_upload_bytes` limits the size of an upload both as sent and after decompression.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TensorsRoute:
         max_upload_bytes: int,
         current: CurrentEtags,
     ) -> None:
-        """`current` is `keep_stored_metadata` if `store` knows the ETags of tensors itself."""
+        """`current` is `keep_stored_metadata` if `store` tracks the tensors' current ETags itself."""
         self.store = store
         self.current = current
         self.limits = limits
@@ -159,7 +159,7 @@ class TensorsRoute:
             return self.store.upload_keys(name, keys_of(start), keep=keep, note=note)
 
         upload = await self._receive(context, codec, fields, begin)
-        # The commit requires the same ETag, so that the keys belong to the rows that the caller named.
+        # The commit requires the same ETag, so that the keys belong to the rows that the caller specified.
         await self._commit(context, upload, Conditions(match=(etag,)))
 
     def _declared_length(self, context: RequestContext) -> int | None:
@@ -185,7 +185,7 @@ class TensorsRoute:
             return await receive(context, receiver, self.threads.streams)
 
     async def _commit(self, context: RequestContext, upload: Upload, conditions: Conditions) -> None:
-        """Publish an upload as the next version, and answer with its metadata."""
+        """Publish an upload as the next version, and respond with its metadata."""
         name, note = upload.spec.name, upload.spec.note
         metadata, created = await self.threads.change(name, lambda: self.store.put(upload, conditions))
         context.changes = [Change("tensor uploaded", metadata.name, metadata.version, metadata.size, note=note or None)]
@@ -215,13 +215,13 @@ class TensorsRoute:
 
 
 async def _send(context: RequestContext, status: int, metadata: Metadata, *extra: Field) -> None:
-    """Answer with metadata."""
+    """Respond with metadata."""
     named = etag_field(metadata.etag), version_field(metadata.version)
     await context.send(status, JSON, orjson.dumps(metadata_body(metadata)), *named, *extra)
 
 
 def with_name(handler: Callable[[RequestContext, str], Awaitable[None]]) -> Handler:
-    """Wrap `handler` with a check of the name in the path: a tensor, `NAME@7` or an alias."""
+    """Wrap `handler` with a check that the name in the path is valid: a tensor, `NAME@7` or an alias."""
 
     async def handle(context: RequestContext) -> None:
         (name,) = context.parameters
@@ -253,7 +253,7 @@ def check_count(start: Start, declared: int) -> None:
 
 
 def keys_of(start: Start) -> KeysSpec:
-    """Return the spec of the keys in a body with only keys. Raises invalid_field and unsupported_dtype."""
+    """Return the spec of the keys in a body that contains only keys. Raises invalid_field and unsupported_dtype."""
     if start.keys is not None:
         if not start.only_keys:
             raise invalid_field("/body", "the body has keys and data", "Send the keys alone, or PUT both as a version.")
@@ -271,9 +271,9 @@ def keys_of(start: Start) -> KeysSpec:
 
 
 def read_page(context: RequestContext) -> tuple[int, str | None]:
-    """Read the paging fields. Returns the number of entries, and the name after which they begin (None for the start).
+    """Read the paging fields.
 
-    Raises invalid_field.
+    Returns the number of entries, and the name after which to begin (None to begin at the start). Raises invalid_field.
     """
     fields = context.query_fields()
     limit = _read_number(fields, "limit", MAX_LIST)
@@ -281,7 +281,7 @@ def read_page(context: RequestContext) -> tuple[int, str | None]:
 
 
 def read_keep(fields: Mapping[str, str]) -> int | None:
-    """Read the number of versions to keep; None means the service's setting. Raises invalid_field."""
+    """Read the number of versions to keep; None selects the service's setting. Raises invalid_field."""
     return _read_number(fields, "keep", MAX_KEEP, ", the new version among them")
 
 
@@ -317,7 +317,7 @@ def read_capacity(text: str | None) -> int | None:
 
 
 def check_has_replicas(store: TensorStore, pointer: str) -> None:
-    """Raise invalid_field for `replicas`, at `pointer`, on a single machine."""
+    """Raise invalid_field at `pointer` if the store, on a single machine, has no replicas."""
     if not store.has_replicas:
         raise invalid_field(
             pointer,
@@ -356,7 +356,10 @@ def read_flag(fields: dict[str, str], name: str) -> bool:
 
 
 def _codec_of(field: bytes | None) -> TensorCodec | None:
-    """Return the format for an upload's media type, or None if it names no format. Raises unsupported_media_type."""
+    """Return the format for an upload's media type, or None if the media type implies no format.
+
+    Raises unsupported_media_type.
+    """
     kind = (field or b"").partition(b";")[0].strip().lower().decode("latin-1")
     if kind and kind != _FORM and kind not in TENSORS:
         near = near_name(kind, TENSORS) or NPY.media_type
@@ -366,7 +369,7 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
 
 
 def metadata_body(metadata: Metadata) -> dict[str, Any]:
-    """Return the JSON form of a tensor's metadata."""
+    """Return a tensor's metadata as a JSON object."""
     return {
         "name": metadata.name,
         "version": metadata.version,
@@ -395,6 +398,6 @@ def _range_body(one: RangeMetadata) -> dict[str, Any]:
 
 
 def time_text(nanoseconds: int) -> str:
-    """Format a time, in nanoseconds since the epoch, in RFC 3339."""
+    """Format a time, given in nanoseconds since the epoch, as in RFC 3339."""
     moment = datetime.fromtimestamp(nanoseconds // 1000 / 1e6, UTC)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

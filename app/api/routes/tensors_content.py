@@ -1,7 +1,7 @@
 """`GET /tensors/{name}/content` and `/keys`: each download is consistent, even if the tensor changes concurrently.
 
-A small content is copied before it is sent. For a large content, and for a table with keys, a snapshot is kept until
-everything has been sent. Accept chooses the format of a download (see `Download`), here and for tables in row ranges.
+Small data is copied before it is sent. For large data, and for a table with keys, a snapshot is kept until everything
+has been sent. Accept chooses the format of a download (see `Download`), here and for tables in row ranges.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class Download(NamedTuple):
 
 
 def codec_for_rows(context: RequestContext, dtype: str) -> TensorCodec:
-    """Return the most preferred format by Accept that supports `dtype`; the most preferred one if none does."""
+    """Return the format that Accept prefers among those that support `dtype`, or its first choice if none does."""
     formats = _accepted_codecs(context)
     return next((codec for codec in formats if dtype in codec.dtypes), formats[0])
 
 
 def codec_for_keys(context: RequestContext, dtype: str) -> TensorCodec:
-    """Return the most preferred format by Accept that supports keys of `dtype`.
+    """Return the format that Accept prefers among those that support keys of `dtype`.
 
     safetensors supports string keys, as two tensors.
     """
@@ -110,7 +110,7 @@ _COPIES: Final = 20
 
 
 class _Body(NamedTuple):
-    """The body of a download: its head, the pieces that follow, and their size."""
+    """The body of a download: its head, the remaining pieces, and their size."""
 
     codec: TensorCodec
     dtype: str
@@ -121,7 +121,7 @@ class _Body(NamedTuple):
 
 
 class Downloads:
-    """Answers with contents and keys of the tensors of `store`."""
+    """Sends the data and keys of the tensors in `store`."""
 
     def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
         self.store = store
@@ -189,10 +189,10 @@ class Downloads:
         body_of: Callable[[Snapshot], Awaitable[_Body]],
         charged: int = _CHUNK,
     ) -> None:
-        """Answer with the body that `body_of` reads from a snapshot.
+        """Respond with the body that `body_of` reads from a snapshot.
 
-        Answers 304 if the snapshot's ETag differs from `etag` and the caller already has it. Charges at most `charged`
-        bytes of the body to the request's memory.
+        Responds with 304 if the snapshot's ETag differs from `etag` and the caller already has that version. Charges at
+        most `charged` bytes of the body to the request's memory.
         """
         snapshot = await self.threads.change(content.description.name, lambda: self.store.snapshot(content))
         try:
@@ -225,14 +225,14 @@ class Downloads:
         return _Body(codec, dtype.name, shape, head, spec.size + end - begin, pieces)
 
     async def _keys_spec(self, name: str, snapshot: Snapshot, dtype: KeyType, first: int, last: int) -> KeysSpec:
-        """Return the spec of the keys of rows `first` to `last` - 1 of tensor `name`. Raises tensor_damaged."""
+        """Return the spec of the keys for rows `first` to `last` - 1 of tensor `name`. Raises tensor_damaged."""
         try:
             return await self.threads.read(name, lambda: keys_spec(snapshot.keys, dtype, first, last))
         except BadFile as problem:
             raise damaged(name, str(problem)) from None
 
     async def _read_in_threads(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the non-empty pieces of tensor `name`; a thread reads each of them."""
+        """Yield the non-empty pieces of tensor `name`, each read by a thread."""
         while piece := await self.threads.read(name, partial(next, pieces, b"")):
             yield piece
 
@@ -242,7 +242,7 @@ def _row_pieces(snapshot: Snapshot, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[bytes, int, Iterator[bytes]]:
-    """Return the head, and the size and pieces of the rest. Raises unsupported_dtype for strings in npy."""
+    """Return the head of the body, and the size and pieces of the rest. Raises unsupported_dtype for strings in npy."""
     pieces = key_pieces(read, spec.dtype, 0, spec.count)
     if codec is SAFETENSORS_FILE:
         return keys_head(spec), spec.size, pieces
@@ -256,7 +256,7 @@ def _keys_body(codec: TensorCodec, spec: KeysSpec, read: ReadKeys) -> tuple[byte
 def _shape_and_span(
     content: MappedContent, shape: tuple[int, ...], text: str | None
 ) -> tuple[tuple[int, ...], int, int]:
-    """Return the shape of the requested rows, and the start and end offset of their bytes, for a tensor of `shape`.
+    """Return the shape of the requested rows of a tensor of `shape`, and the start and end offsets of their bytes.
 
     Raises range_not_satisfiable.
     """
@@ -268,7 +268,7 @@ def _shape_and_span(
 
 
 def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Parse the requested rows. Returns the first row and the last row + 1; all rows if `text` is None.
+    """Parse the requested row range. Returns the first row and the last row + 1; selects all rows if `text` is None.
 
     Raises invalid_field and range_not_satisfiable.
     """
@@ -291,7 +291,7 @@ def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _suggested_rows(text: str) -> str:
-    """Make valid rows text from the first numbers of an invalid one."""
+    """Build a valid `rows` text from the first numbers of an invalid one."""
     numbers = [int(number) for number in re.findall(r"[0-9]{1,15}", text)[:2]]
     first, last = (*numbers, 0, 100)[:2] if numbers else (0, 100)
     return f"{first}:{last}" if len(numbers) > 1 else f"{first}:{first + 1}"
@@ -307,7 +307,10 @@ def _hint_for_rows(first: int, last: int, shape: tuple[int, ...]) -> str:
 
 
 def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | None]:
-    """Copy the bytes. Returns their ETag and the bytes, or None for the bytes if scatters kept changing them."""
+    """Copy bytes `begin` to `end`.
+
+    Returns their ETag and the bytes, or None instead of the bytes if scatters kept changing them.
+    """
     for _ in range(_COPIES):
         resident = content.resident()
         piece = content.read(begin, end)
@@ -317,6 +320,6 @@ def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | No
 
 
 def _copy_without_writers(content: MappedContent, begin: int, end: int) -> tuple[str, bytes]:
-    """Copy the bytes with writers locked out. Returns their ETag and the bytes. Blocks."""
+    """Copy bytes `begin` to `end` while writers are locked out. Returns their ETag and the bytes. Blocks."""
     with content.exclude_writers():
         return content.resident().etag, content.read(begin, end)

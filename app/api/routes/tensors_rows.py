@@ -1,6 +1,6 @@
 """`GET /tensors/{name}/rows?key=a&key=b`: rows by key, for curl and browsers.
 
-The request is a gather by key, with the keys as text in the query.
+The request is a gather by key, whose keys are given as text in the query.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RowsRoute:
         self.service = service
 
     async def __call__(self, context: RequestContext, name: str) -> None:
-        """Read the request, run the gather, and answer. May raise any error of a gather by key."""
+        """Read the request, run the gather, and respond. May raise any error of a gather by key."""
         service, codec = self.service, FORMATS[JSON]
         texts = keys_of_query(context.query)
         keys = service.resolve(name, "/name").keys
@@ -52,7 +52,7 @@ class RowsRoute:
 
 
 def keys_of_query(query: bytes) -> list[str]:
-    """Return the texts of the `key` fields. Raises invalid_field if there are none, or for any other field."""
+    """Return the values of the `key` fields. Raises invalid_field if there are none, and for any other field."""
     texts: list[str] = []
     for name, value in query_fields(query):
         if name != _FIELD:
@@ -66,7 +66,7 @@ def keys_of_query(query: bytes) -> list[str]:
 
 
 def parse_keys(dtype: str, texts: list[str]) -> Tensor:
-    """Parse the texts into a tensor of keys, of rank 1. Raises invalid_field and value_not_representable."""
+    """Parse the texts into a rank-1 tensor of keys. Raises invalid_field and value_not_representable."""
     kind = DTYPES[dtype]
     if dtype == "string":
         return packed_texts(texts, _AT)

@@ -50,11 +50,10 @@ _COPIES_OF_STRINGS: Final = 5
 
 
 class ScatterOutcome(NamedTuple):
-    """The response to a change: the tensor's ETag after it, and the number of the version that it changed.
+    """The response to a change: the tensor's ETag afterwards, and the number of the version that changed.
 
-    `repeated` is True if an earlier request with the same Idempotency-Key made the change, and it was not made again.
-    `ranges` is the number of row ranges that it changed, or None if the tensor has no ranges. `counts` is set for
-    changes by key.
+    `repeated` is True if an earlier request with the same Idempotency-Key had already made the change. `ranges` is the
+    number of row ranges that were changed, or None if the tensor has no ranges. `counts` is set for changes by key.
     """
 
     etag: str
@@ -66,9 +65,9 @@ class ScatterOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SentScatter:
-    """A requested change of the tensor or alias `name`.
+    """A requested change to the tensor or alias `name`.
 
-    `read` parses the body. It returns the call, and the digest that distinguishes it from other requests with the same
+    `read` parses the body. It returns the call and the digest that distinguishes it from other requests with the same
     Idempotency-Key `key`. Call it from a worker thread; it may raise any error of the formats.
     """
 
@@ -82,11 +81,11 @@ class ScatterTarget(Protocol):
     """Validates and executes changes: the store of this machine, or the shards of a cluster."""
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
-        """Read, validate and durably make a change. May raise any error of the route."""
+        """Read and validate a change, and make it durably. May raise any error of the route."""
 
 
 class ScatterRoute:
-    """The handler for one kind of change of the tensors of `target`; `row` is the signature of its requests."""
+    """The handler for one kind of change to the tensors of `target`; `row` is the signature of its requests."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class ScatterRoute:
         self.body_limits = body_limits
 
     async def __call__(self, context: RequestContext, name: str) -> None:
-        """Read the request, make the change, and answer. Raises GatherError for every refusal."""
+        """Read the request, make the change, and respond. Raises GatherError for every refusal."""
         codec = format_of(context.headers.get(b"content-type"), FORMATS)
         if not codec.binary:
             refuse_query(context.query, self.row)
@@ -139,7 +138,7 @@ class ScatterRoute:
 
 
 def _answer_counts(row: Signature, outcome: ScatterOutcome) -> dict[str, int]:
-    """Return the counts in the answer."""
+    """Return the counts in the response."""
     _, counted = _KINDS[row]
     counts = {} if outcome.counts is None else outcome.counts._asdict()
     ranges = {} if outcome.ranges is None else {"ranges": outcome.ranges}
@@ -151,11 +150,11 @@ _KINDS: Final[Mapping[Signature, tuple[str, tuple[str, ...]]]] = {
     UPSERT: (UPSERTED, ("rows", "inserted")),
     REMOVE: (ROWS_REMOVED, ("rows", "removed", "missing")),
 }
-"""For each request signature, the name of the change in the log, and the `RowCounts` fields in the answer."""
+"""For each request signature, the name of the change in the log, and the `RowCounts` fields in the response."""
 
 
 class StoreScatters:
-    """Executes changes of tensors in the store of this machine."""
+    """Executes changes to tensors in this machine's store."""
 
     def __init__(self, store: LocalStore, threads: DiskThreads) -> None:
         self._store = store
@@ -163,7 +162,7 @@ class StoreScatters:
         self._tasks: set[asyncio.Task[Scattered]] = set()
 
     async def carry_out(self, sent: SentScatter, request: ServedRequest) -> ScatterOutcome:
-        """Read, check and make a change. Occupies no thread while it waits for other changes of the tensor."""
+        """Read, check and make a change. Occupies no thread while it waits for other changes to the tensor."""
         loop = asyncio.get_running_loop()
         turn = asyncio.Event()
         lock = self._store.lock_name(sent.name)
@@ -188,7 +187,8 @@ class StoreScatters:
 
         attempt, scattered = await self._threads.change(lock, begin)
         if scattered is None:
-            # A separate task, because it may execute other requests' changes, even if its own request is cancelled.
+            # This is a separate task, because it may execute other requests' changes even if its own request is
+            # canceled.
             task = loop.create_task(finish(attempt))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -199,8 +199,8 @@ class StoreScatters:
 class ScatterAttempt:
     """The change of one request, executed in a batch with others that wait for the same tensor.
 
-    If a request with the same Idempotency-Key was already answered, returns that answer and changes nothing, even if
-    the tensor has been replaced since.
+    If a request with the same Idempotency-Key has already been answered, this returns the earlier response and changes
+    nothing, even if the tensor has been replaced since.
     """
 
     def __init__(
@@ -225,7 +225,8 @@ class ScatterAttempt:
         self._queued: PendingScatter | None = None
 
     def advance(self) -> Scattered | None:
-        """Return the answer, or None if other changes must run first; then call again after `wake` was called.
+        """Return the response, or None if other changes must run first; in that case, call again after `wake` has been
+        called.
 
         Blocks on disk I/O. May raise any error of the routes.
         """
@@ -242,8 +243,8 @@ class ScatterAttempt:
                 except ContentReplaced:
                     self._queued = None
         except GatherError:
-            # The tensor may have been replaced by one that the request does not fit. A known Idempotency-Key still
-            # returns its answer.
+            # The tensor may have been replaced by one that the request does not fit. A known Idempotency-Key still gets
+            # the original response.
             answered = None
             if self._key is not None:
                 answered = self._store.find_answer(self._name, self._key, self._digest)
@@ -253,7 +254,7 @@ class ScatterAttempt:
         raise GatherError("overloaded", f"{self._name!r} is replaced repeatedly", retry_after=1)
 
     def outcome(self) -> Scattered | None:
-        """Return the answer if another request's batch included this change; None if `advance` must be called."""
+        """Return the response if another request's batch included this change; None if `advance` must be called."""
         return None if self._queued is None else self._queued.scattered
 
     def _make_change(self) -> ScatterChange | KeyedChange:
@@ -265,7 +266,7 @@ class ScatterAttempt:
             width = row_items(dtype, shape, call)
             keys = _as_int64_keys(call.keys)
             change = KeyedChange(about.id, keys, call.updates, width, call.reduction, self._key, self._digest)
-            if self._memory is not None:  # charge only once, since a later attempt may outlive the request
+            if self._memory is not None:  # charge only once: a later attempt may outlive the request
                 self._memory.charge(bytes_moved(content, change))
                 self._memory = None
             return change
@@ -279,7 +280,7 @@ class ScatterAttempt:
 
 
 def _as_int64_keys(keys: Tensor) -> Tensor:
-    """Convert int32 keys to int64; other keys are returned unchanged."""
+    """Convert int32 keys to int64, and return other keys unchanged."""
     if keys.dtype.name != "int32":
         return keys
     return replace(keys, dtype=DTYPES["int64"], array=keys.array.astype(np.int64))
@@ -290,8 +291,8 @@ def read_request(
 ) -> tuple[ScatterCall | KeyedCall, str]:
     """Parse a body. Returns the call, and the digest that distinguishes it from other requests with the same key.
 
-    Charges `memory` for what the request needs in addition to `body`. May raise any error of charging and of the two
-    formats.
+    Charges `memory` for what the request needs in addition to `body`. May raise any charging error, and any error of
+    the two formats.
     """
     digest = ""
     if key is not None:
@@ -306,8 +307,8 @@ def read_request(
 def working_bytes(call: ScatterCall | KeyedCall) -> int:
     """Estimate the bytes that a change needs in addition to its call.
 
-    These are its row numbers while they are computed and sorted, the values that it writes, and the log record of both.
-    The rows that a removal moves are charged later, when they are known.
+    The estimate covers the change's row numbers while they are computed and sorted, the values that it writes, and the
+    log record of both. The rows that a removal moves are charged later, when they are known.
     """
     if isinstance(call, KeyedCall):
         keys, values = _nbytes(call.keys), 0 if call.updates is None else _nbytes(call.updates)

@@ -1,4 +1,4 @@
-"""Infer requests of the Open Inference Protocol v2: one exchange from bytes to bytes."""
+"""Handler for infer requests of the Open Inference Protocol v2, from request bytes to response bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class InferRoute:
         self.limits = limits
 
     async def __call__(self, context: RequestContext) -> None:
-        """Read the request, run it, and answer. Raises GatherError for every refusal."""
+        """Read the request, run it, and respond. Raises GatherError for every refusal."""
         inference = self.inference
         name, *version = context.parameters
         model = inference.models.find_quickly(name, *version)
@@ -74,7 +74,10 @@ class InferRoute:
 
 
 def read_json_size(headers: dict[bytes, bytes]) -> int | None:
-    """Return the size of the JSON at the start of the body, or None if all of it is JSON. Raises malformed_request."""
+    """Return the size of the JSON at the start of the body, or None if the whole body is JSON.
+
+    Raises malformed_request.
+    """
     text = headers.get(b"inference-header-content-length")
     if text is None:
         return None

@@ -1,6 +1,8 @@
-"""The inference protocol over HTTP except infer: metadata, configuration, statistics, settings, the repository's index.
+"""Handlers for the inference protocol over HTTP, except infer.
 
-Loading and unloading a model change nothing. Log and trace settings can be read. A request to change them, or for
+They cover metadata, configuration, statistics, settings and the repository index.
+
+Loading or unloading a model has no effect. Log and trace settings can be read. A request to change them, or to use
 shared memory, gets 501 with the reason.
 """
 
@@ -24,7 +26,7 @@ from app.server.readiness import Readiness
 
 T = TypeVar("T")
 STATISTICS_BYTES: Final = 1 << 11
-"""Bytes of memory for the statistics of a version in an answer: their text twice, or a message and its JSON."""
+"""Bytes of memory for the statistics of a version in a response: their text twice, or a message and its JSON."""
 ENTRY_BYTES: Final = 1 << 10
 """Bytes of memory for the entry of a version in the index: its text twice, or a message and its JSON."""
 _INDEX_BYTES: Final = 1 << 16
@@ -78,7 +80,7 @@ class ModelRoutes:
         await context.send_empty(200, (b"content-length", b"0"))
 
     def with_known_model(self, handler: Handler) -> Handler:
-        """Wrap `handler` for requests that name a model. Raises model_not_found."""
+        """Wrap `handler` with a check that the requested model exists. Raises model_not_found."""
 
         async def handle(context: RequestContext) -> None:
             self.models.find(*context.parameters)
@@ -88,7 +90,7 @@ class ModelRoutes:
 
 
 def _model_in_path(context: RequestContext) -> tuple[str, str | None]:
-    """Return the name and the version of the model in the path; the version may be None."""
+    """Return the model name and version in the path; the version may be None."""
     name, *version = context.parameters
     return name, version[0] if version else None
 
@@ -112,13 +114,13 @@ def charged_writer(memory: Memory, size: int, write: Callable[[dict[str, Any]], 
 
 
 async def statistics_of_all(models: Models, write: Callable[[dict[str, Any]], T]) -> list[T]:
-    """Apply `write` to the statistics of every model's newest version, and of all versions that were called."""
+    """Apply `write` to the statistics of every model's newest version and of all versions that were called."""
 
     def every() -> tuple[list[str], set[str]]:
         names = models.names()
         return models.statistics_labels(names, newest=1), set(models.statistics_labels(names))
 
-    # In a thread, because the store may have to read its folder, and there may be very many versions.
+    # This runs in a thread, because the store may have to read its folder, and there may be very many versions.
     newest, counted = await asyncio.to_thread(every)
     models.statistics.keep(counted)
     return await _statistics_bodies(models, newest, counted, write)
@@ -178,7 +180,7 @@ def _index_entry(name: str, version: str, is_newest: bool, models: Models, readi
 
 
 async def _wants_ready(context: RequestContext) -> bool:
-    """Return True if a repository index request asks for ready models only. Its body may be empty."""
+    """Return True if a repository index request asks only for ready models. The body may be empty."""
     body = await read_body(context, _INDEX_BYTES, name="small_body_bytes")
     if not body:
         return False

@@ -1,1 +1,1 @@
-"""The models of answers for the OpenAPI file."""
+"""The response models for the OpenAPI file."""

@@ -1,4 +1,4 @@
-"""Schemas of the answers of operators, gradients and lookups, and of errors, for OpenAPI and generated clients."""
+"""Schemas for operator, gradient, lookup and error responses, for OpenAPI and generated clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Real requests and their real answers, shown in the OpenAPI file. A test sends each and compares."""
+"""Real requests with their real responses, shown in the OpenAPI file.
+
+A test sends each request and compares the response.
+"""
 
 from __future__ import annotations
 

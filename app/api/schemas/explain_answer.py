@@ -1,6 +1,6 @@
-"""The answer of `?explain=true`: an answer without values, with the plan, each route and threshold, and the choice.
+"""The response to `?explain=true`: no values, but the plan, each route with its threshold, and the choice.
 
-It has the form of a gather's answer, so that generated clients have one type for both.
+It has the same format as a gather's response, so that generated clients have one type for both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOKUP_NOT_CHECKED: Final = "The values of indices and offsets were not checked:
 def explanation_body(explanation: Explanation) -> dict[str, Any]:
     """Return the JSON body of an explanation.
 
-    For a sparse gradient, the body has no output, and `output_bytes` is an upper bound.
+    For a sparse gradient, the body has no output, and `output_bytes` is only an upper bound.
     """
     call, outputs, plan, decision = explanation.call, explanation.outputs, explanation.plan, explanation.decision
     strings = any(dtype.kind == "string" for dtype, _ in outputs.values())
@@ -49,7 +49,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
 
 
 def _inputs(explanation: Explanation) -> dict[str, Any]:
-    """Return the inputs of an operator, with the names of resident tensors among them."""
+    """Return the inputs of an operator, including the names of those that are resident tensors."""
     return {
         name: _tensor(tensor) | ({"tensor": given} if isinstance(given, str) else {})
         for name, (tensor, given) in explanation.inputs.items()
@@ -96,7 +96,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _routes(decision: Decision) -> dict[str, Any]:
-    """Return the size that decided, the routes with their thresholds, and the choice."""
+    """Return the size that determined the choice, the routes with their thresholds, and the choice."""
     choice = decision.choice
     return {
         "size": size_body(decision.size),

@@ -1,4 +1,4 @@
-"""The answers of the routes of resident tensors, aliases and imports, for OpenAPI and generated clients."""
+"""Response models for resident tensors, aliases and imports, for OpenAPI and generated clients."""
 
 from __future__ import annotations
 
