@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto",
         description="Where gathers run if the request does not say: `auto` decides by size; `cpu` never uses a GPU; "
-        "`gpu` uses the GPU for every gather that it can hold, and refuses to start without one.",
+        "`gpu` uses the GPU for every gather that fits, and refuses to start if there is no GPU.",
     )
     gpu_memory: ByteSize | None = Field(
         None,
