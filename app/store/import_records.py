@@ -91,8 +91,8 @@ _JSON: Final = TypeAdapter(ImportRecord)
 class ImportRecords:
     """The import records of a store. All methods do blocking disk I/O.
 
-    `change` returns a catalogue transaction as a context manager. `find_made` takes the name of a tensor and the ID of
-    a content, and returns the content's metadata or None.
+    `_change` returns a catalogue transaction as a context manager. `_find_made` takes the name of a tensor and the ID
+    of a content, and returns the metadata of the content or None.
     """
 
     _folder: Path
