@@ -1,9 +1,11 @@
-"""Servers that misbehave on purpose, for tests of their answers: `python -m tests.http.faulty_app HOW FLAGS`.
+"""Servers of which a part is replaced, most to misbehave on purpose: `python -m tests.http.faulty_app HOW FLAGS`.
 
 HOW is `broken` (the kernel raises, and so does the control-plane route /broken), `held` (see `tests.http.held`),
 `starting` (the kernels are never ready), `compiling` (they are being compiled for longer than anybody waits), `failing`
-(they cannot be compiled) or `counting` (/compilations says how often Numba has compiled or loaded anything, and what is
-compiled after the service is ready is held). Nothing in the service knows of these: they are made from its parts.
+(they cannot be compiled), `counting` (/compilations says how often Numba has compiled or loaded anything, and what is
+compiled after the service is ready is held), `gpu` (the kernel's source runs on the CPU, through a fake of CuPy) or
+`breaking-gpu` (the same, and it reports an error in the second launch after those that measure it). Nothing in the
+service knows of these: they are made from its parts.
 """
 
 from __future__ import annotations
@@ -17,17 +19,22 @@ from typing import Any
 from numba.core.event import Listener, register
 from numpy.typing import NDArray
 
-from app import warmup
+from app import main, warmup
 from app.api.asgi_request import Handler, RequestContext
 from app.api.error_responses import JSON
 from app.api.route_rows.operation import CONTROL, Operation, Route
 from app.api.route_table import TABLE
-from app.kernels import reference
+from app.dispatch import gpu_discovery
+from app.dispatch.choose_backend import Size
+from app.dispatch.measured_rates import measure_gpu
+from app.kernels import Kernel, reference
+from app.kernels.gpu_interface import Device
 from app.main import Application, create_app
 from app.operators.gather_plan import Plan
 from app.security.authorizer import Access
 from app.server_from_settings import serve
 from app.settings import Settings
+from app.tensors import gather_call
 
 Array = NDArray[Any]
 HOLD = "hold"
@@ -58,6 +65,8 @@ class Held:
 
 
 def make(how: str, settings: Settings) -> Application:
+    if how.endswith("gpu"):
+        _emulate_gpu(breaks=how == "breaking-gpu")
     app = create_app(settings)
     if how == "broken":
         app.service.kernel = Broken()
@@ -96,6 +105,35 @@ class Compilations(Listener):
 
     def on_end(self, event: Any) -> None:
         pass
+
+
+def _emulate_gpu(breaks: bool) -> None:
+    from tests.kernels import fake_cupy
+
+    machine = fake_cupy.Machine()
+    machine.free = 1 << 24  # little, so that it is measured soon
+    launches = 0
+
+    def find(device: gather_call.Device, workers: int, memory: int | None) -> Device:
+        gpu_discovery.allow_gpu(device, workers)
+        with fake_cupy.cupy_gpu(machine) as module:
+            found: Device = module.CupyDevice(memory)
+        return found
+
+    def fail(name: str) -> None:
+        nonlocal launches
+        launches += name == "launch"
+        if launches > 1:
+            raise fake_cupy.CUDARuntimeError(700)
+
+    def measured(device: Device, kernel: Kernel, threads: int, nbytes: int = 1 << 24) -> Size:
+        size = measure_gpu(device, kernel, threads, nbytes)  # launches as often as the clock has it
+        machine.fails = fail
+        return size
+
+    gpu_discovery.find_gpu = find
+    if breaks:
+        main.measure_gpu = measured  # type: ignore[attr-defined]
 
 
 def _wait_for_end(file: Path) -> None:

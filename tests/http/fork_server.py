@@ -42,8 +42,8 @@ _NOT_LOADED = ("--kernel", "--cache-dir")
 """Flags with which a server is forked by the one that has loaded nothing."""
 _AFTER_IMPORTS = ("GATHERND_", "NO_PROXY", "OTEL_BSP_", "OTEL_EXPORTER_", "PATH")
 """How variables begin that no module reads while it is imported."""
-_MADE_OF_IT = {"tests.http.faulty_app", "tests.http.gpu_app"}
-"""Modules that run the service with a part of it changed."""
+_MADE_OF_IT = "tests.http.faulty_app"
+"""The module that runs the service with a part of it changed."""
 _COMPILING = {"compiling", "counting", "failing"}
 """Those services of `tests.http.faulty_app` whose point is what they compile or load."""
 _asking = Lock()
@@ -149,7 +149,7 @@ def _is_service(command: Sequence[str]) -> bool:
         return command[1] == "serve"
     if command[1] == "-c":
         return command[3:4] == ["serve"]
-    return command[1] == "-m" and command[2] in _MADE_OF_IT and not _COMPILING.intersection(command[3:4])
+    return command[1] == "-m" and command[2] == _MADE_OF_IT and not _COMPILING.intersection(command[3:4])
 
 
 def _ask(folder: str, request: Mapping[str, object], *descriptors: int) -> int:

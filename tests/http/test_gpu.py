@@ -1,10 +1,9 @@
-"""A service with a GPU: the kernel's source on a fake of CuPy (see `gpu_app`) and, where there is one, a real GPU."""
+"""A service with a GPU: the kernel's source on a fake of CuPy (see `faulty_app`), and a real GPU if there is one."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,11 @@ import pytest
 from app.kernels.gpu_interface import NoDevice
 from tests.http.conftest import Start
 from tests.http.forms import int64
-from tests.http.held import metric, until
+from tests.http.held import faulty, metric, until
 from tests.http.server import GATHERND, Server, run_program
 from tests.http.tensors import NPY, SAFETENSORS, npy, put_raw, put_strings, save, scatter_body
 from tests.kernels import emulated
 
-EMULATED = (sys.executable, "-m", "tests.http.gpu_app")
 TABLE = np.arange(5000 * 8, dtype=np.float32).reshape(5000, 8)
 
 
@@ -32,7 +30,7 @@ def emulated_gpu() -> tuple[str, ...]:
         emulated.library()
     except ImportError as absent:
         pytest.skip(str(absent))
-    return EMULATED
+    return faulty("gpu")
 
 
 @pytest.fixture(scope="module", params=["emulated", "real"])
@@ -173,8 +171,9 @@ def test_short_memory_is_refused_where_the_gpu_is_asked_for_and_the_cpu_s_work_o
         assert "the GPU is short of memory" in server.log_text()
 
 
-def test_a_gpu_that_breaks_is_used_no_more_and_the_service_goes_on(start: Start, emulated_gpu: tuple[str, ...]) -> None:
-    with start("--device", "gpu", command=(*emulated_gpu, "--break-after", "1")) as server:
+@pytest.mark.usefixtures("emulated_gpu")
+def test_a_gpu_that_breaks_is_used_no_more_and_the_service_goes_on(start: Start) -> None:
+    with start("--device", "gpu", command=faulty("breaking-gpu")) as server:
         client = server.shared_client()
         body = {"data": MATRIX, "indices": int64([1, 2], [1, 1])}
         assert ask(client, body, "auto").json()["device"] == "gpu"

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.api.schemas import examples
 from app.operators.registry import GRADIENTS, OPERATORS
 from app.settings import Settings
 from app.telemetry.metric_definitions import (
@@ -25,6 +26,7 @@ from app.telemetry.metric_definitions import (
 )
 from app.tensors.lookup_call import LOOKUP
 from tests.http.conftest import Start
+from tests.http.forms import int64
 from tests.http.held import until
 from tests.http.server import Server
 from tests.workers.load import BODY, CONTENT, ask_once, connected, request
@@ -32,39 +34,28 @@ from tests.workers.load import BODY, CONTENT, ask_once, connected, request
 pytestmark = pytest.mark.long
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-OUT_OF_BOUNDS = json.dumps({**BODY, "indices": {"dtype": "int64", "shape": [1, 2], "values": [0, 2]}}).encode()
+OUT_OF_BOUNDS = json.dumps({**BODY, "indices": int64([1, 2], [0, 2])}).encode()
 DEEP = json.dumps({**BODY, "data": {"dtype": "int8", "shape": [1] * 33, "values": [1]}}).encode()
-INFER = json.dumps(
-    {
-        "inputs": [
-            {"name": "data", "datatype": "FP32", "shape": [2], "data": [1, 2]},
-            {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]},
-        ]
-    }
-).encode()
+INPUT = {"name": "data", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+INDEX = {"name": "indices", "datatype": "INT64", "shape": [1, 1], "data": [1]}
+INFER = json.dumps({"inputs": [INPUT, INDEX]}).encode()
 LARGE = json.dumps(
-    {
-        "data": {"dtype": "int8", "shape": [1, 4096], "values": [100] * 4096},
-        "indices": {"dtype": "int64", "shape": [100, 1], "values": [0] * 100},
-    }
-).encode()  # its answer has more than a megabyte
-ROW = {"dtype": "int64", "shape": [1], "values": [1]}
-LOOKED_UP = json.dumps({"features": [{"tensor": "metrics", "indices": ROW}] * 3}).encode()
-INTO_TWO = {"data": {"dtype": "int8", "values": [1, 2]}, "updates": {"dtype": "int8", "values": [3]}}
-SCATTER = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [[1]]}}).encode()
-GATHERED = json.dumps({"data": INTO_TWO["data"], "indices": ROW}).encode()
-ELEMENTS = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [1]}}).encode()
-QUANTIZED = json.dumps(
-    {
-        "data": {"dtype": "uint8", "values": [[1], [2]]},
-        "scales": {"dtype": "float32", "values": [[1], [2]]},
-        "indices": ROW,
-    }
+    {"data": {"dtype": "int8", "values": [[100] * 4096]}, "indices": int64([100, 1], [0] * 100)}
 ).encode()
-WRONG_UPDATES = json.dumps({**INTO_TWO, "indices": {"dtype": "int64", "values": [[1], [0]]}}).encode()
+"""A gather whose answer has more than a megabyte."""
+ROW = int64([1], [1])
+LOOKED_UP = json.dumps({"features": [{"tensor": "metrics", "indices": ROW}] * 3}).encode()
 GRADIENT = {"grad_output": {"dtype": "float32", "values": [1]}, "data_shape": [2]}
 ROW_GRADIENT = json.dumps({**GRADIENT, "indices": ROW}).encode()
-TUPLE_GRADIENT = json.dumps({**GRADIENT, "indices": {"dtype": "int64", "values": [[1]]}}).encode()
+TUPLE_GRADIENT = json.dumps({**GRADIENT, "indices": int64([1, 1], [1])}).encode()
+
+
+def shown(operator: str, to: str = "") -> bytes:
+    """The first request of an operator that OpenAPI shows, sent to it or to another."""
+    (_, sent, _) = next(iter(examples.REQUESTS[operator].values()))
+    return request(path=f"/{to or operator}", body=json.dumps(sent).encode())
+
+
 # What is sent, how often, and under which method, template, status and error it is to be counted.
 TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
     (request(), 31, ("POST", "/gathernd", 200, None)),
@@ -73,11 +64,11 @@ TRAFFIC: list[tuple[bytes, int, tuple[str, str, int, str | None]]] = [
     (request(body=b"{"), 5, ("POST", "/gathernd", 400, "malformed_request")),
     (request(body=DEEP), 4, ("POST", "/gathernd", 422, "limit_exceeded")),
     (request(path="/gather"), 3, ("POST", "/gather", 200, None)),
-    (request(path="/gather_elements", body=GATHERED), 2, ("POST", "/gather_elements", 200, None)),
-    (request(path="/gather_block_quantized", body=QUANTIZED), 2, ("POST", "/gather_block_quantized", 200, None)),
-    (request(path="/scatternd", body=SCATTER), 4, ("POST", "/scatternd", 200, None)),
-    (request(path="/scatternd", body=WRONG_UPDATES), 2, ("POST", "/scatternd", 422, "updates_shape_mismatch")),
-    (request(path="/scatter_elements", body=ELEMENTS), 5, ("POST", "/scatter_elements", 200, None)),
+    (shown("gather_elements"), 2, ("POST", "/gather_elements", 200, None)),
+    (shown("gather_block_quantized"), 2, ("POST", "/gather_block_quantized", 200, None)),
+    (shown("scatternd"), 4, ("POST", "/scatternd", 200, None)),
+    (shown("scatter_elements", to="scatternd"), 2, ("POST", "/scatternd", 422, "invalid_field")),
+    (shown("scatter_elements"), 5, ("POST", "/scatter_elements", 200, None)),
     (request(path="/gather/backward", body=ROW_GRADIENT), 3, ("POST", "/gather/backward", 200, None)),
     (request(path="/gathernd/backward", body=TUPLE_GRADIENT), 2, ("POST", "/gathernd/backward", 200, None)),
     (request(path="/lookup", body=LOOKED_UP), 6, ("POST", "/lookup", 200, None)),
