@@ -85,13 +85,9 @@ class RunningDatabase:
 
 def answers(port: int) -> bool:
     """Whether a database answers there."""
-    return answers_at(f"http://127.0.0.1:{port}")
-
-
-def answers_at(url: str) -> bool:
-    """Whether a database answers at `url`."""
+    url = f"http://127.0.0.1:{port}/v3/kv/range"
     try:
-        return httpx.post(f"{url}/v3/kv/range", json={"key": "YQ=="}, trust_env=False).is_success
+        return httpx.post(url, json={"key": "YQ=="}, trust_env=False).is_success
     except httpx.HTTPError:
         return False
 

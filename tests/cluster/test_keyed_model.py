@@ -1,4 +1,4 @@
-"""A cluster whose shards are killed, under random operations by key: every answer is the model's."""
+"""A cluster whose shards are killed and stopped, under random operations by key: every answer is the model's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from time import sleep
 import pytest
 
 from tests.cluster.clustered import Clustered, clustered
+from tests.cluster.replicated import stopped
 from tests.cluster.waiting import until
 from tests.conftest import SOAK, samples
 from tests.grpc_api.conftest import port_of
@@ -22,13 +23,15 @@ from tests.keys.random_operations import Walker, walk
 __all__ = ["start"]
 
 THREADS = 4
+LONG_S = 20.0
+"""Longer than the lease of a shard and of a read."""
 
 
-def killing(cluster: Clustered) -> Callable[[int], None]:
-    """Kill a shard that every range can spare, and begin it again."""
+def harming(cluster: Clustered) -> Callable[[int], None]:
+    """Kill a shard that every range can spare and begin it again, or stop it: it does not know that time has passed."""
     some = random.Random(1)
 
-    def kill(_: int) -> None:
+    def harm(turn: int) -> None:
         spared: list[str] = []
 
         def is_spared() -> bool:
@@ -38,11 +41,15 @@ def killing(cluster: Clustered) -> Callable[[int], None]:
 
         until(is_spared, "a shard can be spared")
         node = some.choice(spared)
+        if turn % 3 == 1:
+            with stopped(cluster, node):
+                sleep(LONG_S if turn % 6 == 4 else 3.0)
+            return
         cluster.kill(node)
         sleep(3 * some.random())
         cluster.begin(node)
 
-    return kill
+    return harm
 
 
 @pytest.mark.slow
@@ -56,6 +63,6 @@ def test_random_operations_by_key_match_a_model(start: Start, tmp_path: Path, wa
         ports = cluster.router.port, port_of(cluster.router)
         callers = [stack.enter_context(closing(Caller(*ports))) for _ in range(THREADS)]
         walkers = [Walker(caller, number, seed, at_once=False) for number, caller in enumerate(callers)]
-        counts = walk(walkers, count, max(count // 40, 15), killing(cluster))
+        counts = walk(walkers, count, max(count // 40, 25), harming(cluster))
     sys.stdout.write(f"seed {seed}: {dict(counts)}\n")
     assert counts["kills"] > 0
