@@ -17,7 +17,6 @@ from app.cluster.catalogue import transitions
 from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Segment, Table
 from tests.cluster.databases import RunningDatabase, running_database
-from tests.cluster.reconciler.clustered_shards import RECONCILE
 from tests.cluster.running import PATIENT
 from tests.cluster.shard_nodes import KEY, address_of, shard
 from tests.cluster.waiting import until
@@ -26,6 +25,18 @@ from tests.http.server import Server
 
 OPTIONS = Options(ranges=4, replicas=2, key=KEY)
 KERNEL = "--kernel", "numpy"
+RECONCILE = """
+import logging, sys
+from app.cluster.catalogue.etcd import Database, DatabaseAddress
+from app.cluster.reconciler.plan import Planner
+from app.cluster.reconciler.run_reconciler import reconcile
+
+logging.basicConfig(level=logging.INFO)
+logging.getLogger("httpx").setLevel(logging.WARNING)
+database = Database(DatabaseAddress.parse(sys.argv[1]), lease_seconds=3)
+metrics = ("127.0.0.1", int(sys.argv[2])) if len(sys.argv) > 2 else None
+reconcile(database, metrics=metrics, planner=lambda: Planner(drop_after=0.5))
+"""
 
 
 @dataclass
@@ -36,6 +47,7 @@ class Clustered:
     client: CatalogueClient
     shards: dict[str, Server]
     router: Server
+    reconciler: subprocess.Popen[bytes]
     begin: Callable[..., None]
     """Start a shard, and wait until it is registered unless `registered` is false."""
     killed: set[str]
@@ -114,9 +126,9 @@ def clustered(
 
         for number in range(count):
             begin(f"s{number}")
-        stack.enter_context(reconciling(database))
+        reconciler = stack.enter_context(reconciling(database))
         router = stack.enter_context(routing(start, database, *flags))
-        yield Clustered(database, client, shards, router, begin, killed, folder)
+        yield Clustered(database, client, shards, router, reconciler, begin, killed, folder)
 
 
 def _is_registered(catalogue: Catalogue, name: str, own: Server) -> bool:
@@ -156,9 +168,9 @@ def registered(database: RunningDatabase, name: str, node: Node) -> Iterator[Non
 
 
 @contextmanager
-def reconciling(database: RunningDatabase) -> Iterator[subprocess.Popen[bytes]]:
+def reconciling(database: RunningDatabase, *metrics_port: str) -> Iterator[subprocess.Popen[bytes]]:
     """A reconciler, which may be killed."""
-    process = subprocess.Popen([sys.executable, "-c", RECONCILE, database.cluster])
+    process = subprocess.Popen([sys.executable, "-c", RECONCILE, database.cluster, *metrics_port])
     try:
         yield process
     finally:
