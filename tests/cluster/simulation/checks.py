@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.cluster.catalogue.listed_segments import Listed, listed_segments
@@ -34,7 +34,6 @@ class Checks:
     """Uploads that their routers have ended. That one was begun may arrive later, and its record comes back."""
     published: set[str] = field(default_factory=set)
     """Contents whose publishing was acknowledged."""
-    answers: int = 0
     has_record: Callable[[str, str, LogRecord], bool] = lambda node, tensor, record: True
     """Whether the disk of a node has a record of a range, or has lost its rows."""
     scatters: ScatterTruth = field(init=False)
@@ -89,9 +88,6 @@ class Checks:
             old, new = before.ranges.get(name), catalogue.ranges.get(name)
             if kind == "ranges" and old is not None and new is not None and not _follows(old, new):
                 raise Violation(f"{name} was at epoch {old.epoch}, and is {new}")
-        for alias, one in catalogue.aliases.items():
-            if catalogue.record_of(one.name).version(one.version) is None or catalogue.record_of(alias).versions:
-                raise Violation(f"the alias {alias} of {one.reference} is of nothing, or has the name of a table")
         self.history.append(catalogue)
 
     def _check_table(self, name: str, old: Table | None, new: Table | None, opened: Collection[str]) -> None:
@@ -147,7 +143,6 @@ class Checks:
 
     def answered(self, reference: str, since: int, fractions: Sequence[float], rows: Items) -> None:
         """A lookup was answered: of one content, which the name stood for at some time while it was under way."""
-        self.answers += 1
         contents = {content for content, _ in rows}
         if len(contents) > 1:
             raise Violation(f"an answer for {reference} has rows of {sorted(contents)}")
@@ -181,7 +176,7 @@ class Checks:
 
     # When all faults are over
 
-    def settled(self, is_roomy: bool, aliases: Mapping[str, set[str]], gone: set[str]) -> None:
+    def settled(self, is_roomy: bool, gone: set[str]) -> None:
         """Each segment is whole wherever the catalogue lists it, and nowhere else; what was acknowledged is so.
 
         `is_roomy` says that there is room for all replicas on shards that are not drained.
@@ -200,10 +195,6 @@ class Checks:
             for node in nodes - gone:
                 if (node, tensor) not in wanted:
                     raise Violation(f"{node} still has {tensor}, which the catalogue does not list there")
-        for alias, may_be in aliases.items():
-            named = latest.aliases[alias].reference if alias in latest.aliases else ""
-            if named not in may_be:
-                raise Violation(f"{alias} names {named}, acknowledged was {may_be}")
         if latest.uploads:
             raise Violation(f"uploads go on: {sorted(latest.uploads)}")
 
@@ -246,8 +237,7 @@ def upload_tensor(content_id: str, segment: Segment) -> str:
 
 def _find(catalogue: Catalogue, reference: str) -> str:
     """The content that a reference names, "" for none."""
-    alias = catalogue.aliases.get(reference)
-    name, number = split_reference(reference if alias is None else alias.reference)
+    name, number = split_reference(reference)
     own = catalogue.record_of(name)
     found = own.current if number is None else own.version(number)
     return "" if found is None else found.content_id

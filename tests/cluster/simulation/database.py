@@ -5,8 +5,10 @@ What goes through is late, lost or cut off, as all else; what the database has d
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from app.cluster.catalogue.records import Catalogue, Change, apply_writes, to_json
@@ -134,8 +136,18 @@ class DatabaseClient:
         self._database = database
         self._take = take
         database.watch(self)
-        process.every(LOOK_EVERY, lambda: self.refresh(lambda _: None))
-        process.every(database._lease_seconds / 3, self._renew)
+        process.every(
+            LOOK_EVERY,
+            lambda: process.start(
+                self.refresh,
+            ),
+        )
+        process.every(
+            database._lease_seconds / 3,
+            lambda: process.start(
+                self._renew,
+            ),
+        )
 
     def newer(self, found: Catalogue) -> None:
         """A catalogue has come; those that come late are not heeded."""
@@ -143,89 +155,53 @@ class DatabaseClient:
             self.catalogue = found
             self._take(found)
 
-    def ask(self, work: Callable[[], Found], done: Callable[[Found | None], None]) -> None:
-        """Ask the database; None is the answer if none comes in time."""
-        is_over = False
+    async def ask(self, work: Callable[[], Found]) -> Found | None:
+        """Ask the database; None if it does not answer in time."""
+        found: asyncio.Future[Found | None] = self.process.loop.create_future()
 
-        def over(found: Found | None) -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                done(found)
+        def over(answer: Found | None) -> None:
+            if not found.done():
+                found.set_result(answer)
 
         self._database.ask(self.process, work, over)
         self.process.after(ANSWER_AFTER, over, None)
+        return await found
 
-    def refresh(self, done: Callable[[Catalogue | None], None]) -> None:
+    async def refresh(self) -> Catalogue | None:
         """Read the catalogue, as it is no earlier than now; None if the database does not answer."""
-
         begun = self.process.world.now
+        found = await self.ask(lambda: self._database.newest)
+        if found is None:
+            return None
+        self.confirmed = max(self.confirmed, begun)
+        self.newer(found)
+        return self.catalogue
 
-        def read(found: Catalogue | None) -> None:
-            if found is not None:
-                self.confirmed = max(self.confirmed, begun)
-                self.newer(found)
-            done(None if found is None else self.catalogue)
+    async def bind(self, key: str, content_id: str) -> str | None:
+        """Bind a key to a content, unless it is bound. Returns what it is bound to, None if that is not known."""
+        return await self.ask(lambda: self._database.bindings.setdefault(key, content_id))
 
-        self.ask(lambda: self._database.newest, read)
-
-    def bind(self, key: str, content_id: str, done: Callable[[str | None], None]) -> None:
-        """Bind a key to a content, unless it is bound; `done` is called with what it is bound to, None if not known."""
-        self.ask(lambda: self._database.bindings.setdefault(key, content_id), done)
-
-    def transact(self, transition: Transition, done: Callable[[str], None]) -> None:
-        """Make the change that `transition` says; `done` is called with an error's code, "" if it is made."""
+    async def transact(self, transition: Transition) -> str:
+        """Make the change that `transition` says. Returns an error's code, "" if it is made."""
         end = self.process.world.now + CHANGE_DEADLINE
         is_made = False
-
-        def again() -> None:
-            if self.process.world.now >= end:
-                done("shard_unavailable")
-            else:
-                self.refresh(judge)
-
-        def judge(catalogue: Catalogue | None) -> None:
+        while self.process.world.now < end:
+            catalogue = await self.refresh()
             if catalogue is None:
-                again()
-                return
+                continue
             try:
                 change = None if is_made else transition(catalogue)
             except GatherError as refused:
-                done(refused.code)
-                return
+                return refused.code
             if change is None or not change.puts:
-                done("")
-            elif change.leased:
-                self._hold_lease(lambda lease: commit(change, catalogue, lease))
-            else:
-                commit(change, catalogue, None)
+                return ""
+            if change.leased and self.lease is None:
+                self.lease = await self.ask(self._database.grant)
+            lease = self.lease if change.leased else None
+            is_made = bool(await self.ask(partial(self._database.commit, change, catalogue, lease)))
+        return "shard_unavailable"
 
-        def commit(change: Change, catalogue: Catalogue, lease: Lease | None) -> None:
-            self.ask(lambda: self._database.commit(change, catalogue, lease), committed)
-
-        def committed(found: bool | None) -> None:
-            nonlocal is_made
-            is_made = bool(found)
-            again()
-
-        again()
-
-    def _hold_lease(self, done: Callable[[Lease | None], None]) -> None:
-        def granted(lease: Lease | None) -> None:
-            self.lease = lease
-            done(lease)
-
-        if self.lease is not None:
-            done(self.lease)
-        else:
-            self.ask(self._database.grant, granted)
-
-    def _renew(self) -> None:
+    async def _renew(self) -> None:
         lease = self.lease
-
-        def renewed(is_there: bool | None) -> None:
-            if is_there is False and self.lease is lease:
-                self.lease = None
-
-        if lease is not None:
-            self.ask(lambda: self._database.renew(lease), renewed)
+        if lease is not None and await self.ask(partial(self._database.renew, lease)) is False and self.lease is lease:
+            self.lease = None

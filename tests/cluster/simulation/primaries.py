@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from contextlib import suppress
 from functools import partial
 
 from app.cluster.catalogue.ranges import join_in_sync, leave_in_sync, min_in_sync, raise_epoch
@@ -23,24 +24,23 @@ from app.cluster.replication.primary import (
 )
 from app.cluster.replication.replica import Appended, CopyOrder, Refused, Why
 from tests.cluster.simulation.range_copy import RangeCopy
-from tests.cluster.simulation.replicas import Release, Replicas
+from tests.cluster.simulation.replicas import Replicas
 from tests.cluster.simulation.scatter_truth import record_of
 from tests.cluster.simulation.service_calls import (
     Answer,
+    Asked,
     CopyRange,
     JoinRange,
     JoinReply,
+    Reply,
     ScatterRange,
     ShipRecords,
-    ToRange,
 )
 from tests.cluster.simulation.shard import Shard
 
 AGAIN_S = 0.6
 """How soon a primary sends again what was not answered."""
 TRIES = 8
-Ready = Callable[[Members], None]
-Failed = Callable[[], None]
 
 
 class Primaries(Replicas):
@@ -57,17 +57,24 @@ class Primaries(Replicas):
         shard.every(1.0, self._sweep)
         shard.every(2.0, self._second_worker_looks)
 
-    def receive(self, sender: str, message: ToRange) -> None:
-        """A message about an open range has come."""
+    async def answer(self, message: Asked) -> Answer | None:
+        """The answer to a message about an open range, None if it gets none."""
+        reply: Reply = None
         match message:
             case ScatterRange():
-                self.locked(message.tensor, lambda release: self._scatter(sender, message, release))
+                async with self.locks[message.tensor]:
+                    sequence = await self._scatter(message)
+                return Answer(message.request_id, sequence > 0, sequence=sequence)
             case ShipRecords():
-                self.ship(sender, message)
+                reply = await self.ship(message)
+                if reply is None:
+                    return None
             case JoinRange():
-                self.locked(message.tensor, lambda release: self._judge_join(sender, message, release))
+                async with self.locks[message.tensor]:
+                    reply = await self._judge_join(message)
             case CopyRange():
-                self.give_copy(sender, message)
+                reply = self.given_copy(message)
+        return Answer(message.request_id, reply is not None, reply=reply)
 
     def _second_worker_looks(self) -> None:
         self._older = self.catalogue
@@ -85,131 +92,155 @@ class Primaries(Replicas):
                 self._resolve(tensor, record)
 
     def _resolve(self, tensor: str, record: RangeRecord) -> None:
+        async def resolve() -> None:
+            async with self.locks[tensor]:
+                await self._get_ready(tensor, self.catalogue.ranges.get(tensor))
+            self._pending.discard(tensor)
+
         state = self.state_of(tensor)
         if state is None or tensor in self._pending or (self._resolved.get(tensor) == record.epoch and not state.tail):
             return
         self._pending.add(tensor)
+        self.shard.start(resolve)
 
-        def begin(release: Release) -> None:
-            def over(_: Members | None = None) -> None:
-                self._pending.discard(tensor)
-                release()
+    async def _get_ready(self, tensor: str, members: Members | None) -> Members | None:
+        """Do, with the lock held, what a primary has to do before anything else.
 
-            self.get_ready(tensor, self.catalogue.ranges.get(tensor), over, over)
+        Returns the record of the range, None if this shard may not act as its primary.
+        """
+        for _ in range(TRIES):
+            copy = self.copy_of(tensor)
+            if members is None or copy is None:
+                return None
+            match standing(members, self.node, copy.state, self._resolved.get(tensor, 0)):
+                case Standing.READY:
+                    return members
+                case Standing.RAISE_OWN:
+                    goes_on = await self._raise_own(tensor, copy, members.epoch)
+                case Standing.BEGIN:
+                    goes_on = await self._raise_own(tensor, copy, FIRST_TERM)
+                case Standing.RAISE_RECORD:
+                    change = partial(raise_epoch, tensor=tensor, node=self.node, epoch=copy.epoch)
+                    goes_on = not await self.shard.client.transact(change)
+                    members = self.catalogue.ranges.get(tensor)
+                case Standing.RESOLVE:
+                    members = await self._ship_tail(tensor, copy, members)
+                    goes_on = members is not None
+                case _:
+                    goes_on = False
+            if not goes_on:
+                return None
+        return None
 
-        self.locked(tensor, begin)
-
-    def get_ready(self, tensor: str, members: Members | None, then: Ready, fail: Failed, tries: int = TRIES) -> None:
-        """Do, within the lock, what a primary has to do before anything else; `then` gets the record of the range."""
-        copy = self.copy_of(tensor)
-
-        def again(now: Members | None) -> None:
-            self.get_ready(tensor, now, then, fail, tries - 1)
-
-        stands = standing(members, self.node, self.state_of(tensor), self._resolved.get(tensor, 0))
-        if members is None or copy is None or tries == 0:
-            fail()
-        elif stands is Standing.READY:
-            then(members)
-        elif stands is Standing.RAISE_OWN:
-            self.raise_own(tensor, copy, members.epoch, partial(again, members), fail)
-        elif stands is Standing.BEGIN:
-            self.raise_own(tensor, copy, FIRST_TERM, partial(again, members), fail)
-        elif stands is Standing.RAISE_RECORD:
-            change = partial(raise_epoch, tensor=tensor, node=self.node, epoch=copy.epoch)
-            self.shard.client.transact(
-                change, lambda code: fail() if code else again(self.catalogue.ranges.get(tensor))
-            )
-        elif stands is Standing.RESOLVE:
-            Shipping(self, tensor, copy, members, again, fail).begin()
-        else:
-            fail()
-
-    def raise_own(self, tensor: str, copy: RangeCopy, epoch: int, then: Callable[[], None], fail: Failed) -> None:
-        """Make an epoch this replica's own, durably."""
-
-        def durable() -> None:
-            if self.copy_of(tensor) is not copy:
-                fail()
-                return
-            copy.epoch = max(copy.epoch, epoch)
-            then()
-
-        self.shard.sync(durable)
+    async def _raise_own(self, tensor: str, copy: RangeCopy, epoch: int) -> bool:
+        """Make an epoch this replica's own, durably. Returns whether its rows are still there."""
+        await self.shard.sync()
+        if self.copy_of(tensor) is not copy:
+            return False
+        copy.epoch = max(copy.epoch, epoch)
+        return True
 
     # Scatters
 
-    def _scatter(self, sender: str, asked: ScatterRange, release: Release) -> None:
+    async def _scatter(self, asked: ScatterRange) -> int:
+        """Scatter, with the lock held. Returns the sequence, 0 if nothing is acknowledged."""
         tensor, scatter = asked.tensor, asked.scatter
-
-        def over(sequence: int) -> None:
-            self.shard.world.send(self.shard, sender, Answer(asked.request_id, sequence > 0, sequence=sequence))
-            release()
-
-        def fail() -> None:
-            over(0)
-
-        def committed(members: Members) -> None:
-            over(self._known(tensor, scatter.key) if self._may_acknowledge(tensor, members) else 0)
-
-        def ready(members: Members) -> None:
-            copy = self.copy_of(tensor)
-            assert copy is not None
-            if not self._may_acknowledge(tensor, members) or self._known(tensor, scatter.key):
-                committed(members)
-                return
-            record = record_of(scatter, copy.applied + 1, copy.epoch, copy.values)
-
-            def durable() -> None:
-                if self.copy_of(tensor) is not copy:
-                    fail()
-                    return
-                copy.log.append(record)
-                self.note_tail(tensor, copy)
-                Shipping(self, tensor, copy, members, committed, fail).begin()
-
-            self.shard.sync(durable)
-
-        self.get_ready(tensor, self.view().ranges.get(tensor), ready, fail)
-
-    def _known(self, tensor: str, key: str) -> int:
+        members = await self._get_ready(tensor, self.view().ranges.get(tensor))
         copy = self.copy_of(tensor)
-        return 0 if copy is None else copy.keys.get(key, 0)
+        if members is None or copy is None:
+            return 0
+        if self._may_acknowledge(tensor, members) and scatter.key not in copy.keys:
+            record = record_of(scatter, copy.applied + 1, copy.epoch, copy.values)
+            await self.shard.sync()
+            if self.copy_of(tensor) is not copy:
+                return 0
+            copy.log.append(record)
+            self.note_tail(tensor, copy)
+            members = await self._ship_tail(tensor, copy, members)
+        known = members is not None and self._may_acknowledge(tensor, members)
+        return copy.keys.get(scatter.key, 0) if known else 0
 
     def _may_acknowledge(self, tensor: str, members: Members) -> bool:
         return may_acknowledge(members, min_in_sync(self.shard.replicas_of(tensor)))
 
-    def step(self, shipped: Round) -> Step:
-        """What a round does next."""
-        return shipped.step(self.now)
+    async def _ship_tail(self, tensor: str, copy: RangeCopy, members: Members) -> Members | None:
+        """One round: ship the tail to the replicas in sync, with the lock held, until it is committed and applied.
 
-    def committed(self, tensor: str, copy: RangeCopy, shipped: Round) -> Members:
-        """Apply what a round has committed, and tell the replicas. Returns the record of the range at its end."""
+        Returns the record of the range at its end, None if the round ends without a commit.
+        """
+        shipped, behind = begin_round(members, copy.state, self.now), dict[str, int]()
+        news, again_at = asyncio.Event(), self.now
+        is_over = False
+
+        async def send(replica: str) -> None:
+            nonlocal shipped
+            after = behind.get(replica, copy.applied)
+            if after < copy.start:
+                shipped = shipped.with_failure(replica)
+                news.set()
+            elif replica in self.catalogue.nodes:
+                reply = await self.ask(replica, self._records(tensor, copy, after))
+                if is_over or not isinstance(reply, Appended | Refused):
+                    return
+                shipped = shipped.with_answer(replica, reply)
+                news.set()
+                if isinstance(reply, Refused) and reply.why is Why.GAP and behind.get(replica) != reply.applied:
+                    behind[replica] = reply.applied
+                    await send(replica)
+
+        try:
+            while self.copy_of(tensor) is copy:
+                match shipped.step(self.now):
+                    case Step.COMMITTED:
+                        return self._committed(tensor, copy, shipped)
+                    case Step.STOP | Step.BEHIND:
+                        return None
+                    case Step.LEAVE:
+                        gone = shipped.replicas_to_remove(self.now)
+                        change = partial(leave_in_sync, tensor=tensor, epoch=shipped.epoch, gone=gone)
+                        code, before = await self.shard.client.transact(change), shipped
+                        shipped = shipped.with_members(self.catalogue.ranges.get(tensor))
+                        if (shipped == before and code) or not await self._raise_own(tensor, copy, shipped.epoch):
+                            return None
+                    case Step.WAIT:
+                        if self.now >= again_at:
+                            again_at = self.now + AGAIN_S
+                            for replica in sorted(shipped.pending_replicas):
+                                self.shard.start(send, replica)
+                        news.clear()
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(news.wait(), again_at - self.now)
+            return None
+        finally:
+            is_over = True
+
+    def _committed(self, tensor: str, copy: RangeCopy, shipped: Round) -> Members:
+        """Apply what a round has committed, and tell the replicas. Returns the record of the range."""
         self.apply(tensor, copy, shipped.end)
         self._resolved[tensor] = shipped.epoch
         record = RangeRecord(shipped.epoch, self.node, shipped.in_sync)
         for replica in record.in_sync:
-            self.notify(tensor, copy, replica, copy.applied)
+            self.shard.start(self._notify, tensor, copy, replica, copy.applied)
         return record
+
+    def _records(self, tensor: str, copy: RangeCopy, after: int) -> ShipRecords:
+        """The message with the records after a sequence."""
+        records = tuple(copy.after(after))
+        append = append_of(copy.state, after, tuple(record.epoch for record in records))
+        return ShipRecords(next(self.shard.world.ids), tensor, append, records)
 
     # Notices
 
-    def notify(self, tensor: str, copy: RangeCopy, replica: str, after: int) -> None:
+    async def _notify(self, tensor: str, copy: RangeCopy, replica: str, after: int) -> None:
         """Tell a replica what is committed; with the records after `after`, if they are in the log."""
-        if replica == self.node or replica not in self.catalogue.nodes or after < copy.start:
-            return
-        records = tuple(copy.after(after))
-        append = append_of(copy.state, after, tuple(record.epoch for record in records))
-
-        def answered(answer: Answer) -> None:
-            if isinstance(answer.reply, Appended):
+        while replica != self.node and replica in self.catalogue.nodes and after >= copy.start:
+            reply = await self.ask(replica, self._records(tensor, copy, after))
+            if isinstance(reply, Appended):
                 key = tensor, replica
-                self._told[key] = max(self._told.get(key, 0), answer.reply.applied)
-            elif isinstance(answer.reply, Refused) and answer.reply.why is Why.GAP and answer.reply.applied < after:
-                self.notify(tensor, copy, replica, answer.reply.applied)
-
-        message = ShipRecords(next(self.shard.world.ids), tensor, append, records)
-        self.ask(self.catalogue.nodes[replica].address, message, answered)
+                self._told[key] = max(self._told.get(key, 0), reply.applied)
+            if not isinstance(reply, Refused) or reply.why is not Why.GAP or reply.applied >= after:
+                return
+            after = reply.applied
 
     def _sweep(self) -> None:
         self.join_ranges()
@@ -225,139 +256,37 @@ class Primaries(Replicas):
                 if replica == self.node or self._told.get(key, -1) >= copy.applied:
                     self._late_since.pop(key, None)
                     continue
-                self.notify(tensor, copy, replica, copy.applied)
+                self.shard.start(self._notify, tensor, copy, replica, copy.applied)
                 if self.now > self._late_since.setdefault(key, self.now) + NOTICE_S:
                     self._late_since.pop(key)
                     self._leave(tensor, record.epoch, replica)
 
     def _leave(self, tensor: str, epoch: int, replica: str) -> None:
         gone = partial(leave_in_sync, tensor=tensor, epoch=epoch, gone=frozenset({replica}))
-        self.shard.client.transact(gone, lambda _: None)
+        self.shard.start(self.shard.client.transact, gone)
 
     # Joins
 
-    def _judge_join(self, sender: str, asked: JoinRange, release: Release) -> None:
+    async def _judge_join(self, asked: JoinRange) -> JoinReply:
+        """Judge, with the lock held."""
         tensor, node = asked.tensor, asked.join.node
-
-        def over(reply: JoinReply) -> None:
-            self.reply(sender, asked.request_id, reply)
-            release()
-
-        def refuse() -> None:
-            over(JoinReply(JoinAnswer.NOT_READY))
-
-        def ready(members: Members) -> None:
-            copy = self.copy_of(tensor)
-            assert copy is not None
-            judged = on_join(members, Standing.READY, copy.state, asked.join, copy.start)
-            if judged is JoinAnswer.RECORDS and asked.join.state is not None:
-                after = asked.join.state.applied
-                records = tuple(copy.after(after))
-                append = append_of(copy.state, after, tuple(record.epoch for record in records))
-                over(JoinReply(judged, append, records))
-            elif judged is JoinAnswer.COPY:
-                over(JoinReply(judged, order=CopyOrder(copy.epoch, copy.applied)))
-            elif judged is JoinAnswer.LOST:
-                self._leave(tensor, members.epoch, node)
-                refuse()
-            elif judged is JoinAnswer.ADMIT:
-                self._admit(tensor, copy, members, node, lambda: over(JoinReply(JoinAnswer.JOINED)), refuse)
-            else:
-                over(JoinReply(judged))
-
-        self.get_ready(tensor, self.view().ranges.get(tensor), ready, refuse)
-
-    def _admit(
-        self, tensor: str, copy: RangeCopy, members: Members, node: str, done: Callable[[], None], fail: Failed
-    ) -> None:
-        def raised() -> None:
-            change = partial(join_in_sync, tensor=tensor, epoch=members.epoch, node=node)
-            self.shard.client.transact(change, made)
-
-        def made(_: str) -> None:
-            self.get_ready(tensor, self.catalogue.ranges.get(tensor), lambda _: done(), fail)
-
-        self.raise_own(tensor, copy, members.epoch + 1, raised, fail)
-
-
-class Shipping:
-    """One round: all of a primary's tail on its way to the replicas in sync, within the lock of the range."""
-
-    def __init__(
-        self, own: Primaries, tensor: str, copy: RangeCopy, members: Members, then: Ready, fail: Failed
-    ) -> None:
-        self._own = own
-        self._tensor = tensor
-        self._copy = copy
-        self._round = begin_round(members, copy.state, own.now)
-        self._then = then
-        self._fail = fail
-        self._after: dict[str, int] = {}
-        self._is_over = self._is_leaving = False
-
-    def begin(self) -> None:
-        """Send, again and again, until it is over."""
-        if self._is_over:
-            return
-        for replica in self._round.in_sync:
-            if replica != self._own.node and self._round.matched.get(replica, -1) < self._round.end:
-                self._send(replica)
-        self._own.shard.after(AGAIN_S, self.begin)
-        self._step()
-
-    def _send(self, replica: str) -> None:
-        copy, own = self._copy, self._own
-        after = self._after.get(replica, copy.applied)
-        node = own.catalogue.nodes.get(replica)
-        if after < copy.start:
-            self._round = self._round.with_failure(replica)
-        elif node is not None:
-            records = tuple(copy.after(after))
-            append = append_of(copy.state, after, tuple(record.epoch for record in records))
-            message = ShipRecords(next(own.shard.world.ids), self._tensor, append, records)
-            own.ask(node.address, message, partial(self._answered, replica))
-
-    def _answered(self, replica: str, answer: Answer) -> None:
-        reply = answer.reply
-        if self._is_over or not isinstance(reply, Appended | Refused):
-            return
-        self._round = self._round.with_answer(replica, reply)
-        if isinstance(reply, Refused) and reply.why is Why.GAP and self._after.get(replica) != reply.applied:
-            self._after[replica] = reply.applied
-            self._send(replica)
-        self._step()
-
-    def _step(self) -> None:
-        if self._is_over:
-            return
-        own = self._own
-        step = own.step(self._round)
-        if own.copy_of(self._tensor) is not self._copy or step in (Step.STOP, Step.BEHIND):
-            self._end(self._fail)
-        elif step is Step.COMMITTED:
-            self._end(lambda: self._then(own.committed(self._tensor, self._copy, self._round)))
-        elif step is Step.LEAVE and not self._is_leaving:
-            self._is_leaving = True
-            change = partial(
-                leave_in_sync,
-                tensor=self._tensor,
-                epoch=self._round.epoch,
-                gone=self._round.replicas_to_remove(own.now),
-            )
-            own.shard.client.transact(change, self._left)
-
-    def _left(self, code: str) -> None:
-        self._is_leaving = False
-        if self._is_over:
-            return
-        before = self._round
-        self._round = before.with_members(self._own.catalogue.ranges.get(self._tensor))
-        if self._round == before and code:
-            self._end(self._fail)
-        else:
-            self._own.raise_own(self._tensor, self._copy, self._round.epoch, self._step, lambda: self._end(self._fail))
-
-    def _end(self, do: Callable[[], None]) -> None:
-        if not self._is_over:
-            self._is_over = True
-            do()
+        members = await self._get_ready(tensor, self.view().ranges.get(tensor))
+        copy = self.copy_of(tensor)
+        if members is None or copy is None:
+            return JoinReply(JoinAnswer.NOT_READY)
+        judged = on_join(members, Standing.READY, copy.state, asked.join, copy.start)
+        if judged is JoinAnswer.RECORDS and asked.join.state is not None:
+            message = self._records(tensor, copy, asked.join.state.applied)
+            return JoinReply(judged, message.append, message.records)
+        if judged is JoinAnswer.COPY:
+            return JoinReply(judged, order=CopyOrder(copy.epoch, copy.applied))
+        if judged is JoinAnswer.LOST:
+            self._leave(tensor, members.epoch, node)
+            return JoinReply(JoinAnswer.NOT_READY)
+        if judged is JoinAnswer.ADMIT:
+            if not await self._raise_own(tensor, copy, members.epoch + 1):
+                return JoinReply(JoinAnswer.NOT_READY)
+            await self.shard.client.transact(partial(join_in_sync, tensor=tensor, epoch=members.epoch, node=node))
+            ready = await self._get_ready(tensor, self.catalogue.ranges.get(tensor))
+            return JoinReply(JoinAnswer.NOT_READY if ready is None else JoinAnswer.JOINED)
+        return JoinReply(judged)

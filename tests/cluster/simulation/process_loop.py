@@ -7,9 +7,10 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.cluster.simulation.world import Process
+if TYPE_CHECKING:
+    from tests.cluster.simulation.world import Process
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
@@ -18,13 +19,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def __init__(self, process: Process) -> None:
         self._process = process
         self._ready: deque[asyncio.Handle] = deque()
-        """What is to run now, in order. The first of them has an event of the world, which runs the others, too."""
-        self.tasks: list[asyncio.Task[Any]] = []
-        """All of them are kept, so that none of a crashed process is ended by the collector of garbage."""
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as the process's work. What it raises ends the schedule."""
-        self.call_soon(lambda: self.create_task(work).add_done_callback(_result))
+        """What is to run at the end of the process's event, in order."""
+        self._is_running = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """Those that run. They are kept, so that none of a crashed process is ended by the collector of garbage."""
 
     def time(self) -> float:
         return self._process.world.now
@@ -68,9 +66,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+    def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:  # type: ignore[override]
         task = asyncio.Task(coro, loop=self, **options)
-        self.tasks.append(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -78,21 +77,19 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             raise context["exception"]
 
     def _soon(self, handle: asyncio.Handle) -> None:
-        if not self._ready:
-            self._process.after(0.0, self._run_ready)
         self._ready.append(handle)
 
-    def _run_ready(self) -> None:
+    def run_ready(self) -> None:
+        """Run what is to run now, unless it is running."""
+        if self._is_running:
+            return
+        self._is_running = True
         events._set_running_loop(self)
         try:
             while self._ready:
-                handle = self._ready[0]
+                handle = self._ready.popleft()
                 if not handle.cancelled():
                     handle._run()
-                self._ready.popleft()
         finally:
             events._set_running_loop(None)
-
-
-def _result(task: asyncio.Task[None]) -> None:
-    task.result()
+            self._is_running = False

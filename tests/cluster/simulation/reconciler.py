@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from app.cluster.reconciler.plan import Drop, Planner, Pull
 from app.cluster.reconciler.reconciler import Reconciler
 from app.cluster.reconciler.shard_calls import ShardCalls, ShardFailed
 from tests.cluster.simulation.database import Database, DatabaseClient
-from tests.cluster.simulation.process_loop import ProcessLoop
 from tests.cluster.simulation.service_calls import Answer, DropSegment, ListSegments, PullSegment, Sent
 from tests.cluster.simulation.world import Process, World
 
@@ -27,9 +25,8 @@ PULL_AFTER = 6.0
 class SimulatedCatalogue(CatalogueCalls):
     """Calls of the simulated database."""
 
-    def __init__(self, client: DatabaseClient, loop: ProcessLoop) -> None:
+    def __init__(self, client: DatabaseClient) -> None:
         self._simulated = client
-        self._loop_of_process = loop
         self.taken = lambda: None
 
     @property
@@ -37,31 +34,21 @@ class SimulatedCatalogue(CatalogueCalls):
         return self._simulated.catalogue
 
     async def refresh(self) -> Catalogue:
-        found: asyncio.Future[Catalogue | None] = self._loop_of_process.create_future()
-        self._simulated.refresh(found.set_result)
-        catalogue = await found
+        catalogue = await self._simulated.refresh()
         if catalogue is None:
             raise OSError("the database does not answer")
         return catalogue
 
     async def transact(self, transition: Transition) -> None:
-        found: asyncio.Future[str] = self._loop_of_process.create_future()
-        self._simulated.transact(transition, found.set_result)
-        if code := await found:
+        if code := await self._simulated.transact(transition):
             raise OSError(f"the change is not made: {code}")
 
 
 class SimulatedShards(ShardCalls):
     """Calls of simulated shards."""
 
-    def __init__(self, process: Process, loop: ProcessLoop) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
-        self._loop = loop
-        self._asked: dict[int, asyncio.Future[Answer | None]] = {}
-
-    def answered(self, answer: Answer) -> None:
-        """A shard has answered; late answers are not heeded."""
-        self._over(answer.request_id, answer)
 
     async def list(self, catalogue: Catalogue, node: str, fence: int | None = None) -> Mapping[str, HeldSegment]:
         asked = ListSegments(next(self._process.world.ids), fence or 0)
@@ -82,43 +69,27 @@ class SimulatedShards(ShardCalls):
         return self._process.world.refuses(catalogue.nodes[node].address, self._process.machine)
 
     async def _send(self, address: str, asked: ListSegments | PullSegment | DropSegment, seconds: float) -> Answer:
-        world, process = self._process.world, self._process
-        if not world.answers(address, process.machine):
+        if not self._process.world.answers(address, self._process.machine):
             raise ShardFailed("nobody listens", is_over=True)
-        future: asyncio.Future[Answer | None] = self._loop.create_future()
-        self._asked[asked.request_id] = future
-        world.send(process, address, asked)
-        process.after(seconds, self._over, asked.request_id, None)
-        answer = await future
+        answer = await self._process.ask(address, asked, seconds)
         if answer is None:
             raise ShardFailed("no answer", is_over=False)
         if not answer.is_done:
             raise ShardFailed("refused", is_over=True)
         return answer
 
-    def _over(self, request_id: int, answer: Answer | None) -> None:
-        future = self._asked.pop(request_id, None)
-        if future is not None and not future.done():
-            future.set_result(answer)
-
 
 class ReconcilerProcess(Process):
     """One reconciler, from its start to its crash."""
 
-    planner: type[Planner] = Planner
-
     def __init__(self, world: World, number: int, database: Database, drop_after: float, copies_at_once: int) -> None:
         super().__init__(world, f"c{number}", f"c{number}:7000")
-        loop = ProcessLoop(self)  # type: ignore[abstract]
-        client = DatabaseClient(database, self, lambda _: catalogues.taken())
-        catalogues = SimulatedCatalogue(client, loop)
-        self._shards = SimulatedShards(self, loop)
-        self.reconciler = Reconciler(
-            catalogues, self._shards, f"reconciler-{number}", lambda: self.planner(copies_at_once, drop_after)
-        )
-        loop.start(self.reconciler.run())
+        catalogues = SimulatedCatalogue(DatabaseClient(database, self, lambda _: catalogues.taken()))
+        shards, name = SimulatedShards(self), f"reconciler-{number}"
+        self.reconciler = Reconciler(catalogues, shards, name, lambda: Planner(copies_at_once, drop_after))
+        self.start(self.reconciler.run)
 
     def receive(self, sender: str, message: Sent) -> None:
         """An answer has come."""
         if isinstance(message, Answer):
-            self._shards.answered(message)
+            self.take_answer(message)

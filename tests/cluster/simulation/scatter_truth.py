@@ -56,7 +56,6 @@ class ScatterTruth:
     has_record: Callable[[str, str, LogRecord], bool]
     """Whether the disk of a node has a record of a range, or has lost its rows."""
     ranges: defaultdict[str, RangeTruth] = field(default_factory=lambda: defaultdict(RangeTruth))
-    reads: int = 0
 
     def applied(self, node: str, tensor: str, record: LogRecord) -> None:
         """A replica has applied a record: the same as all others, and each replica in sync has it."""
@@ -92,7 +91,6 @@ class ScatterTruth:
     def read(self, node: str, tensor: str, sequence: int, rows: Sequence[int], values: Sequence[int]) -> None:
         """A replica has read rows: all at one committed sequence."""
         truth = self.ranges[tensor]
-        self.reads += 1
         if sequence > len(truth.records):
             raise Violation(f"{node} serves {tensor} at {sequence}, and {len(truth.records)} are committed")
         expected = [truth.values[sequence].get(row, 0) for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from app.cluster.catalogue.ranges import open_ranges
 from app.cluster.shard_map import RowRange, ShardedVersion, ShardMap
 from tests.cluster.simulation.scatter_truth import Scatter
-from tests.cluster.simulation.service_calls import Answer, ScatterRange
+from tests.cluster.simulation.service_calls import ScatterRange
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.router import Router
@@ -30,106 +30,60 @@ class ScatterRequest:
     value: int | None
 
 
-class RoutedScatter:
-    """One request to one router."""
-
-    def __init__(
-        self, router: Router, asked: ScatterRequest, session: dict[str, int], done: Callable[[str], None]
-    ) -> None:
-        self._router = router
-        self._asked = asked
-        self._session = session
-        self._done = done
-        self._deadline = router.world.now + DEADLINE
-        self._content_id = ""
-        self._missing: set[str] = set()
-
-    def begin(self) -> None:
-        """Bind the key to what the name stands for now, unless it is bound."""
-        named = self._router.served.find(self._asked.reference)
-        if named is None:
-            self._done("tensor_not_found")
-        else:
-            self._router.client.bind(self._asked.key, named[1].content_id, self._bound)
-
-    def _bound(self, content_id: str | None) -> None:
-        if content_id is None:
-            self._done("shard_unavailable")
-            return
-        self._content_id = content_id
-        found = _find(self._router.served, content_id)
-        if found is None:
-            self._done("precondition_failed")
-            return
+async def route_scatter(router: Router, asked: ScatterRequest, session: dict[str, int]) -> str:
+    """Make one scatter by one router. Returns an error's code, "" if it is made in all ranges."""
+    end = router.world.now + DEADLINE
+    named = router.served.find(asked.reference)
+    if named is None:
+        return "tensor_not_found"
+    content_id = await router.client.bind(asked.key, named[1].content_id)
+    if content_id is None:
+        return "shard_unavailable"
+    found = _find(router.served, content_id)
+    if found is not None and any(one.primary is None for one, _ in _touched(found[1], asked)):
         name, version = found
-        if any(one.primary is None for one, _ in self._touched(version)):
-            change = partial(open_ranges, name=name, number=version.number)
-            self._router.client.transact(change, lambda code: self._done(code) if code else self._ask_all())
-        else:
-            self._ask_all()
+        if code := await router.client.transact(partial(open_ranges, name=name, number=version.number)):
+            return code
+        found = _find(router.served, content_id)
+    if found is None:
+        return "precondition_failed"
+    touched = _touched(found[1], asked)
+    codes = await asyncio.gather(
+        *(_scatter(router, content_id, one.tensor, Scatter(asked.key, rows, asked.value), session, end)
+          for one, rows in touched)
+    )  # fmt: skip
+    return next(filter(None, codes), "")
 
-    def _touched(self, version: ShardedVersion) -> list[tuple[RowRange, tuple[int, ...]]]:
-        """The ranges with the rows that are asked for, by their numbers in the range."""
-        rows = {int(fraction * version.rows) for fraction in self._asked.fractions if version.rows}
-        found = [
-            (one, tuple(sorted(row - one.start for row in rows if one.start <= row < one.stop)))
-            for one in version.ranges
-        ]
-        return [(one, own) for one, own in found if own]
 
-    def _ask_all(self) -> None:
-        found = _find(self._router.served, self._content_id)
-        if found is None:
-            self._done("precondition_failed")
-            return
-        touched = self._touched(found[1])
-        self._missing = {one.tensor for one, _ in touched}
-        if not touched:
-            self._done("")
-        for one, rows in touched:
-            self._ask(one.tensor, rows)
-
-    def _ask(self, tensor: str, rows: tuple[int, ...]) -> None:
-        """Ask the primary of a range; ask again, with the newest map, until it answers or there is no time left."""
-        router = self._router
-        if router.world.now >= self._deadline:
-            self._finish("shard_unavailable")
-            return
-        found = _find(router.served, self._content_id)
+async def _scatter(
+    router: Router, content_id: str, tensor: str, scatter: Scatter, session: dict[str, int], end: float
+) -> str:
+    """Ask the primary of a range; ask again, with the newest map, until it answers or there is no time left."""
+    while router.world.now < end:
+        found = _find(router.served, content_id)
         own = [] if found is None else [one for one in found[1].ranges if one.tensor == tensor]
         if not own:
-            self._finish("precondition_failed")  # the version has gone, or a closed range was cut in two
-            return
+            return "precondition_failed"  # the version has gone, or a closed range was cut in two
         primary = own[0].primary
-        again = partial(router.after, PAUSE, self._ask, tensor, rows)
-        if primary is None or not primary.address:
-            router.client.refresh(lambda _: again())
-            return
-
-        def answered(answer: Answer | None) -> None:
+        if primary is not None and primary.address:
+            asked = ScatterRange(next(router.world.ids), tensor, scatter)
+            answer = await router.ask(primary.address, asked, ANSWER_AFTER)
             if answer is not None and answer.is_done:
-                self._acknowledged(tensor, answer.sequence)
-            else:
-                router.client.refresh(lambda _: again())
-
-        scatter = Scatter(self._asked.key, rows, self._asked.value)
-        asked = ScatterRange(next(router.world.ids), tensor, scatter)
-        router.ask(primary.address, asked, router.world.now + ANSWER_AFTER, answered)
-
-    def _acknowledged(self, tensor: str, sequence: int) -> None:
-        self._router.checks.scatters.acknowledged(tensor, self._asked.key, sequence, self._router.world.now)
-        self._missing.discard(tensor)
-        self._session[tensor] = max(sequence, self._session.get(tensor, 0))
-        if not self._missing:
-            self._finish("")
-
-    def _finish(self, code: str) -> None:
-        done, self._done = self._done, _nothing
-        done(code)
+                router.checks.scatters.acknowledged(tensor, scatter.key, answer.sequence, router.world.now)
+                session[tensor] = max(answer.sequence, session.get(tensor, 0))
+                return ""
+        await router.client.refresh()
+        await asyncio.sleep(PAUSE)
+    return "shard_unavailable"
 
 
-def _nothing(_: str) -> None:
-    """The client has its answer."""
+def _touched(version: ShardedVersion, asked: ScatterRequest) -> list[tuple[RowRange, tuple[int, ...]]]:
+    """The ranges with the rows that are asked for, by their numbers in the range."""
+    rows = {int(fraction * version.rows) for fraction in asked.fractions if version.rows}
+    found = [
+        (one, tuple(sorted(row - one.start for row in rows if one.start <= row < one.stop))) for one in version.ranges
+    ]
+    return [(one, own) for one, own in found if own]
 
 
 def _find(served: ShardMap, content_id: str) -> tuple[str, ShardedVersion] | None:

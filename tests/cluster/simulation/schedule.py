@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from app.cluster.catalogue.records import Catalogue, Change, Options
@@ -15,10 +14,10 @@ from tests.cluster.simulation.database import MACHINE, Database
 from tests.cluster.simulation.primaries import Primaries
 from tests.cluster.simulation.range_copy import RangeCopy
 from tests.cluster.simulation.reconciler import ReconcilerProcess
-from tests.cluster.simulation.router import Router
+from tests.cluster.simulation.router import Lookup, Router
 from tests.cluster.simulation.scatter_truth import LogRecord
 from tests.cluster.simulation.shard import Disk, Shard
-from tests.cluster.simulation.truth import Items, Violation
+from tests.cluster.simulation.truth import Violation
 from tests.cluster.simulation.world import Network, Process, World
 
 FAULTS_UNTIL: Final = 60.0
@@ -30,22 +29,11 @@ READ_WITHIN: Final = 10.0
 """How long everything that was asked for then may take."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a cluster is made of; a planted fault takes the place of one of them."""
-
-    shard: type[Shard] = Shard
-    router: type[Router] = Router
-    reconciler: type[ReconcilerProcess] = ReconcilerProcess
-    ranges: type[Primaries] = Primaries
-
-
 class Schedule:
     """A cluster of 3 to 5 machines; `run` raises Violation where something does not hold."""
 
-    def __init__(self, seed: int, parts: Parts | None = None) -> None:
+    def __init__(self, seed: int) -> None:
         self.world = World(seed)
-        self.parts = parts or Parts()
         self.checks = Checks(has_record=self._has_record)
         random = self.world.random
         self.is_calm = random.random() < 0.15
@@ -65,12 +53,10 @@ class Schedule:
         self.shards = {node: self._start_shard(node) for node in self.nodes}
         self.reconcilers: list[ReconcilerProcess] = []
         self._start_reconciler()
-        self.routers = [self.parts.router(self.world, f"r{number}", self.database, self.checks) for number in range(2)]
+        self.routers = [Router(self.world, f"r{number}", self.database, self.checks) for number in range(2)]
         self.all_urls = random.random() < 0.2
         share = 1.0 if self.all_urls else random.choice((0.0, 0.3))
         self.clients = Clients(self.world, self.checks, self._living_routers, share, self.options.ranges)
-        self._forgets = seed % 4 == 3
-        """Whether machines that are away are forgotten now and then; the other schedules are as without it."""
         self.takes_scatters = not self.is_calm and random.random() < 0.6
         self._may_lose_disk = (self.replicas > 1 or self.all_urls) and not self.is_calm
         self._faulty_shard = ""
@@ -90,8 +76,8 @@ class Schedule:
 
     def _start_shard(self, node: str) -> Shard:
         zone = self._zones[int(node[1:]) % len(self._zones)]
-        disk, ranges = self.disks[node], self.parts.ranges
-        return self.parts.shard(self.world, node, zone, self.capacity, disk, self.database, self.checks, ranges)
+        disk = self.disks[node]
+        return Shard(self.world, node, zone, self.capacity, disk, self.database, self.checks, Primaries)
 
     def run(self) -> None:
         """Run it. Until it is over no garbage is looked for, which would take a tenth of the time."""
@@ -111,11 +97,8 @@ class Schedule:
         self._often(5.0, self.clients.publish)
         if self.takes_scatters:
             self._often(random.choice((0.3, 1.0, 4.0)), self.clients.scatter)
-        self._often(6.0, self.clients.move_aliases)
         self._often(15.0, self.clients.remove_version)
         self._often(random.choice((3.0, 12.0)), lambda: self.clients.drain(self.nodes))
-        if self._forgets:
-            self._often(6.0, self.clients.forget)
         if not self.is_calm and self.replicas > 1:
             self._often(random.choice((10.0, 1000.0)), self.clients.set_replicas)
         world.after(5.0 + 40.0 * random.random(), self._add_node)
@@ -132,7 +115,7 @@ class Schedule:
             self.database.loss = random.choice((0.0, 0.0, 0.1))
             for fault in (
                 self._crash_shard, self._pause_shard, self._crash_reconciler, self._pause_reconciler,
-                self._second_reconciler, self._cut, self._crash_router, self._pause_router,
+                self._second_reconciler, self._cut, self._cut_but_for_routers, self._crash_router, self._pause_router,
             ):  # fmt: skip
                 if random.random() < 0.6:
                     self._often(random.choice((6.0, 15.0, 30.0)), fault)
@@ -224,7 +207,7 @@ class Schedule:
     def _start_reconciler(self) -> None:
         number = len(self.reconcilers) + 1
         self.reconcilers.append(
-            self.parts.reconciler(self.world, number, self.database, self.drop_after, self.copies_at_once)
+            ReconcilerProcess(self.world, number, self.database, self.drop_after, self.copies_at_once)
         )
 
     def _cut(self) -> None:
@@ -234,9 +217,18 @@ class Schedule:
         machines = [*self.nodes, *(one.machine for one in self.routers), *living, MACHINE]
         one = random.choice(machines)
         others = [other for other in machines if other != one]
-        cut = {frozenset((one, other)) for other in random.sample(others, random.randrange(1, len(others) + 1))}
-        self.world.network.cut |= cut
-        self.world.after(self._duration(), self.world.network.cut.difference_update, cut)
+        some = random.sample(others, random.randrange(1, len(others) + 1))
+        self._cut_for_a_while({frozenset((one, other)) for other in some})
+
+    def _cut_but_for_routers(self) -> None:
+        """A shard reaches routers alone, one of which goes on with the catalogue that it knows."""
+        one = self.world.random.choice(self.nodes)
+        pairs = {frozenset((one, other)) for other in (*self.nodes, MACHINE) if other != one}
+        self._cut_for_a_while(pairs | {frozenset((self.world.random.choice(self.routers).machine, MACHINE))})
+
+    def _cut_for_a_while(self, pairs: set[frozenset[str]]) -> None:
+        self.world.network.cut |= pairs
+        self.world.after(self._duration(), self.world.network.cut.difference_update, pairs)
 
     def _crash_router(self) -> None:
         number = self.world.random.randrange(len(self.routers))
@@ -246,7 +238,7 @@ class Schedule:
 
     def _restart_router(self, number: int) -> None:
         if not self.routers[number].alive:
-            self.routers[number] = self.parts.router(self.world, f"r{number}", self.database, self.checks)
+            self.routers[number] = Router(self.world, f"r{number}", self.database, self.checks)
 
     def _pause_router(self) -> None:
         self._pause(self.world.random.choice(self.routers))
@@ -333,7 +325,7 @@ class Schedule:
         most = max((table.replicas or self.replicas for table in latest.tables.values()), default=self.replicas)
         is_roomy = len(usable) >= most and self.capacity > 1000
         if is_roomy or not self.gone:
-            self.checks.settled(is_roomy, self.clients.aliases, self.gone)
+            self.checks.settled(is_roomy, self.gone)
             self._check_open_ranges()
         for router in self.routers:
             if router.served.generation < latest.revision:
@@ -364,9 +356,10 @@ class Schedule:
         since = self.checks.latest.revision
         self._unread.add(f"{reference} by {router.address}")
 
-        def done(outcome: str, answer: Items) -> None:
+        async def read() -> None:
+            outcome, answer = await Lookup(router, reference, fractions, {}).run()
             if outcome == "done":
                 self._unread.discard(f"{reference} by {router.address}")
                 self.checks.answered(reference, since, fractions, answer)
 
-        router.lookup(reference, fractions, done)
+        router.start(read)

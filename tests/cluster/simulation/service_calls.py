@@ -111,8 +111,9 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True)
 class CopiedRows:
-    """The rows of a replica that are not 0, by number, at the sequence of the answer."""
+    """The rows of a replica that are not 0, by number, at a sequence."""
 
+    sequence: int
     values: Mapping[int, int]
 
 
@@ -142,4 +143,5 @@ class Answer:
 
 
 ToRange: TypeAlias = ScatterRange | ShipRecords | JoinRange | CopyRange
-Sent: TypeAlias = Write | Read | ListSegments | PullSegment | DropSegment | ToRange | Answer
+Asked: TypeAlias = Write | Read | ListSegments | PullSegment | DropSegment | ToRange
+Sent: TypeAlias = Asked | Answer

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from app.cluster.catalogue.listed_segments import find_listed
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node
 from app.cluster.reconciler.cluster_view import HeldSegment
-from app.cluster.shard.pull_order import PullSource
 from tests.cluster.simulation.checks import Checks
 from tests.cluster.simulation.database import Database, DatabaseClient
 from tests.cluster.simulation.range_copy import RangeCopy
 from tests.cluster.simulation.service_calls import (
     Answer,
+    Asked,
     DropSegment,
     ListSegments,
     PullSegment,
     Read,
     Sent,
-    ToRange,
     Write,
 )
 from tests.cluster.simulation.truth import Items, digest_of, rows_of
 from tests.cluster.simulation.world import Process, World
+
+if TYPE_CHECKING:
+    from tests.cluster.simulation.primaries import Primaries
 
 COPY_TIMEOUT = 2.0
 ROW_BYTES = 4
@@ -61,15 +63,6 @@ class Disk:
         return sum(one.listed.size for one in self.segments.values())
 
 
-class RangesOfShard(Protocol):
-    """What a shard does with ranges that take scatters."""
-
-    def receive(self, sender: str, message: ToRange) -> None: ...
-    def answered(self, answer: Answer) -> None: ...
-    def taken(self, catalogue: Catalogue) -> None: ...
-    def read(self, sender: str, asked: Read) -> None: ...
-
-
 class Shard(Process):
     """The shard of a machine, from one start to its crash; `ranges` makes what it does with open ranges."""
 
@@ -82,16 +75,15 @@ class Shard(Process):
         disk: Disk,
         database: Database,
         checks: Checks,
-        ranges: Callable[[Shard], RangesOfShard],
+        ranges: type[Primaries],
     ) -> None:
         disk.started += 1
         super().__init__(world, name, f"{name}:{8000 + disk.started % 2}")
         self.disk = disk
         self._node = Node(self.address, capacity, zone)
         self.checks = checks
-        self._waiting: list[Callable[[], None]] = []
-        """What is to be done when the disk has what is written before it, in order."""
-        self._pulls: dict[int, tuple[str, PullSegment, list[PullSource]]] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        """What waits until the disk has what is written before it, in order."""
         self._registering = False
         self.client = DatabaseClient(database, self, self._take)
         self.ranges = ranges(self)
@@ -101,12 +93,13 @@ class Shard(Process):
         self.ranges.taken(catalogue)
 
     def _register(self) -> None:
-        def over(_: str) -> None:
+        async def register() -> None:
+            await self.client.transact(self._registration)
             self._registering = False
 
         if not self._registering and self._registration(self.client.catalogue) is not None:
             self._registering = True
-            self.client.transact(self._registration, over)
+            self.start(register)
 
     def _registration(self, catalogue: Catalogue) -> Change | None:
         name = self.machine
@@ -115,34 +108,42 @@ class Shard(Process):
         return Change({f"nodes/{name}": self._node, f"alive/{name}": Mark()}, leased=frozenset({f"alive/{name}"}))
 
     def receive(self, sender: str, message: Sent) -> None:
-        """A request has come, or the rows that a pull has asked for."""
+        """A request or an answer has come."""
+        if isinstance(message, Answer):
+            self.take_answer(message)
+        else:
+            self.start(self._receive, sender, message)
+
+    async def _receive(self, sender: str, message: Asked) -> None:
+        answer = await self._answer(message)
+        if answer is not None:
+            self.world.send(self, sender, answer)
+
+    async def _answer(self, message: Asked) -> Answer | None:
+        """The answer to a request, None if it gets none."""
         match message:
             case Read(tensor=tensor, least=least) if least or self._is_open(tensor):
-                self.ranges.read(sender, message)
+                return await self.ranges.read(message)
             case Read(request_id, tensor, rows):
                 found = self.disk.segments.get(tensor)
                 items = None if found is None else found.rows
                 if items is not None and rows is not None:
                     items = tuple(items[row] for row in rows)
-                self.world.send(self, sender, Answer(request_id, found is not None, items))
+                return Answer(request_id, found is not None, items)
             case Write():
-                self.sync(lambda: self._answer(sender, message.request_id, self.keep(message.tensor, message.rows)))
+                return Answer(message.request_id, await self._store(message.tensor, message.rows))
             case ListSegments():
-                self._list(sender, message)
+                held = {tensor: one.listed for tensor, one in self.disk.segments.items()}
+                is_due = self.check_fence(message.fence)
+                return Answer(message.request_id, is_due, segments=held if is_due else None)
             case DropSegment():
-                self.sync(lambda: self._drop(sender, message))
+                await self.sync()
+                return Answer(message.request_id, self._drop(message))
             case PullSegment(request_id, _, order):
-                if order.fence is None or self.check_fence(order.fence):
-                    self._pull(sender, message, list(order.sources))
-                else:
-                    self._answer(sender, request_id, is_done=False)
-            case Answer(request_id, _, rows):
-                if request_id in self._pulls:
-                    self._pulled(request_id, rows)
-                else:
-                    self.ranges.answered(message)
+                is_due = order.fence is None or self.check_fence(order.fence)
+                return Answer(request_id, is_due and await self._pull(message))
             case _:
-                self.ranges.receive(sender, message)
+                return await self.ranges.answer(message)
 
     def _is_open(self, tensor: str) -> bool:
         """Whether this shard knows that a range takes scatters."""
@@ -161,9 +162,6 @@ class Shard(Process):
             for copy in self.disk.ranges.values():
                 copy.lose_power(self.world.random)
 
-    def _answer(self, to: str, request_id: int, is_done: bool) -> None:
-        self.world.send(self, to, Answer(request_id, is_done))
-
     def check_fence(self, fence: int) -> bool:
         """Whether an order may be carried out. No lower fence is taken from then on."""
         if fence < self.disk.fence:
@@ -171,51 +169,41 @@ class Shard(Process):
         self.disk.fence = fence
         return True
 
-    def _list(self, sender: str, asked: ListSegments) -> None:
-        if self.check_fence(asked.fence):
-            held = {tensor: one.listed for tensor, one in self.disk.segments.items()}
-            self.world.send(self, sender, Answer(asked.request_id, is_done=True, segments=held))
-        else:
-            self._answer(sender, asked.request_id, is_done=False)
-
-    def _drop(self, sender: str, asked: DropSegment) -> None:
+    def _drop(self, asked: DropSegment) -> bool:
         is_due = self.check_fence(asked.fence)
         if is_due and self.disk.segments.pop(asked.tensor, None) is not None:
             self.disk.ranges.pop(asked.tensor, None)
             self.checks.removed(self.machine, asked.tensor)
-        self._answer(sender, asked.request_id, is_due)
+        return is_due
 
-    # Pulls: nobody cancels them here, so that each of them may end late
+    async def _pull(self, asked: PullSegment) -> bool:
+        """Pull a segment. Nobody cancels it here, so it may end late."""
+        tensor, order = asked.tensor, asked.order
 
-    def _pull(self, sender: str, asked: PullSegment, sources: list[PullSource]) -> None:
-        order = asked.order
-        found = self.disk.segments.get(asked.tensor)
-        if found is not None and order.sha256 in ("", found.listed.sha256):
-            self._answer(sender, asked.request_id, is_done=True)
-        elif sources:
-            request_id = next(self.world.ids)
-            source = sources.pop(0)
-            self._pulls[request_id] = sender, asked, sources
+        def is_there() -> bool:
+            found = self.disk.segments.get(tensor)
+            return found is not None and order.sha256 in ("", found.listed.sha256)
+
+        for source in order.sources:
+            if is_there():
+                return True
             rows = None if source.rows is None else tuple(range(*source.rows))
-            self.world.send(self, source.address, Read(request_id, source.tensor, rows))
-            self.after(COPY_TIMEOUT, self._pulled, request_id, None)
-        elif order.origin and self.world.random.random() < 0.8:
-            self.after(0.5, self._store, sender, asked, rows_of(asked.tensor))
-        else:
-            self._answer(sender, asked.request_id, is_done=False)
-
-    def _pulled(self, request_id: int, rows: Items | None) -> None:
-        if (pull := self._pulls.pop(request_id, None)) is not None:
-            sender, asked, sources = pull
-            if rows is None or asked.order.sha256 not in ("", digest_of(rows)):
-                self._pull(sender, asked, sources)
-            else:
-                self._store(sender, asked, rows)
-
-    def _store(self, sender: str, asked: PullSegment, rows: Items) -> None:
-        self.sync(lambda: self._answer(sender, asked.request_id, self.keep(asked.tensor, rows)))
+            read = Read(next(self.world.ids), source.tensor, rows)
+            answer = await self.ask(source.address, read, COPY_TIMEOUT)
+            if answer is not None and answer.rows is not None and order.sha256 in ("", digest_of(answer.rows)):
+                return await self._store(tensor, answer.rows)
+        if is_there():
+            return True
+        if order.origin and self.world.random.random() < 0.8:
+            await asyncio.sleep(0.5)
+            return await self._store(tensor, rows_of(tensor))
+        return False
 
     # The disk
+
+    async def _store(self, tensor: str, rows: Items) -> bool:
+        await self.sync()
+        return self.keep(tensor, rows)
 
     def keep(self, tensor: str, rows: Items) -> bool:
         """Have a segment, unless there is no room for it."""
@@ -227,10 +215,12 @@ class Shard(Process):
             self.checks.written(self.machine, tensor, rows)
         return True
 
-    def sync(self, do: Callable[[], None]) -> None:
-        """Do something when the disk has all that was written before it."""
-        self._waiting.append(do)
+    async def sync(self) -> None:
+        """Wait until the disk has all that was written before."""
+        done = self.loop.create_future()
+        self._waiting.append(done)
         self.after(self.disk.delay(self.world.random), self._sync_next)
+        await done
 
     def _sync_next(self) -> None:
-        self._waiting.pop(0)()
+        self._waiting.pop(0).set_result(None)

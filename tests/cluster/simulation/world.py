@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Any
 
-from tests.cluster.simulation.service_calls import Sent
+from tests.cluster.simulation.process_loop import ProcessLoop
+from tests.cluster.simulation.service_calls import Answer, Asked, Sent
 
 
 @dataclass
@@ -33,7 +35,6 @@ class World:
         self.network = Network()
         self.processes: dict[str, Process] = {}
         """By address."""
-        self.events = 0
         self.ids = count(1)
         """For requests: an answer to one of a process that has crashed is none to the next process at its address."""
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -49,7 +50,6 @@ class World:
         queue = self._queue
         while queue and queue[0][0] <= until:
             self.now, _, do, arguments = heapq.heappop(queue)
-            self.events += 1
             do(*arguments)
         self.now = until
 
@@ -94,6 +94,8 @@ class Process:
         self.address = address
         self.alive = True
         self.paused_until = 0.0
+        self.loop = ProcessLoop(self)  # type: ignore[abstract]
+        self._asked: dict[int, asyncio.Future[Answer | None]] = {}
         world.processes[address] = self
 
     def receive(self, sender: str, message: Sent) -> None:
@@ -109,6 +111,7 @@ class Process:
             self.world.after(self.paused_until - self.world.now + 1e-6, self.run, do, *arguments)
             return
         do(*arguments)
+        self.loop.run_ready()
 
     def after(self, delay: float, do: Callable[..., None], *arguments: Any) -> None:
         """Do something `delay` seconds from now, if the process is there then."""
@@ -123,8 +126,33 @@ class Process:
 
         self.after(seconds * self.world.random.random(), again)
 
+    def start(self, work: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> None:
+        """Run a coroutine function as the process's work. What it raises ends the schedule."""
+        self.run(lambda: self.loop.create_task(work(*arguments)).add_done_callback(_result))
+
+    async def ask(self, address: str, asked: Asked, seconds: float) -> Answer | None:
+        """Ask a process; None if it does not answer in time."""
+        found: asyncio.Future[Answer | None] = self.loop.create_future()
+        self._asked[asked.request_id] = found
+        self.world.send(self, address, asked)
+        self.after(seconds, self._answered, asked.request_id, None)
+        return await found
+
+    def take_answer(self, answer: Answer) -> None:
+        """An answer has come; those that come late are not heeded."""
+        self._answered(answer.request_id, answer)
+
+    def _answered(self, request_id: int, answer: Answer | None) -> None:
+        found = self._asked.pop(request_id, None)
+        if found is not None and not found.done():
+            found.set_result(answer)
+
     def crash(self) -> None:
         """It is gone."""
         self.alive = False
         if self.world.processes.get(self.address) is self:
             del self.world.processes[self.address]
+
+
+def _result(task: asyncio.Task[Any]) -> None:
+    task.result()
