@@ -19,7 +19,7 @@ from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import BadAddress, Compacted, Database, DatabaseAddress, Written, open_database
 from app.cluster.catalogue.records import Catalogue, Change, Mark, Node, Options, Record, TooLarge, to_json
 from app.errors import GatherError
-from tests.cluster.databases import EtcdMembers, RunningDatabase, running_database
+from tests.cluster.databases import RunningDatabase, running_database
 from tests.cluster.waiting import until
 from tests.free_port import free_port
 from tests.http.test_tls import make_pair
@@ -238,17 +238,6 @@ def test_a_transition_judges_the_newer_catalogue_when_it_comes_too_late(database
     assert judged == [None, alias("t@1")]
 
 
-def test_a_refusal_is_judged_by_the_newest_catalogue(database: Database) -> None:
-    stale = CatalogueClient(database)
-    stale.refresh()
-    put(database, a="t@1")
-
-    def needs_it(catalogue: Catalogue) -> None:
-        assert "a" in catalogue.aliases
-
-    stale.transact(needs_it)
-
-
 def test_a_record_that_cannot_be_read_is_not_taken_for_one_that_is_missing(database: Database) -> None:
     client = CatalogueClient(database)
     put(database, a="t@1")
@@ -313,42 +302,6 @@ def test_what_was_known_of_a_database_that_has_begun_anew_is_not_mixed_with_what
         assert client.catalogue is known
         client.database.close()
         other.database.close()
-
-
-@pytest.mark.slow
-def test_each_member_of_three_may_be_killed_while_changes_go_on(tmp_path: Path) -> None:
-    skip_without(etcd="etcd-server")
-    members = EtcdMembers(tmp_path)
-    address = DatabaseAddress.parse(members.cluster)
-    databases = [Database(address, lease_seconds=20) for _ in range(2)]
-    changing, watching = map(CatalogueClient, databases)
-    stop = Event()
-    thread = Thread(target=watching.watch, args=(stop,))
-    thread.start()
-    try:
-        changing.transact(lambda found: made(found, Change({"alive/a": Mark()}, leased=frozenset({"alive/a"}))))
-        for number in range(3):
-            until(lambda: all(map(members.answers, range(3))), "all members answer")
-            members.stop(number)
-            for turn in range(3):
-                name = f"a{number}{turn}"
-                found = changing.transact(lambda found: made(found, Change({f"aliases/{name}": alias("t@1")})))  # noqa: B023
-            until(lambda: watching.catalogue.revision >= found.revision, "the change is heard of")  # noqa: B023
-            assert watching.catalogue.aliases == found.aliases
-            members.begin(number)
-        assert len(changing.refresh().aliases) == 9
-        assert changing.catalogue.alive == {"a"}
-    finally:
-        stop.set()
-        for database in databases:
-            database.close()
-        thread.join(30)
-        members.stop()
-
-
-def made(found: Catalogue, change: Change) -> Change | None:
-    """The change, None where it is made: an answer may be lost with a member."""
-    return None if change.puts.keys() <= found.revisions.keys() else change
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from app.cluster.catalogue import key_bindings
-from app.cluster.catalogue.client import CatalogueClient
 from app.cluster.catalogue.etcd import Database
 from app.cluster.catalogue.key_bindings import Binding, KeyBindings
 from app.errors import GatherError
@@ -33,12 +32,6 @@ def test_the_first_binding_of_a_key_stays(database: Database, bindings: KeyBindi
     other.close()
 
 
-def test_a_key_belongs_to_the_name_that_it_was_sent_to(bindings: KeyBindings) -> None:
-    assert bindings.bind("items", "key", "x", "d") == Binding("x", "d")
-    assert bindings.bind("items@1", "key", "y", "d") == Binding("y", "d")
-    assert bindings.bind("items", "key2", "z", "d") == Binding("z", "d")
-
-
 def test_many_routers_that_bind_the_same_keys_at_once_are_told_the_same(database: Database) -> None:
     routers = [KeyBindings(database) for _ in range(3)]
     keys = [f"key{number}" for number in range(200)] * 2
@@ -50,12 +43,6 @@ def test_many_routers_that_bind_the_same_keys_at_once_are_told_the_same(database
     assert {one.digest for one in found[0]} == {"d"}
     for router in routers:
         router.close()
-
-
-def test_bindings_are_no_records_of_the_catalogue(database: Database, bindings: KeyBindings) -> None:
-    before = CatalogueClient(database).refresh()
-    bindings.bind("items", "key", "content", "digest")
-    assert CatalogueClient(database).refresh().revisions == before.revisions
 
 
 def test_beyond_the_limit_new_keys_are_refused_and_known_ones_found(database: Database) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cluster.catalogue.node_choice import choose_move, choose_nodes, count_zone_overlaps, place_ranges
+from app.cluster.catalogue.node_choice import choose_move, choose_nodes, count_zone_overlaps
 from app.cluster.catalogue.transitions import segment_bounds
 
 
@@ -22,19 +22,6 @@ def test_bounds_cover_all_rows_in_ranges_of_nearly_equal_size(rows: int, ranges:
 def test_most_room_comes_first_and_machines_without_room_do_not_come() -> None:
     assert choose_nodes({"a": 5, "b": 9, "c": 9, "d": 4}, 5, 3) == ["b", "c", "a"]
     assert choose_nodes({"a": 5, "b": 9}, 5, 2, beside=["b"]) == ["a"]
-
-
-@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100)), st.lists(st.integers(0, 40), max_size=6))
-def test_placed_ranges_fit_and_their_replicas_are_apart(free: dict[str, int], sizes: list[int]) -> None:
-    placed = place_ranges(free, sizes, 2)
-    if placed is None:
-        return
-    left = dict(free)
-    for size, nodes in zip(sizes, placed, strict=True):
-        assert len(set(nodes)) == 2
-        for node in nodes:
-            left[node] -= size
-    assert min(left.values(), default=0) >= 0
 
 
 def test_replicas_are_in_zones_of_their_own_while_there_are_such() -> None:

@@ -92,12 +92,6 @@ def test_an_upload_without_room_is_refused() -> None:
     assert refusal.value.code == "insufficient_storage"
 
 
-def test_an_upload_to_the_name_of_an_alias_or_to_a_bad_name_is_refused() -> None:
-    catalogue = put(published(THREE, "x"), now="t@1")
-    refused("name_conflict", lambda: begun(catalogue, "y", "now"))
-    refused("invalid_field", lambda: begun(catalogue, "y", "no name"))
-
-
 def test_a_lost_shard_of_an_upload_is_replaced_by_another() -> None:
     catalogue = begun(THREE, "x")
     first = catalogue.uploads["x"].segments[0]
@@ -107,11 +101,6 @@ def test_a_lost_shard_of_an_upload_is_replaced_by_another() -> None:
     assert moved.uploads["x"].segments[0].nodes == (first.nodes[1], other)
     assert moved.uploads["x"].segments[1] == catalogue.uploads["x"].segments[1]
     assert transitions.move_upload(moved, "x", 0, lost) is None
-
-
-def test_a_lost_shard_that_no_other_can_replace_fails_the_upload() -> None:
-    catalogue = begun(with_nodes(a="", b=""), "x")
-    refused("shard_unavailable", lambda: transitions.move_upload(catalogue, "x", 0, "a"))
 
 
 def test_what_was_given_up_cannot_be_published() -> None:
@@ -131,15 +120,6 @@ def test_rows_on_other_shards_than_the_upload_says_are_not_published() -> None:
 
 
 # Versions
-
-
-def test_a_repeated_publication_finds_its_own() -> None:
-    catalogue = begun(THREE, "x")
-    version = version_of(catalogue, "x")
-    catalogue = applied(catalogue, transitions.publish(catalogue, "t", version))
-    assert transitions.publish(catalogue, "t", version) is None
-    catalogue = applied(catalogue, transitions.remove_versions(catalogue, "t@1"))
-    refused("shard_unavailable", lambda: transitions.publish(catalogue, "t", version))
 
 
 def test_an_upload_whose_beginning_comes_once_more_after_its_version_is_removed_does_not_begin() -> None:

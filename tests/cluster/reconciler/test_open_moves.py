@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -105,72 +105,6 @@ class Cluster:
         self.put(join_in_sync(self.catalogue, TENSOR, self.record.epoch, node))
 
 
-def test_nothing_is_done_where_all_are_in_sync_whatever_their_digests_are() -> None:
-    assert Cluster(catalogue_of()).plan() == Plan()
-
-
-def test_a_lost_shard_is_replaced_by_one_that_copies_by_itself_and_leaves_once_that_is_in_sync() -> None:
-    cluster = Cluster(catalogue_of(alive="acde"))
-    plan = cluster.round()
-    assert (cluster.nodes, plan.pulls, plan.drops) == ("abc", (), ())
-    assert cluster.record == RangeRecord(4, "a", ("a", "b"))
-    assert cluster.round().flips == (), "it waits until the copy is in sync"
-    cluster.join("c")
-    cluster.round()
-    assert cluster.nodes == "ac"
-    assert cluster.record == RangeRecord(6, "a", ("a", "c"))
-    assert cluster.round() == Plan()
-
-
-def test_a_drained_primary_hands_over_when_it_leaves() -> None:
-    cluster = Cluster(catalogue_of(drained="a"))
-    cluster.round()
-    assert (cluster.nodes, cluster.record.primary) == ("abc", "a")
-    cluster.join("c")
-    cluster.round()
-    assert (cluster.nodes, cluster.record) == ("bc", RangeRecord(6, "b", ("b", "c")))
-    cluster.planner.drop_after = 0.0
-    assert [(drop.node, drop.tensor) for drop in cluster.plan().drops] == [("a", TENSOR)]
-
-
-@pytest.mark.parametrize("has_joined", [False, True])
-def test_one_of_three_goes_when_a_drained_shard_is_taken_back(has_joined: bool) -> None:
-    cluster = Cluster(catalogue_of(drained="a"))
-    cluster.round()
-    if has_joined:
-        cluster.join("c")
-    cluster.put(Change({"drained/a": None}))
-    cluster.round()
-    assert len(cluster.nodes) == 2
-    assert cluster.round() == Plan()
-
-
-def test_a_shard_is_not_taken_off_while_too_few_others_are_in_sync() -> None:
-    for alive, drained in (("ab", "b"), ("ab", "ab"), ("a", "")):
-        assert Cluster(catalogue_of(alive=alive, drained=drained)).plan() == Plan()
-
-
-def test_a_shard_that_is_back_catches_up_and_counts_as_it_did() -> None:
-    cluster = Cluster(catalogue_of(opened=RangeRecord(5, "a", ("a",))))
-    assert cluster.round() == Plan()
-    cluster.join("b")
-    assert cluster.round() == Plan()
-
-
-def test_replicas_are_added_and_taken_away() -> None:
-    cluster = Cluster(catalogue_of(replicas=3))
-    cluster.round()
-    assert cluster.nodes == "abc"
-    cluster.join("c")
-    assert cluster.round() == Plan()
-    table = cluster.catalogue.tables["items"]
-    cluster.put(Change({"tables/items": replace(table, replicas=1)}))
-    for _ in range(2):
-        cluster.round()
-    assert cluster.record.in_sync == tuple(cluster.nodes) == (cluster.record.primary,)
-    assert cluster.round() == Plan()
-
-
 @pytest.mark.parametrize("copies_at_once", [1, 4])
 def test_a_shard_that_does_not_join_in_time_is_replaced(copies_at_once: int) -> None:
     cluster = Cluster(catalogue_of(alive="acde"), planner=Planner(copies_at_once=copies_at_once))
@@ -194,14 +128,6 @@ def test_nobody_is_late_while_there_is_no_primary_to_copy_from() -> None:
         cluster.now = now
         cluster.round()
         assert cluster.nodes == "abc"
-
-
-def test_a_shard_that_has_lost_its_rows_leaves_and_is_primary_no_longer() -> None:
-    cluster = Cluster(catalogue_of(), held={"b"})
-    cluster.round()
-    assert cluster.record == RangeRecord(5, "b", ("b",))
-    cluster.join("a")
-    assert cluster.round() == Plan()
 
 
 def test_rows_that_are_lost_before_a_primary_has_begun_come_from_where_uploaded_rows_come_from() -> None:
@@ -264,11 +190,6 @@ def test_two_replicas_in_one_zone_are_parted() -> None:
     assert cluster.round() == Plan()
 
 
-def test_a_shard_that_does_not_answer_lists_is_not_taken_for_whole() -> None:
-    cluster = Cluster(catalogue_of("abc", RangeRecord(4, "a", ("a", "b", "c")), drained="a"), held=set("abc"))
-    assert cluster.plan(unlisted=["c"]).flips == ()
-
-
 def test_the_status_says_who_is_primary_and_who_is_in_sync() -> None:
     cluster = Cluster(catalogue_of("abc", RangeRecord(4, "b", ("a", "b"))))
     (table,) = status_of(cluster.catalogue, {})["tables"]
@@ -317,37 +238,3 @@ def test_whatever_happens_rows_in_sync_are_never_given_up_and_the_range_becomes_
             cluster.join(node)
     assert len(cluster.nodes) == len(cluster.record.in_sync) == 3
     assert cluster.plan().flips == ()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_shards_hold_is_evened_out_and_stays(seed: int) -> None:
-    """Twelve open ranges on two of five shards: each move is an addition, then a removal, and they end."""
-    segments = tuple(Segment(row, row + 1, 40, ("a", "b"), "d") for row in range(12))
-    catalogue = catalogue_of(opened=None)
-    version = replace(catalogue.tables["items"].versions[0], segments=segments, shape=(12,))
-    catalogue = applied(catalogue, Change({"tables/items": Table((version,), 1, 1, 2)}))
-    catalogue = applied(catalogue, open_ranges(catalogue, "items", 1))
-    planner, held = Planner(drop_after=0), {node: set(catalogue.ranges) for node in "ab"}
-    quiet = 0
-    for turn in range(300):
-        fence, revision = catalogue.revisions["reconciler"], catalogue.revision
-        holdings = {
-            node: Holding(fence, revision, {tensor: HeldSegment(40, "d") for tensor in held.get(node, ())})
-            for node in NODES
-        }
-        plan = planner.plan(ClusterView(catalogue, holdings), float(turn))
-        catalogue = applied(catalogue, apply_moves(catalogue, plan.flips))
-        for drop in plan.drops:
-            held[drop.node].discard(drop.tensor)
-        quiet = 0 if plan.flips else quiet + 1
-        if turn % (seed + 1) == 0:
-            for segment in catalogue.tables["items"].versions[0].segments:
-                tensor = f"x.{segment.start}-{segment.stop}"
-                for node in segment.nodes:
-                    held.setdefault(node, set()).add(tensor)
-                    epoch = catalogue.ranges[tensor].epoch
-                    catalogue = applied(catalogue, join_in_sync(catalogue, tensor, epoch, node))
-    final = catalogue.tables["items"].versions[0].segments
-    counts = [sum(node in one.nodes for one in final) for node in NODES]
-    assert quiet > 10
-    assert (sum(counts), max(counts) - min(counts) <= 1) == (24, True)

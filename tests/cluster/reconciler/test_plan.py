@@ -67,10 +67,6 @@ def flipped(catalogue: Catalogue, plan: Plan) -> tuple[Segment, ...]:
     return applied(catalogue, change).tables["items"].versions[0].segments
 
 
-def test_nothing_is_done_where_all_is_well() -> None:
-    assert planned(catalogue_of(), a=[TENSOR], b=[TENSOR], c=[]) == Plan()
-
-
 def test_a_lost_shard_is_replaced_once_the_copy_is_whole() -> None:
     planner, catalogue = Planner(), catalogue_of(alive="bcd")
     plan = planned(catalogue, planner, b=[TENSOR], c=[], d=[])
@@ -96,21 +92,6 @@ def test_a_copy_with_another_digest_is_not_whole() -> None:
     view = ClusterView(catalogue, {node: Holding(FENCE, 9, own) for node, own in held.items()})
     plan = Planner().plan(view, 0.0)
     assert ([pull.node for pull in plan.pulls], plan.flips) == (["c"], ())
-
-
-def test_a_drained_shard_is_replaced_and_still_read_from() -> None:
-    (pull,) = planned(catalogue_of(drained="b"), a=[TENSOR], b=[TENSOR], c=[]).pulls
-    assert (pull.node, pull.order.sources) == (
-        "c",
-        (PullSource("a:80", TENSOR, node="a"), PullSource("b:80", TENSOR, node="b")),
-    )
-
-
-def test_a_shard_that_has_lost_its_segment_pulls_it_again_and_nothing_is_flipped() -> None:
-    planner, catalogue = Planner(), catalogue_of()
-    (pull,) = planned(catalogue, planner, a=[], b=[TENSOR], c=[]).pulls
-    assert (pull.node, pull.order.sources) == ("a", (PullSource("b:80", TENSOR, node="b"),))
-    assert planned(catalogue, planner, a=[TENSOR], b=[TENSOR], c=[]) == Plan()
 
 
 def test_a_list_from_before_a_publishing_does_not_say_that_a_shard_has_lost_it() -> None:
@@ -141,16 +122,6 @@ def test_a_copy_is_given_up_when_its_shard_is_lost_or_the_old_one_is_back() -> N
     assert targets("bcd") == ["c"]
     assert targets("bd") == ["d"]
     assert targets("abcd") == []
-
-
-def test_replicas_are_added_and_taken_away() -> None:
-    planner, catalogue = Planner(), catalogue_of(replicas=3)
-    assert [pull.node for pull in planned(catalogue, planner, a=[TENSOR], b=[TENSOR], c=[]).pulls] == ["c"]
-    plan = planned(catalogue, planner, a=[TENSOR], b=[TENSOR], c=[TENSOR])
-    assert flipped(catalogue, plan) == (replace(ALL, nodes=("a", "b", "c")),)
-    fewer = catalogue_of(replicas=1)
-    assert flipped(fewer, planned(fewer, a=[], b=[TENSOR])) == (replace(ALL, nodes=("b",)),)
-    assert planned(fewer, b=[]).flips == (), "nobody is known to have it whole"
 
 
 def test_a_replica_that_only_shares_its_zone_moves_to_another_zone() -> None:
@@ -205,24 +176,10 @@ def test_what_nobody_wants_is_dropped_after_a_while() -> None:
     assert due(DROP_AFTER_S) == (Drop("a", "old.0-1"), Drop("c", TENSOR))
 
 
-def test_what_is_wanted_again_meanwhile_is_not_dropped() -> None:
-    planner = Planner()
-    assert planned(catalogue_of(), planner, 0.0, a=[TENSOR], b=[TENSOR], c=[TENSOR]).drops == ()
-    plan = planned(catalogue_of(alive="bc"), planner, 10.0, b=[TENSOR], c=[TENSOR])
-    assert (plan.drops, len(plan.flips)) == ((), 1)
-
-
 def test_as_many_copies_as_are_allowed_are_under_way_at_once() -> None:
     parts = tuple(Segment(row, row + 1, 4, ("a", "b"), "d") for row in range(10))
     held = [f"x.{row}-{row + 1}" for row in range(10)]
     assert len(planned(catalogue_of(*parts, alive="bc"), Planner(3), b=held, c=[]).pulls) == 3
-
-
-def test_the_segment_with_the_fewest_replicas_comes_first() -> None:
-    parts = (Segment(0, 5, 20, ("a", "b", "c"), "d"), Segment(5, 10, 20, ("a", "b", "d"), "d"))
-    catalogue = catalogue_of(*parts, alive="bcd", replicas=3)
-    plan = planned(catalogue, Planner(1), b=["x.0-5", "x.5-10"], c=["x.0-5"], d=[])
-    assert [pull.tensor for pull in plan.pulls] == ["x.5-10"]
 
 
 def test_a_flip_is_for_the_segment_and_the_office_that_it_was_made_for() -> None:

@@ -21,28 +21,11 @@ def after(state: ReplicaState, *messages: Append) -> ReplicaState:
     return state
 
 
-def test_records_are_appended_and_applied_up_to_what_is_committed() -> None:
-    plan = on_append(ReplicaState(1, 5), Append(1, 5, 1, commit=6, last=7, epochs=(1, 1)))
-    assert (plan.epoch, plan.truncate_after, plan.skip, plan.new, plan.commit_to) == (None, None, 0, (1, 1), 6)
-    assert plan.answer == Appended(1, 6, 7)
-    assert plan.state_after(ReplicaState(1, 5)) == ReplicaState(1, 6, (1,), 1)
-
-
-def test_a_higher_epoch_is_kept_also_without_records() -> None:
-    assert after(ReplicaState(1, 5), Append(3, 5, 1, commit=5, last=5)).epoch == 3
-
-
 def test_a_stale_primary_is_refused_and_changes_nothing() -> None:
     state = ReplicaState(3, 5, (2,))
     plan = on_append(state, Append(2, 5, 2, commit=6, last=7, epochs=(2, 2)))
     assert plan.answer == Refused(Why.STALE, 3, 5)
     assert plan.state_after(state) == state
-
-
-def test_a_replica_without_rows_says_so() -> None:
-    answer = on_append(None, Append(2, 5, 2, commit=5, last=6, epochs=(2,))).answer
-    assert isinstance(answer, Refused)
-    assert answer.why is Why.NO_ROWS
 
 
 def test_a_gap_is_refused_and_fences_earlier_primaries_all_the_same() -> None:
@@ -60,14 +43,6 @@ def test_another_record_with_the_sequence_before_counts_as_a_gap() -> None:
 def test_a_record_of_the_primarys_own_epoch_is_known_to_be_its_own() -> None:
     plan = on_append(ReplicaState(2, 5, (2,)), Append(2, 6, 0, commit=6, last=7, epochs=(2,)))
     assert plan.answer == Appended(2, 6, 7)
-
-
-def test_records_that_are_there_are_skipped() -> None:
-    message = Append(1, 5, 1, commit=5, last=7, epochs=(1, 1))
-    state = after(ReplicaState(1, 5), message)
-    plan = on_append(state, message)
-    assert (plan.skip, plan.new, plan.truncate_after) == (2, (), None)
-    assert after(state, message) == state
 
 
 def test_a_tail_that_differs_is_replaced_from_the_first_difference_on() -> None:
