@@ -71,37 +71,12 @@ def random_table(rng: Rng) -> Keyed:
     return Keyed(keys, key_type, items(rng, dtype, [len(keys), *choose(rng, SHAPES)]))
 
 
-def spoil(rng: Rng, table: Keyed) -> Keyed:
-    """A table of which something is wrong, or only unusual."""
-    keys, rows = list(table.keys), table.rows
-    match int(rng.integers(7)):
-        case 0 if keys:
-            for _ in range(int(choose(rng, (1, 3, 30)))):
-                keys.insert(int(rng.integers(len(keys) + 1)), choose(rng, keys))
-            rows = items(rng, name_of(rows), [len(keys), *rows.shape[1:]])
-        case 1:
-            keys.append(max(map(str, keys), default="") + "z" if table.key_type == "string" else 2**62 + 12345)
-        case 2:
-            whole = Keyed(keys, table.key_type, rows)
-            whole.content = whole.content[: int(rng.integers(len(whole.content) + 1))]
-            return whole
-        case 3:
-            arrays = key_arrays(keys, table.key_type)
-            if table.key_type != "string":
-                return Keyed(keys, "int64", rows, content=saved({"keys": np.array([1.5]), "data": rows}))
-            wrong = arrays["keys.offsets"].copy()
-            wrong[rng.integers(len(wrong))] += int(choose(rng, (-1, 1, 1000)))
-            return Keyed(keys, "string", rows, content=saved({**arrays, "keys.offsets": wrong, "data": rows}))
-        case 4:
-            return Keyed(keys, table.key_type, rows, content=saved({"data": rows, **key_arrays(keys, table.key_type)}))
-        case 5:
-            return Keyed(keys, table.key_type, rows, {"keep": choose(rng, ("0", "1", "x", "2"))})
-        case _:
-            whole = Keyed(keys, table.key_type, rows)
-            place = int(rng.integers(len(whole.content)))
-            whole.content = whole.content[:place] + rng.bytes(1) + whole.content[place + 1 :]
-            return whole
-    return Keyed(keys, table.key_type, rows)
+def repeated(rng: Rng, table: Keyed) -> Keyed:
+    """A table some of whose keys come twice."""
+    keys = list(table.keys)
+    for _ in range(int(choose(rng, (1, 3, 30)))):
+        keys.insert(int(rng.integers(len(keys) + 1)), choose(rng, keys))
+    return Keyed(keys, table.key_type, items(rng, name_of(table.rows), [len(keys), *table.rows.shape[1:]]))
 
 
 def some_keys(rng: Rng, table: Keyed, count: int, lacked: float) -> list[Any]:

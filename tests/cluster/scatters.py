@@ -1,4 +1,4 @@
-"""Random scatters into resident tensors, valid and not, and gathers beside them."""
+"""Random scatters into resident tensors, with indices out of bounds or without."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SMALL = 10**4
 """Items of tables that are replaced whole by one scatter."""
 
 
-def random_scatter(rng: Rng, held: Tables, *, spoiled: bool) -> Case:
-    """A scatter into a table, valid but for what is `spoiled`."""
+def random_scatter(rng: Rng, held: Tables, *, is_wrong: bool) -> Case:
+    """A scatter into a table. If `is_wrong`, indices may be out of bounds and the table may not exist."""
     parameters: dict[str, Any] = {}
     reduction = choose(rng, REDUCTIONS)
     if reduction != "none" or rng.random() < 0.3:
@@ -32,58 +32,33 @@ def random_scatter(rng: Rng, held: Tables, *, spoiled: bool) -> Case:
         name
         for name, table in held.items()
         if name_of(table) != "string"  # a cluster refuses these
-        and (spoiled or (table.size and (reduction == "none" or name_of(table) not in ONLY_REPLACED)))
+        and table.size
+        and (reduction == "none" or name_of(table) not in ONLY_REPLACED)
     ]
     name = choose(rng, kept)
     table = held[name]
-    least = 0 if spoiled or (table.size <= SMALL and rng.random() < 0.05) else 1
+    least = 0 if table.size <= SMALL and rng.random() < 0.05 else 1
     depth = int(rng.integers(min(least, table.ndim), table.ndim + 1))
     few = 0 if rng.random() < 0.1 else 1
     lead = [int(size) for size in rng.integers(few, 5, rng.integers(0, 3))]
     if table.size > SMALL and rng.random() < 0.3:
         lead = [int(rng.integers(50, 400))]
     shape = [*lead, *table.shape[depth:]]
-    dtype, kind = name_of(table), "int64"
-    index_shape = [*lead, depth]
-    if spoiled:
-        for _ in range(int(rng.integers(0, 3))):
-            dtype, kind = _spoil(rng, parameters, shape, index_shape, dtype, kind)
-    indices = _indices(rng, kind, table, index_shape, choose(rng, (0, 0.1, 0.6)) if spoiled else 0)
-    arrays = {"indices": of_array(indices), "updates": of_array(items(rng, dtype, shape))}
-    if spoiled and rng.random() < 0.05:
-        del arrays[choose(rng, ("indices", "updates"))]
+    indices = _indices(rng, table, [*lead, depth], choose(rng, (0, 0.1, 0.6)) if is_wrong else 0)
+    arrays = {"indices": of_array(indices), "updates": of_array(items(rng, name_of(table), shape))}
     if table.dtype == np.float32 and name == "pl_float32_3" and rng.random() < 0.5:
         name = "pl_alias"
     elif rng.random() < 0.1:
-        name = choose(rng, (f"{name}@1", f"{name}@2" if spoiled else name, "pl_missing" if spoiled else name))
+        name = choose(rng, (f"{name}@1", f"{name}@2" if is_wrong else name, "pl_missing" if is_wrong else name))
     return Case("random", f"/tensors/{name}/scatter", arrays, parameters, resident=name)
 
 
-def _indices(rng: Rng, kind: str, table: Array, shape: list[int], bad: float) -> Array:
+def _indices(rng: Rng, table: Array, shape: list[int], bad: float) -> Array:
     depth = shape[-1] if shape else 1
     sizes = np.array([*table.shape, *[1] * depth][:depth], np.int64)
-    return indices_around(rng, kind, np.array(np.broadcast_to(sizes, shape)) if shape else sizes, wraps=True, bad=bad)
-
-
-def _spoil(
-    rng: Rng, parameters: dict[str, Any], shape: list[int], index_shape: list[int], dtype: str, kind: str
-) -> tuple[str, str]:
-    match int(rng.integers(7)):
-        case 0:
-            parameters["reduction"] = choose(rng, ("x", "sum", *REDUCTIONS))
-        case 1:
-            parameters[choose(rng, ("axis", "dialect", "batch_dims"))] = choose(rng, (0, "onnx-16"))
-        case 2 if index_shape:
-            index_shape[rng.integers(len(index_shape))] = choose(rng, (0, 1, 2, 6))
-        case 3:
-            shape[rng.integers(len(shape) or 1) :] = choose(rng, ([], [1], [0], [2, 3]))
-        case 4:
-            dtype = choose(rng, ("float32", "float16", "int64", "bool", "string"))
-        case 5:
-            kind = choose(rng, ("int32", "uint64", "int8"))
-        case 6 if index_shape:
-            del index_shape[: choose(rng, (1, len(index_shape) - 1))]
-    return dtype, kind
+    return indices_around(
+        rng, "int64", np.array(np.broadcast_to(sizes, shape)) if shape else sizes, wraps=True, bad=bad
+    )
 
 
 def send(client: httpx.Client, rng: Rng, case: Case) -> None:

@@ -35,12 +35,12 @@ def test_random_requests(both: WrittenTransport, compared: httpx.Client, held: T
             case "lookup":
                 gathers.send(compared, rng, case_of(random_lookup(rng, held)))
             case "gather":
-                gathers.send(compared, rng, gathers.random_gather(rng, held, spoiled=number % 3 == 0))
+                gathers.send(compared, rng, gathers.random_gather(rng, held, is_wrong=number % 3 == 0))
             case _ if both.keyed and rng.random() < 0.1:
                 compared.send(both.again(rng))
             case _:
                 both.key = choose(rng, (None, f"{share}-{number}", f"{share}-{number - int(rng.integers(30))}"))
-                scatters.send(compared, rng, scatters.random_scatter(rng, held, spoiled=number % 3 == 0))
+                scatters.send(compared, rng, scatters.random_scatter(rng, held, is_wrong=number % 3 == 0))
     both.key = None
     assert both.statuses.get(200, 0) - good > count // 2
     for name in held:

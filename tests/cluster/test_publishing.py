@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import httpx
 import numpy as np
@@ -85,49 +84,26 @@ def test_an_upload_is_cut_written_to_the_shards_and_served(cluster: Clustered, c
 
 
 def test_versions_aliases_and_removal(client: httpx.Client, cluster: Clustered) -> None:
+    query = {"dtype": name_of(TABLE), "shape": "1001,8", "keep": "2"}
+    made = []
     for number in range(3):
-        answer = client.put(
-            "/tensors/many", params={"dtype": name_of(TABLE), "shape": "1001,8", "keep": "2", "note": f"run {number}"},
-            content=raw(TABLE + number), headers={"content-type": RAW},
-        )  # fmt: skip
-        assert answer.is_success, answer.text
-    assert client.get("/tensors/many").json()["versions"] == [2, 3]
+        noted, body = query | {"note": f"run {number}"}, raw(TABLE + number)
+        made.append(client.put("/tensors/many", params=noted, content=body, headers={"content-type": RAW}))
+    first, last = made[0].json(), made[2].json()
+    assert (last["created"], last["versions"]) == (first["created"], [2, 3])
+    assert last["modified"] > first["modified"]
     assert [client.get(f"/tensors/many@{number}").json()["note"] for number in (2, 3)] == ["run 1", "run 2"]
-    made = client.put("/aliases/live", json={"tensor": "many@2"})
-    assert made.status_code == 201, made.text
-    assert np.array_equal(content(client, "live", TABLE), TABLE + 1)
-    assert client.put("/aliases/live", json={"tensor": "many@3"}).status_code == 200
-    assert client.put("/aliases/live", json={"tensor": "many@2"}, headers={"if-none-match": "*"}).status_code == 412
-    assert client.put("/aliases/many", json={"tensor": "many@3"}).json()["code"] == "name_conflict"
-    assert client.put("/aliases/other", json={"tensor": "many@9"}).json()["code"] == "tensor_not_found"
     moved = client.put("/aliases", json={"aliases": {"live": "many@2", "next": "many@3"}})
     assert moved.status_code == 200, moved.text
     assert moved.json() == client.get("/aliases").json()
-    assert [(one["alias"], one["tensor"]) for one in moved.json()["aliases"]] == [
-        ("live", "many@2"),
-        ("next", "many@3"),
-    ]
-    live, following = (one["etag"] for one in moved.json()["aliases"])
-    wrong: list[tuple[Any, str, str]] = [
-        ({"tensor": "many@2", "if_match": live}, "precondition_failed", "/aliases/next"),
-        ({"tensor": "many@2", "if_none_match": "*"}, "precondition_failed", "/aliases/next"),
-        ("many@9", "tensor_not_found", "/aliases/next"),
-        ("many", "invalid_field", "/aliases/next"),
-    ]
-    for asked, code, pointer in wrong:
-        refused = client.put("/aliases", json={"aliases": {"live": "many@3", "next": asked}}).json()
-        assert (refused["code"], refused["errors"][0]["pointer"]) == (code, pointer)
-        assert client.get("/aliases").json() == moved.json(), "none is moved"
-    back = {
-        "aliases": {"live": {"tensor": "many@3", "if_match": live}, "next": {"tensor": "many@3", "if_match": following}}
-    }
-    assert [one["version"] for one in client.put("/aliases", json=back).json()["aliases"]] == [3, 3]
+    assert np.array_equal(content(client, "live", TABLE), TABLE + 1)
+    assert client.put("/aliases/live", json={"tensor": "many@3"}).status_code == 200
+    assert np.array_equal(content(client, "live", TABLE), TABLE + 2)
     assert client.delete("/aliases/next").status_code == 204
     in_use = client.delete("/tensors/many")
     assert (in_use.status_code, in_use.json()["code"]) == (409, "tensor_in_use")
     assert client.delete("/tensors/many@2").status_code == 204
     assert client.delete("/aliases/live").status_code == 204
-    assert client.delete("/aliases/live").status_code == 404
     assert client.delete("/tensors/many").status_code == 204
     assert client.get("/tensors/many").status_code == 404
     until(lambda: cluster.stored() == cluster.wanted(), "what nobody wants is dropped")

@@ -15,7 +15,7 @@ from tests.cluster.waiting import until
 from tests.http.server import Server
 from tests.parity.items import Rng, choose
 
-TURN = 20
+TURN = 40
 """Requests to one router before the next has its turn."""
 KEPT = httpx.Limits(keepalive_expiry=None)
 """A connection is a session: what it has written it reads."""
