@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from time import monotonic
 
 import pytest
 
@@ -20,7 +19,6 @@ from app.cluster.catalogue.records import Change, Node, Options, Segment, Table,
 from app.cluster.router.catalogue_service import CatalogueService
 from app.cluster.router.router_files import RouterFiles
 from app.cluster.router.sharded_service import ShardedService
-from app.cluster.router.sharded_tensors import ShardedTensors
 from app.cluster.shard_map import Replica, RowRange, ShardedTable, ShardedVersion, ShardMap
 from app.store import LocalStore
 from app.telemetry.shared_counters import CounterGroup, join, unshared_counters
@@ -145,46 +143,6 @@ def test_a_worker_that_hangs_does_not_keep_the_others_from_their_changes(
         over.set()
 
 
-def test_a_worker_that_has_ended_is_not_waited_for(
-    workers: list[CatalogueService], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.cluster.router.catalogue_service._WORKERS_S", 200.0)
-    ended = workers[1]
-    until(lambda: ended._loop is not None, "it runs")
-    assert ended._loop is not None
-    asyncio.run_coroutine_threadsafe(ended.close(), ended._loop).result(60)
-    begun = monotonic()
-    workers[0].tables.delete("t@1")
-    assert monotonic() - begun < 100
-
-
-def test_a_shard_that_leaves_the_map_and_comes_back_is_counted_on() -> None:
-    address = "127.0.0.1:1"
-    ranges = (RowRange(0, 5, "t@1", (Replica(address),)),)
-    version = ShardedVersion(1, "c", DTYPES["float32"], (5,), ranges)
-    full = {"t": ShardedTable((version,), 1)}
-    routed = ShardedService(ShardMap(1, full), 1.0, NO_FILES)
-    counted: dict[str, float] = {}
-
-    def add(name: str, number: float) -> None:
-        counted[name] = counted.get(name, 0.0) + number
-
-    async def work() -> None:
-        counting = asyncio.create_task(routed.count(add))
-        for generation, number in ((2, 7), (3, 0), (4, 3)):
-            found = ShardMap(generation, full if number else {})
-            routed.use_map(found, found.addresses)
-            if number:
-                routed.shards.get(address).outcomes["ok"] = number
-            await asyncio.sleep(0.03)
-        counting.cancel()
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("app.cluster.router.sharded_service.COUNT_INTERVAL_S", 0.01)
-        asyncio.run(work())
-    assert counted == {f"gathernd_shard_requests|{address}|ok": 10.0}
-
-
 def test_shards_with_long_addresses_are_counted_each_by_itself() -> None:
     """As the pods of Kubernetes may have: a name of DNS has up to 253 characters."""
     host = ".".join(["shards-of-the-recommendations" * 2] * 4)
@@ -208,25 +166,3 @@ def test_shards_with_long_addresses_are_counted_each_by_itself() -> None:
     counted = {name.split("|")[1]: number for name, number in counters.totals().items()}
     assert sorted(counted.values()) == [1.0, 2.0]
     assert all(name.startswith(host[:100]) and len(name) <= 128 for name in counted), counted
-
-
-def test_a_lookup_in_a_thread_that_meets_a_newer_map_leaves_nothing_of_the_older_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    version = ShardedVersion(1, "c", DTYPES["float32"], (5,), (RowRange(0, 5, "t@1", (Replica("127.0.0.1:1"),)),))
-    older = ShardMap(1, {"t": ShardedTable((version,), 1)}, {"live": "t@1"})
-    tables = ShardedTensors(older)
-    real = ShardMap.find
-
-    def find(self: ShardMap, reference: str) -> tuple[str, ShardedVersion] | None:
-        """The table is removed, with its alias, just when the older map has been asked."""
-        found = real(self, reference)
-        tables.use_map(ShardMap(2))
-        return found
-
-    for reference in ("t", "t@1", "live"):
-        tables.use_map(older)
-        with monkeypatch.context() as patch:
-            patch.setattr(ShardMap, "find", find)
-            tables.get(reference)
-        assert tables.get(reference) is None

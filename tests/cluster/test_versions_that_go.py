@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from time import sleep
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 
 from app.formats.safetensors.header import write_header
 from app.tensors.dtypes import DTYPES
+from tests.cluster.answering import Handler, answering
 from tests.cluster.running import routing
 from tests.conftest import slow_but_for
 from tests.http.conftest import Start
@@ -42,39 +41,24 @@ def write_map(path: Path, address: str, *numbers: int) -> None:
 def shard(path: Path, goes: int) -> Iterator[str]:
     """Answers rows of the number of a version; the first `goes` are gone, and out of the map, when they are read."""
 
-    class Shard(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+    class Shard(Handler):
+        def respond(self) -> None:
+            body = self.read_body()
+            if self.command == "GET":
+                self.answer(200, b"{}")
+                return
             number = int(self.path.partition("tensor=t")[2].partition("@")[0])
             rows = (len(body) - 8 - int.from_bytes(body[:8], "little")) // 8
             if number <= goes:
                 write_map(path, address, number + 1)
                 sleep(1.5)  # the router reads the file every second
-                self._answer(404, b'{"code": "tensor_not_found"}')
+                self.answer(404, b'{"code": "tensor_not_found"}')
                 return
             content = write_header("output", FLOAT, (rows, 2), 8 * rows)
-            self._answer(200, content + np.full(2 * rows, number, np.float32).tobytes())
+            self.answer(200, content + np.full(2 * rows, number, np.float32).tobytes())
 
-        def do_GET(self) -> None:
-            self._answer(200, b"{}")
-
-        def _answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Shard)
-    address = f"127.0.0.1:{server.server_address[1]}"
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield address
-    server.shutdown()
-    server.server_close()
+    with answering(Shard) as address:
+        yield address
 
 
 @pytest.mark.parametrize("name", slow_but_for(("t",), ("t", "t@1")))
