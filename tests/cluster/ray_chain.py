@@ -31,9 +31,7 @@ from tests.free_port import free_port
 
 ROWS, WIDTH = 4000, 16
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-SOAK = bool(int(os.environ.get("GATHERND_SOAK") or 0))
-PUBLISHED, KILLS, HEAD_AWAY_S = (20, 10, 10.0) if SOAK else (4, 2, 2.0)
-"""Versions that are published first, shards that are killed, and seconds without the head; fewer in `make test-all`."""
+HEAD_AWAY_S = 2.0
 GATHERND = str(Path(sys.executable).with_name("gathernd"))
 
 
@@ -99,7 +97,7 @@ class Load:
     """Asks for rows of all ranges, all the time."""
 
     def __init__(self, url: str) -> None:
-        self.over, self.failures, self.taken = Event(), list[str](), list[float]()
+        self.over, self.failures, self.answers = Event(), list[str](), 0
         self.threads = [Thread(target=self._ask, args=(url, seed)) for seed in range(2)]
         for thread in self.threads:
             thread.start()
@@ -109,10 +107,9 @@ class Load:
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
             while not self.over.is_set():
                 rows = random.integers(0, ROWS, 64).tolist()
-                begun = time.monotonic()
                 indices = {"dtype": "int64", "shape": [len(rows)], "values": rows}
                 answer = client.post("/gather", json={"data": {"tensor": "items"}, "indices": indices})
-                self.taken.append(time.monotonic() - begun)
+                self.answers += 1
                 if not answer.is_success:
                     self.failures.append(answer.text)
                 elif len(set(answer.json()["output"]["values"])) != 1:
@@ -120,12 +117,10 @@ class Load:
                 time.sleep(0.005)
 
     def check(self, what: str) -> None:
-        """What was asked since the last time."""
-        taken, self.taken = self.taken, []
+        """Nothing has failed so far."""
         assert not self.failures, (what, self.failures[:3])
-        assert taken, what
-        p99 = 1000 * np.quantile(taken, 0.99)
-        say(f"{what}: {len(taken)} answers, p99 {p99:.1f} ms, most {1000 * max(taken):.0f} ms")
+        assert self.answers, what
+        say(f"{what}: {self.answers} answers")
 
     def end(self) -> None:
         self.over.set()
@@ -169,18 +164,16 @@ def main(folder: Path) -> None:
         assert publish(client, 0)
         load = Load(url)
         try:
-            for number in range(1, PUBLISHED + 1):
+            for number in range(1, 5):
                 assert publish(client, number)
-            load.check(f"{PUBLISHED} versions published")
-            for kill in range(KILLS + 1):
-                number = signal.SIGKILL if kill < KILLS else signal.SIGSTOP
+            load.check("versions published")
+            for kill, number in enumerate((signal.SIGKILL, signal.SIGSTOP)):
                 name, victim = sorted(services().items())[kill % 3]
                 os.kill(victim, number)
                 until(lambda: services().get(name, victim) != victim, "it runs again")  # noqa: B023
                 until(whole, "all replicas are there again")
                 until(lambda: is_live(addresses().get(name, "127.0.0.1:1")), "it answers again")  # noqa: B023
-                if kill >= KILLS - 1:
-                    load.check(f"a shard was sent {number.name}" + f", {KILLS} times" * (kill < KILLS))
+                load.check(f"a shard was sent {number.name}")
             name, pid = min(services().items())
             ray.kill(actor_of(name), no_restart=False)
             until(lambda: not runs(pid), "its process has ended with the actor")
@@ -199,7 +192,7 @@ def main(folder: Path) -> None:
             load.check("a member of etcd was killed, and a version published")
             cluster.head_node.kill_gcs_server()
             time.sleep(HEAD_AWAY_S)
-            load.check(f"the head was away for {HEAD_AWAY_S:.0f} s")
+            load.check("the head was away")
             cluster.head_node.start_gcs_server()
             assert publish(client, 23)
             load.check("the head is back, and a version published")
@@ -222,10 +215,8 @@ def main(folder: Path) -> None:
             node = next(one for one in nodes if one.node_id in places)
             name = places[node.node_id]
             pid = services()[name]
-            begun = time.monotonic()
             cluster.remove_node(node, allow_graceful=False)
             until(lambda: name not in addresses(), "it is lost")
-            say(f"a lost machine is known after {time.monotonic() - begun:.1f} s")
             until(lambda: not runs(pid), "its process has ended")
             shutil.rmtree(folder / "data" / name)
             until(lambda: not any(one["ranges"] for one in status()["nodes"] if one["node"] == name), "others have all")

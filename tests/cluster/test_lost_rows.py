@@ -5,18 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
 
 import numpy as np
 import pytest
 
-from app.cluster.catalogue import ranges
 from app.cluster.catalogue.records import Options
 from tests.cluster.clustered import Clustered, clustered
 from tests.cluster.replicated import KEYS, Replicated, kill
-from tests.cluster.running import put
 from tests.cluster.shard_nodes import KEY
-from tests.cluster.waiting import until
 from tests.http.conftest import Start
 
 ROWS = np.arange(40, dtype=np.int64).reshape(20, 2)
@@ -52,38 +48,3 @@ def test_a_new_primary_without_its_rows_gives_the_range_back_to_the_old_one(clus
     table.until_in_sync(tensor, *NODES)
     for node in NODES:
         assert table.first_row(node, tensor, 2) == [2, 3]
-
-
-@pytest.mark.slow
-def test_a_range_that_no_shard_has_rows_of_rests_until_one_is_started_with_them(cluster: Clustered) -> None:
-    put(cluster.router.shared_client(), "rests", ROWS)
-    table = Replicated(cluster, "rests")
-    (tensor,) = table.tensors
-    for node in NODES:
-        cluster.kill(node)
-        (cluster.folder / node / "store").rename(cluster.folder / node / "kept")
-    for node in NODES:
-        cluster.begin(node)
-    cluster.client.transact_all(lambda at: ranges.open_ranges(at, table.name, 1))
-    until(lambda: len(table.record(tensor).in_sync) == 1, "all but one have said that they have no rows")
-    assert writes_of(cluster, tensor, LOOKS_S) == 0
-    (last,) = table.record(tensor).in_sync
-    back = next(node for node in NODES if node != last)
-    cluster.kill(back)
-    shutil.rmtree(cluster.folder / back / "store")
-    (cluster.folder / back / "kept").rename(cluster.folder / back / "store")
-    cluster.begin(back)
-    until(lambda: table.record(tensor).primary == back, f"{back} is the primary")
-    assert table.scatter(tensor, [0], [[1, 1]], next(KEYS)).sequence == 1
-    table.until_in_sync(tensor, *NODES)
-    for node in NODES:
-        assert table.first_row(node, tensor, 1) == [1, 2]
-
-
-def writes_of(cluster: Clustered, tensor: str, seconds: float) -> int:
-    """How often another record of a range is seen within some seconds."""
-    seen, end = set(), monotonic() + seconds
-    while monotonic() < end:
-        seen.add(cluster.catalogue.revisions[f"ranges/{tensor}"])
-        sleep(0.1)
-    return len(seen) - 1

@@ -72,28 +72,21 @@ def check(table: Replicated, tensor: str, acknowledged: list[int]) -> None:
         assert table.first_row(node, tensor, count) == [count, count]
 
 
-def test_a_drained_primary_hands_its_range_over(cluster: Clustered) -> None:
-    table = Replicated.made(cluster, "drained", ROWS)
+def test_a_drained_primary_hands_its_range_over_and_replicas_are_added_and_taken_away(cluster: Clustered) -> None:
+    table = Replicated.made(cluster, "moves", ROWS)
     (tensor,) = table.tensors
     with scattered_all_the_time(table, tensor) as acknowledged:
         until(lambda: acknowledged, "a scatter is acknowledged")
         first = table.record(tensor).primary
         cluster.drain(first)
         until(lambda: is_settled(table, tensor, first), "two others are in sync")
+        cluster.client.transact(lambda at: transitions.undrain(at, first))
+        cluster.client.transact(lambda at: transitions.set_replicas(at, "moves", 3))
+        until(lambda: len(table.record(tensor).in_sync) == 3, "three are in sync")
+        cluster.client.transact(lambda at: transitions.set_replicas(at, "moves", 2))
+        until(lambda: is_settled(table, tensor), "two are in sync")
         before = len(acknowledged)
         until(lambda: len(acknowledged) > before, "scatters go on")
-    check(table, tensor, acknowledged)
-    cluster.client.transact(lambda at: transitions.undrain(at, first))
-
-
-def test_replicas_of_an_open_range_are_added_and_taken_away(cluster: Clustered) -> None:
-    table = Replicated.made(cluster, "wide", ROWS)
-    (tensor,) = table.tensors
-    with scattered_all_the_time(table, tensor) as acknowledged:
-        cluster.client.transact(lambda at: transitions.set_replicas(at, "wide", 3))
-        until(lambda: len(table.record(tensor).in_sync) == 3, "three are in sync")
-        cluster.client.transact(lambda at: transitions.set_replicas(at, "wide", 2))
-        until(lambda: is_settled(table, tensor), "two are in sync")
     check(table, tensor, acknowledged)
 
 

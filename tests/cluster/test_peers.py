@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import NoReturn
 
 import pytest
@@ -24,19 +23,3 @@ def test_authorities_or_a_key_that_cannot_be_read_are_no_error_of_the_store() ->
     for peers in (without_key, without_authorities):
         with pytest.raises(PeerFailed, match=r"ca\.pem"):
             peers.ask("b", "GET", "/shard/ranges/t")
-
-
-def test_connections_to_shards_that_are_gone_are_closed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        catalogues = [Catalogue(nodes={"b": Node(address, 1, "", "")})]
-        peers = Peers(lambda: catalogues[-1], lambda: None, lambda: None)
-        connection = peers.take(address)
-        connection.connect()
-        peers.give_back(address, connection)
-        peers.forget()
-        assert connection.sock is not None
-        catalogues.append(Catalogue())
-        peers.forget()
-        assert connection.sock is None
-        peers.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,7 +9,6 @@ import pytest
 
 from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import RangeRecord, Segment, Version
-from app.cluster.replication.replica import ReplicaState
 from app.cluster.shard.range_primary import Primaries
 from app.errors import GatherError
 from app.store.scatters.replicated_contents import Batch
@@ -30,23 +28,3 @@ def test_records_of_an_epoch_before_the_ranges_are_not_shipped() -> None:
         primaries.replicate(listed.tensor, Batch(2, 0, 0, 1, b""))
     assert raised.value.code == "shard_unavailable"
     assert "the same Idempotency-Key" in cast("str", raised.value.hint)
-
-
-def test_ranges_that_are_closed_are_forgotten() -> None:
-    listed = Listed("items", VERSION, SEGMENT, 1, RangeRecord(2, "s0", ("s0",)))
-    state, found = ReplicaState(2, 5), {listed.tensor: listed}
-    follower: Any = SimpleNamespace(open_ranges=lambda: found)
-    log: Any = SimpleNamespace(
-        exclusive=nullcontext,
-        quick_state=lambda _: state,
-        records_after=lambda *_: (b"", ()),
-        commit=lambda *_: state,
-    )
-    counts: Any = SimpleNamespace(count_takeover=lambda: None)
-    primaries = Primaries("s0", log, follower, cast("Any", None), counts)
-    primaries.begin(listed.tensor)
-    primaries.forget()
-    assert primaries.is_resolved(listed.tensor, 2)
-    found.clear()
-    primaries.forget()
-    assert not primaries.is_resolved(listed.tensor, 2)

@@ -21,14 +21,6 @@ def test_what_is_no_order_is_refused(body: bytes) -> None:
     assert found.value.code == "invalid_field"
 
 
-@pytest.mark.parametrize("change", [b"", b"12345678"])
-def test_a_body_of_another_size_is_refused(change: bytes) -> None:
-    order = ScatterOrder(1, DTYPES["int64"], 2, 1, "none", "k", "")
-    body = b"".join(RangeScatter(order, np.zeros(2, np.int64), np.zeros(2, np.int64)).pieces())
-    with pytest.raises(GatherError):
-        RangeScatter.from_body(body[:-1] + change)
-
-
 @pytest.mark.parametrize(
     "keys", [KeyColumn.integers(np.array([5, -7, 2**62])), KeyColumn.of_strings(["a", "", "ä" * 9])]
 )

@@ -114,19 +114,6 @@ def test_shards_are_started_on_machines_that_come_and_given_up_where_they_go(ray
         assert client.refresh().reconciler is None
 
 
-@pytest.mark.slow
-def test_a_shard_that_is_not_registered_says_why(ray: StandIn, tmp_path: Path) -> None:
-    del ray
-    launcher = importlib.import_module("app.cluster.ray_launcher")
-    with running_database(tmp_path / "database") as database, catalogue_client(database):
-        actor = launcher.ShardActor("a", "127.0.0.1", asdict(launcher.Launch(database.cluster, str(tmp_path))))
-        try:
-            until(lambda: "gathernd cluster init" in actor.problem(), "it waits for the options of the cluster")
-            assert f"{tmp_path}/a/serve.log on 127.0.0.1" in actor.problem()
-        finally:
-            actor.stop()
-
-
 def test_shards_of_a_given_number_are_spread_over_the_machines(ray: StandIn) -> None:
     launcher = importlib.import_module("app.cluster.ray_launcher")
     machines = {name: {"NodeManagerHostname": name} for name in ("a", "b")}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -18,11 +18,12 @@ from app.cluster.catalogue.records import Catalogue, Change, Node, Options
 from app.cluster.catalogue.transitions import mark_lost
 from app.cluster.shard.registration import Registration, capacity_of
 from app.cluster.shard.shard_folder import ShardFolder
-from app.shard_from_settings import keep_options
+from app.settings import Settings
+from app.shard_from_settings import keep_options, wait_for_cluster_key
 from tests.cluster.databases import RunningDatabase, running_database
-from tests.cluster.shard_nodes import KEY, address_of, client_of, segments, shard
+from tests.cluster.shard_nodes import KEY, address_of, client_of, segments
 from tests.cluster.waiting import until
-from tests.http.server import GATHERND, serving
+from tests.http.server import serving
 
 NODE = Node("127.0.0.1:1000", 1 << 30)
 
@@ -38,10 +39,6 @@ def client(running: RunningDatabase) -> Iterator[CatalogueClient]:
     database = running.connect()
     yield CatalogueClient(database)
     database.close()
-
-
-def with_options(client: CatalogueClient, key: str | None = KEY) -> None:
-    client.transact(lambda at: None if "options" in at.revisions else Change({"options": Options(key=key)}))
 
 
 @contextmanager
@@ -61,18 +58,6 @@ def registering(
     yield registration
     stop.set()
     thread.join(60)
-
-
-def test_a_shard_is_alive_while_its_process_is(
-    running: RunningDatabase, client: CatalogueClient, tmp_path: Path
-) -> None:
-    own = running.connect(lease_seconds=1)
-    with registering(own, "a", NODE, tmp_path / "lock"):
-        until(lambda: client.refresh().alive == {"a"}, "it is registered")
-        assert client.refresh().nodes == {"a": NODE}
-    own.close()
-    until(lambda: not client.refresh().alive, "it is missed")
-    assert client.refresh().nodes == {"a": NODE}
 
 
 def test_a_shard_that_was_given_up_comes_back(
@@ -125,17 +110,6 @@ def test_a_name_is_not_taken_from_a_shard_that_is_alive(
     second.close()
 
 
-def test_a_service_registers_and_takes_the_key(
-    warmed: Path, tmp_path: Path, running: RunningDatabase, client: CatalogueClient
-) -> None:
-    with_options(client)
-    flags = "--zone", "rack-1", "--max-store-bytes", "1GiB", "--workers", "2"
-    with shard(warmed, tmp_path / "a", *flags, cluster=running.cluster, key="another") as own:
-        until(lambda: client.refresh().alive == {"a"}, "it is registered")
-        assert client.catalogue.nodes == {"a": Node(address_of(own), capacity_of(1 << 30), "rack-1", __version__)}
-        until(lambda: _answers(own), "it takes the key of the catalogue")
-
-
 def test_a_shard_whose_ranges_are_of_another_cluster_is_not_registered(
     running: RunningDatabase, client: CatalogueClient, tmp_path: Path
 ) -> None:
@@ -153,12 +127,7 @@ def test_a_shard_whose_ranges_are_of_another_cluster_is_not_registered(
     own.close()
 
 
-def _answers(own: object) -> bool:
-    with client_of(own) as client:  # type: ignore[arg-type]
-        return client.get("/shard/segments").status_code == 200
-
-
-def test_a_service_waits_for_the_catalogue(
+def test_a_service_waits_for_the_catalogue_registers_and_takes_the_key(
     warmed: Path, tmp_path: Path, running: RunningDatabase, client: CatalogueClient
 ) -> None:
     folder = tmp_path / "a"
@@ -167,31 +136,33 @@ def test_a_service_waits_for_the_catalogue(
     def tell() -> None:
         log = folder / "log.txt"
         until(lambda: log.exists() and "gathernd cluster init" in log.read_text(), "it says what it waits for")
-        with_options(client)
+        client.transact(lambda _: Change({"options": Options(key=KEY)}))
 
     thread = Thread(target=tell)
     thread.start()
     own = "--kernel", "numpy", "--cluster", running.cluster, "--shard", "--node", "a"
-    with serving(warmed, folder, *own) as server:
+    flags = "--zone", "rack-1", "--max-store-bytes", "1GiB", "--workers", "2"
+    with serving(warmed, folder, *own, *flags) as server:
         thread.join(60)
         with client_of(server) as asking:
             assert segments(asking) == []
         assert ShardFolder(folder / "store").read_key() == KEY
         assert (folder / "store" / "shard").stat().st_mode & 0o077 == 0
+        until(lambda: client.refresh().alive == {"a"}, "it is registered")
+        assert client.catalogue.nodes == {"a": Node(address_of(server), capacity_of(1 << 30), "rack-1", __version__)}
 
 
 @pytest.mark.parametrize(
-    ("flags", "problem"),
+    ("given", "problem"),
     [
-        (("--shard",), "--shard (GATHERND_SHARD): needs GATHERND_CLUSTER"),
-        (("--shard", "--cluster", "map.json"), "--shard (GATHERND_SHARD): needs GATHERND_CLUSTER"),
-        (("--shard", "--cluster", "etcd://a"), "'a' in 'etcd://a' is not HOST:PORT"),
-        (("--shard", "--cluster", "etcd://a:1", "--host", "0.0.0.0"), "--advertise (GATHERND_ADVERTISE): is required"),
-        (("--shard", "--cluster", "etcd://a:1", "--node", "a/b"), "--node (GATHERND_NODE)"),
-        (("--shard", "--cluster", "etcd://a:1", "--advertise", "a"), "--advertise (GATHERND_ADVERTISE)"),
+        ({}, "needs GATHERND_CLUSTER"),
+        ({"cluster": "map.json"}, "needs GATHERND_CLUSTER"),
+        ({"cluster": "etcd://a"}, "'a' in 'etcd://a' is not HOST:PORT"),
+        ({"cluster": "etcd://a:1", "host": "0.0.0.0"}, "advertise\n.*is required"),
+        ({"cluster": "etcd://a:1", "node": "a/b"}, "node\n"),
+        ({"cluster": "etcd://a:1", "advertise": "a"}, "advertise\n"),
     ],
 )
-def test_wrong_settings_are_named(flags: tuple[str, ...], problem: str, tmp_path: Path) -> None:
-    command = [GATHERND, "serve", "--store-dir", str(tmp_path), *flags]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (found.returncode, problem in found.stderr) == (2, True), found.stderr
+def test_wrong_settings_are_named(given: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=problem):
+        wait_for_cluster_key(Settings(shard=True, store_dir=tmp_path, **given))

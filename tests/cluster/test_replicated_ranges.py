@@ -79,6 +79,7 @@ def test_scatters_are_refused_while_too_few_replicas_are_in_sync(cluster: Cluste
         assert (refused.status_code, refused.json()["code"]) == (503, "shard_unavailable")
         again = table.send(primary, tensor, [0], [[1, 1]], "few")
         assert "a scatter needs 2" in again.json()["detail"]
+        assert measured(cluster, primary, "gathernd_ranges_refusing_scatters") == 1
     assert table.scatter(tensor, [0], [[1, 1]], "few").sequence == 1
     table.until_in_sync(tensor, *NODES)
     for node in NODES:

@@ -40,7 +40,6 @@ from tests.parity.messages import saved
 
 ROWS = np.arange(90 * 3, dtype=np.complex64).reshape(90, 3)
 LARGE = np.random.default_rng(1).integers(0, 256, (64, 1 << 20), np.uint8)
-WORDS = np.array(["a", "", "longer words", "é"] * 5, object)
 
 
 @pytest.fixture(scope="module")
@@ -94,23 +93,14 @@ def test_orders_for_another_shard_are_refused(clients: tuple[httpx.Client, httpx
         ("POST", f"/shard/segments/{tensor}"),
         ("DELETE", f"/shard/segments/{tensor}?fence=1"),
         ("GET", "/shard/room?bytes=1"),
+        ("PUT", "/tensors/c2.0-90"),
+        ("GET", f"/tensors/{tensor}/content"),
     ):
-        content = order_of(ROWS).to_json() if method == "POST" else b""
+        content = {"POST": order_of(ROWS).to_json(), "PUT": npy(ROWS)}.get(method, b"")
         answer = client.request(method, path, content=content, headers={"x-gathernd-node": "b"})
         assert (answer.status_code, answer.json()["code"]) == (412, "precondition_failed"), method
     assert segments(client) == [tensor]
     assert other.get("/shard/segments", headers={"x-gathernd-node": "b"}).status_code == 200
-
-
-def test_what_is_whole_is_listed(clients: tuple[httpx.Client, httpx.Client]) -> None:
-    client = clients[0]
-    first, other = give(client, ROWS[:40]), give(client, ROWS[40:], start=40)
-    client.put("/tensors/items", content=npy(ROWS)).raise_for_status()  # no segment
-    found = client.get("/shard/segments").json()["segments"]
-    assert found == [
-        {"tensor": first, "size": ROWS[:40].nbytes, "sha256": digest_of(ROWS[:40])},
-        {"tensor": other, "size": ROWS[40:].nbytes, "sha256": digest_of(ROWS[40:])},
-    ]
 
 
 def test_a_segment_is_pulled_whole_and_in_part(
@@ -128,31 +118,6 @@ def test_a_segment_is_pulled_whole_and_in_part(
         found = client.get(f"/tensors/{tensor}/content", headers={"accept": RAW})
         assert found.content == rows.tobytes()
         assert found.headers["x-gathernd-shape"] == f"{len(rows)},3"
-
-
-def test_strings_are_pulled(running: tuple[Server, Server], clients: tuple[httpx.Client, httpx.Client]) -> None:
-    source, client = clients
-    framed = b"".join(len(text.encode()).to_bytes(4, "little") + text.encode() for text in WORDS)
-    query = {"dtype": "string", "shape": "20"}
-    source.put("/tensors/s.0-20", params=query, content=framed, headers={"content-type": RAW}).raise_for_status()
-    body = {
-        "fence": 1, "dtype": "string", "shape": [5],
-        "sources": [{"address": address_of(running[0]), "tensor": "s.0-20", "rows": [1, 6]}],
-    }  # fmt: skip
-    client.post("/shard/segments/s.1-6", json=body).raise_for_status()
-    found = client.get("/tensors/s.1-6/content", headers={"accept": RAW}).content
-    assert found == source.get("/tensors/s.0-20/content", params={"rows": "1:6"}, headers={"accept": RAW}).content
-
-
-def test_a_segment_that_is_there_is_not_pulled_again(clients: tuple[httpx.Client, httpx.Client]) -> None:
-    client = clients[1]
-    tensor = give(client, ROWS)
-    version = client.get(f"/tensors/{tensor}").json()["version"]
-    assert pull(client, tensor, order_of(ROWS)).json()["sha256"] == digest_of(ROWS)
-    assert client.get(f"/tensors/{tensor}").json()["version"] == version
-    # A segment with other rows than those of the order is as one that is not there.
-    answer = pull(client, tensor, order_of(ROWS + 1))
-    assert (answer.status_code, answer.json()["code"]) == (503, "shard_unavailable")
 
 
 def test_rows_with_another_digest_are_not_taken(
@@ -255,30 +220,6 @@ def test_a_pull_ends_and_leaves_nothing_when_its_caller_goes(warmed: Path, tmp_p
         until(lambda: incoming(tmp_path / "a") == [])
         with client_of(running) as other:
             assert segments(other) == []
-    halting.end()
-
-
-def test_a_pull_does_not_keep_a_stop_waiting(warmed: Path, tmp_path: Path) -> None:
-    halting = Halting(LARGE, 3 << 20)
-    answers: list[httpx.Response | httpx.HTTPError] = []
-
-    def ask(client: httpx.Client) -> None:
-        order = order_of(LARGE, PullSource(halting.address, "c1.0-64"))
-        try:
-            answers.append(pull(client, "c1.0-64", order))
-        except httpx.HTTPError as error:
-            answers.append(error)
-
-    with shard(warmed, tmp_path / "a") as running, client_of(running) as client:
-        asking = Thread(target=ask, args=(client,))
-        asking.start()
-        until(lambda: halting.has_sent)
-        assert running.stop(within=20) == 0
-        asking.join(20)
-        (answer,) = answers
-        assert isinstance(answer, httpx.Response), answer
-        assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
-    assert incoming(tmp_path / "a") == []
     halting.end()
 
 

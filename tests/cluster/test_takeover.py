@@ -13,7 +13,7 @@ import pytest
 from app.cluster.catalogue.client import Transition
 from app.cluster.catalogue.listed_segments import Listed
 from app.cluster.catalogue.records import Catalogue, RangeRecord, Segment, Version
-from app.cluster.replication.replica import Append, ReplicaState
+from app.cluster.replication.replica import Append
 from app.cluster.shard import range_shipping
 from app.cluster.shard.peers import PeerAnswer
 from app.cluster.shard.range_log import RangeLog
@@ -24,7 +24,6 @@ from app.cluster.shard.read_gate import GatedStore
 from app.errors import GatherError
 from app.tensors.dtypes import DTYPES
 from app.tensors.shape_limits import Limits
-from tests.cluster.waiting import until
 from tests.store.replicated import ROWS, TENSOR, WIDTH, Made, adopt, frame
 
 SEGMENT = Segment(0, ROWS, 4 * ROWS * WIDTH, ("a", "b"), "0" * 64)
@@ -98,14 +97,3 @@ def test_a_primary_that_lost_what_its_replica_has_acknowledged_does_not_lead(tmp
     primaries.close()
     assert raised.value.code == "shard_unavailable"
     assert follower.record == RangeRecord(3, "b", ("b",))
-
-
-@pytest.mark.usefixtures("ask")
-def test_a_replica_is_told_at_once_what_a_new_primary_has_committed(tmp_path: Path, replica: RangeLog) -> None:
-    log, tail = log_of(tmp_path / "a", RECORDS[:1]), Append(1, 1, 1, 1, 3, (1, 1))
-    for each in (log, replica):
-        each.append(TENSOR, tail, frame(RECORDS[1:]))
-    primaries = primaries_of(log, Follower())
-    primaries.begin(TENSOR)
-    until(lambda: replica.state(TENSOR) == ReplicaState(2, 3, (), 1), "the replica has applied the tail", 5)
-    primaries.close()
