@@ -74,8 +74,8 @@ def _channel_options(
         ("grpc.keepalive_timeout_ms", _milliseconds(settings.grpc_keepalive_timeout)),
         ("grpc.keepalive_permit_without_calls", 1),
         # Do not count pings. gRPC closes a connection that has sent too many only after the client has read its
-        # answers, and until then each further ping takes a kilobyte. Without counting, gRPC stops reading when too many
-        # answers wait.
+        # responses, and until then each further ping takes a kilobyte. Without counting, gRPC stops reading when too
+        # many answers wait.
         ("grpc.http2.max_ping_strikes", 0),
     ]
     if settings.grpc_max_connection_age is not None:

@@ -337,7 +337,7 @@ async def _prepare(work: Callable[[], Callable[[], None] | None], readiness: Rea
         logger.exception("the kernels could not be prepared")
         readiness.failed = type(error).__name__
         return
-    # Objects created at start-up live as long as the process, so the collector need not scan them again.
+    # Objects created at startup live as long as the process, so the collector need not scan them again.
     gc.collect()
     gc.freeze()
     readiness.mark_done("kernels")

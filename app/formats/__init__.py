@@ -1,1 +1,4 @@
-"""The formats, which parse requests from bytes and write answers to bytes. Formats are independent of operators."""
+"""The body formats: they parse requests from bytes and write responses as bytes.
+
+They are independent of the operators.
+"""

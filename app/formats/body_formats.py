@@ -1,10 +1,10 @@
 """The table of body formats: media type, reader, writer, and the supported element types of each.
 
-The same rows read requests and write answers of every family. Whole tensors have their own table. The inference
-protocol is not included, because its routes have a single format that does not depend on Content-Type and Accept
-(`app.formats.oip.read_body`).
+The same rows read requests and write responses for every request family. Whole tensors have their own table. The
+inference protocol is not included, because its routes use a single format that does not depend on Content-Type and
+Accept (`app.formats.oip.read_body`).
 
-An upload as application/octet-stream is raw items, with dtype and shape in the query.
+An upload as application/octet-stream consists of raw items; dtype and shape are in the query.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from app.tensors.shape_limits import Limits
 
 
 def _read_raw_start(fields: dict[str, str]) -> Start:
-    """Read dtype and shape of raw items from the query. Raises invalid_field and unsupported_dtype."""
+    """Read the dtype and shape of raw items from the query. Raises invalid_field and unsupported_dtype."""
     for name in ("dtype", "shape"):
         if name not in fields:
             raise invalid_field(
@@ -72,14 +72,14 @@ LONG_LOOKUP: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codec:
-    """A format of requests and answers, for every family of requests.
+    """A format of requests and responses, for every family of requests.
 
     `read` builds a call from a body, its query, the request's signature and the limits; it charges memory before it
-    allocates. `write` writes the body of an answer whose dtypes are among `dtypes`. A body is read in a thread if it
-    has more than `short_body` bytes and `is_long_body` is true; an answer is written in a thread if `is_long_answer` is
-    true. The body of a `binary` answer contains only tensors, and header fields contain the other members of a JSON
-    answer. `check_writable` raises unsupported_dtype, at a pointer, for a type that `dtypes` lacks. `compiled` is True
-    if the reader needs the compiled code to be ready.
+    allocates. `write` writes the response body for an `Answer` whose dtypes are among `dtypes`. A body is read in a
+    thread if it has more than `short_body` bytes and `is_long_body` is true; a response is written in a thread if
+    `is_long_answer` is true. The body of a `binary` response contains only tensors; the header fields carry the other
+    members of a JSON response. `check_writable` raises unsupported_dtype, at a pointer, for a type that is not in
+    `dtypes`. `compiled` is True if the reader needs the compiled code to be ready.
     """
 
     media_type: bytes
@@ -136,8 +136,9 @@ class TensorCodec:
     """A format of whole tensors.
 
     `read_start` parses the start of an upload and its query; it returns None if it needs more bytes. `write_head`
-    writes the bytes before the items of a download, from the dtype, the shape and the size of the items. `is_meant`
-    recognizes an upload without a media type by its first bytes. `in_query`: dtype and shape are in the query.
+    writes the bytes that precede the items of a download, given the dtype, the shape and the size of the items.
+    `is_meant` recognizes an upload without a media type by its first bytes. `in_query` is True if dtype and shape are
+    in the query.
     """
 
     media_type: str
@@ -203,12 +204,13 @@ def start_of(
     whole: bool,
     memory: Memory = UNCOUNTED,
 ) -> Start | None:
-    """Parse the first bytes of an upload. Returns None if more bytes are needed; `whole` means that there are no more.
+    """Parse the first bytes of an upload.
 
-    `codec` is the format of the media type. If it is None, npy and safetensors are recognized by their first bytes. An
-    octet-stream without dtype and shape that begins with npy's magic is read as npy. `fields` is the query. `memory` is
-    charged for reading a header. Raises malformed_request, limit_exceeded, unsupported_media_type, unsupported_dtype,
-    invalid_field, element_count_mismatch, and any error of charging.
+    Returns None if more bytes are needed; `whole` means that no more will follow. `codec` is the format of the media
+    type. If it is None, npy and safetensors are recognized by their first bytes. An octet-stream without dtype and
+    shape that begins with npy's magic is read as npy. `fields` is the query. `memory` is charged for reading a header.
+    Raises malformed_request, limit_exceeded, unsupported_media_type, unsupported_dtype, invalid_field,
+    element_count_mismatch, and any error of charging.
     """
     if codec is RAW and "dtype" not in fields and "shape" not in fields:
         # Browsers and curl send files as octet-stream by default.

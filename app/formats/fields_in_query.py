@@ -1,4 +1,4 @@
-"""Reads a request's query: for a binary body, the fields that a JSON request has in its body; for both, `explain`."""
+"""Reads the query of a request: `explain` and, for a binary body, the fields that a JSON request has in its body."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _AT_EXPLAIN: Final = f"/query/{_EXPLAIN}"
 
 
 def read_query(query: bytes, row: Signature) -> bool:
-    """Read `explain`, the only field that the query of a JSON request may have. Returns True if it is true.
+    """Read `explain`, the only query field that a JSON request may have. Returns its value.
 
-    Raises invalid_field; for a scatter into a resident tensor, at any field.
+    Raises invalid_field. For a scatter into a resident tensor, every field is invalid.
     """
     if row.kind == "table_scatter":
         refuse_query(query, row)
@@ -49,8 +49,8 @@ def refuse_query(query: bytes, row: Signature) -> None:
 def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -> bool:
     """Read `explain`, the only query field that is allowed if the body contains the other fields.
 
-    `body` is the model of the body's fields, and `where` describes their place. Raises invalid_field for any other
-    field, a repeated `explain`, and a value other than true and false.
+    `body` is the model of the body's fields, and `where` says in errors where these fields belong. Raises invalid_field
+    for any other field, a repeated `explain`, and a value other than true and false.
     """
     explain: bool | None = None
     for name, value in query_fields(query):
@@ -63,7 +63,7 @@ def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -
 
 
 def read_document(query: bytes, model: type[BaseModel]) -> tuple[dict[str, Any], str]:
-    """Parse the fields of a query. Returns them by name, and the text of `explain`.
+    """Parse the fields of a query. Returns the fields by name, and the text of `explain`.
 
     Raises invalid_field for an unknown or repeated field.
     """

@@ -1,12 +1,12 @@
-"""NumPy's file format for plain numbers: no Python objects, pickles, text or records.
+"""NumPy's file format, restricted to plain numbers: no Python objects, pickles, text or records.
 
-A file is a magic number, two bytes of version, the length of a header (uint16 in version 1, uint32 in 2 and 3), the
-header, which is the text of a Python dictionary, and the items.
+A file consists of a magic number, two version bytes, the length of a header (uint16 in version 1, uint32 in versions 2
+and 3), the header, which is the text of a Python dictionary, and the items.
 
-The header has the same meaning as in `numpy.lib.format`, including headers of Python 2. NumPy's reader is not used
+Headers have the same meaning as in `numpy.lib.format`, including those written by Python 2. NumPy's reader is not used
 because it passes the whole header to `ast.literal_eval`: a hostile header of 10,000 characters, NumPy's limit, costs 28
-ms and 4.7 MB (measured on an Intel Xeon). Here such a header is refused in microseconds, and a regular expression reads
-headers as NumPy writes them.
+ms and 4.7 MB (measured on an Intel Xeon). Here, a regular expression reads headers in the form that NumPy writes, and
+refuses such a header in microseconds.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _ALIGNMENT: Final = 64
 class Start:
     """The description of an upload. Its items begin at byte `offset`.
 
-    `swap` is True if items are big endian, `fortran` if they are in column-major order. `keys` describes the keys
-    before the items, if rows have keys; `only_keys` is True if the upload contains nothing else.
+    `swap` is True if items are big-endian; `fortran` is True if they are in column-major order. `keys` describes the
+    keys before the items, if rows have keys; `only_keys` is True if the upload contains nothing else.
     """
 
     dtype: DType

@@ -1,6 +1,6 @@
-"""The envelope of a JSON body: the body without its arrays, which is parsed to Python objects.
+"""The envelope of a JSON body: the body without its arrays. The envelope is parsed into Python objects.
 
-Each array is replaced by its number, so that the member's value identifies the array.
+Each array is replaced by its index, so that the member's value identifies the array.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ digits or with an exponent. May also match inside a string.
 def cut_arrays(
     body: Buffer, places: Sequence[ArrayPlace], arrays: int, what: str, memory: Memory, most: int = MAX_BYTES
 ) -> bytes:
-    """Return the envelope: `body` with the number i instead of array i. The first `arrays` of `places` are used.
+    """Return the envelope: `body` with the number i instead of array i. Only the first `arrays` of `places` are used.
 
     Raises limit_exceeded if everything except `what` has more than `most` bytes.
     """
-    if arrays == 2 and len(body) <= MAX_BYTES:  # the common case, in a third of the time
+    if arrays == 2 and len(body) <= MAX_BYTES:  # a shortcut for the common case, which takes a third of the time
         (first, after, _), (second, end, _) = places[0], places[1]
         return b"".join((body[:first], _NUMBERS[0], body[after:second], _NUMBERS[1], body[end:]))
     whole = body if len(body) <= MAX_BYTES else memoryview(body)

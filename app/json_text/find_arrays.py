@@ -3,8 +3,8 @@
 A scanner walks the body outside its arrays. It knows the depth and the names of the members that hold arrays: `values`
 and `base64` of a tensor in a gather or in a feature of a lookup, `data` of an input in an inference request. The arrays
 are cut out, a library reads the rest (`envelope`), and `read_elements` reads the arrays. The scanner checks only what
-it needs and accepts much that is not JSON. The readers of the parts reject it, and `grammar` distinguishes invalid JSON
-from other faults.
+it needs and accepts much that is not JSON. The readers of the individual parts reject such text, and `grammar`
+distinguishes invalid JSON from other faults.
 
 This is the plain scanner; the compiled one replaces it once it is ready.
 """
@@ -45,11 +45,11 @@ _SCALAR: Final = re.compile(rb"[^ \t\n\r,\]}]*+")
 
 
 class FoundArrays(NamedTuple):
-    """The arrays of a body, and facts about the rest.
+    """The arrays of a body, with facts about the rest.
 
     `closed` is False if strings or brackets are not closed; then the other fields are undefined. `members` is the
-    number of members of all objects outside the arrays, and `arrays` the number of arrays. `places` holds the arrays
-    for which there was room.
+    number of members of all objects outside the arrays, and `arrays` is the number of arrays. `places` holds as many
+    arrays as there was room for.
     """
 
     closed: bool
@@ -59,7 +59,7 @@ class FoundArrays(NamedTuple):
 
 
 def find_arrays(view: NDArray[np.uint8], depth: int, most: int) -> FoundArrays:
-    """Find the arrays of a body, which are members at depth `depth`. Returns at most `most` places."""
+    """Find the arrays of a body, which are members at depth `depth`. Returns the places of at most `most` arrays."""
     words = np.empty((most, 3), np.int64)
     closed, members, arrays = scan_arrays.run(view, depth, words.reshape(-1))
     return FoundArrays(closed, members, arrays, words[: min(arrays, most)].tolist())
@@ -67,16 +67,16 @@ def find_arrays(view: NDArray[np.uint8], depth: int, most: int) -> FoundArrays:
 
 @UntilCompiled
 def scan_tensors(view: NDArray[np.uint8]) -> tuple[bool, int, int, Sequence[ArrayPlace]]:
-    """Return the fields of `FoundArrays` for a gather or a scatter, with MOST_ARRAYS places; unused ones are zero."""
+    """Return the fields of `FoundArrays` for a gather or a scatter, with MOST_ARRAYS places. Unused places are zero."""
     closed, members, arrays, places = _scan(view, TENSOR_DEPTH, MOST_ARRAYS)
     return closed, members, min(arrays, MOST_ARRAYS), (*places, *[(0, 0, 0)] * (MOST_ARRAYS - len(places)))
 
 
 @UntilCompiled
 def scan_arrays(view: NDArray[np.uint8], depth: int, places: NDArray[np.int64]) -> tuple[bool, int, int]:
-    """Return the first three fields of `FoundArrays` for any body; writes three words per array to `places`.
+    """Return the first three fields of `FoundArrays` for any body, and write three words per array to `places`.
 
-    There may be any number of arrays; in an inference request, ignored objects may have some, too.
+    There may be any number of arrays; in an inference request, even ignored objects may contain arrays.
     """
     found = _scan(view, depth, places.size // 3)
     places[: 3 * len(found.places)] = np.array(found.places, np.int64).reshape(-1)
@@ -88,7 +88,7 @@ class _UnclosedText(Exception):
 
 
 def _scan(view: NDArray[np.uint8], level: int, most: int) -> FoundArrays:
-    """Find the arrays in members at depth `level`. Returns at most `most` places.
+    """Find the arrays in members at depth `level`. Returns the places of at most `most` arrays.
 
     Raises not_ready for a long body if the compiled readers will be ready soon.
     """

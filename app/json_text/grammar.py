@@ -1,10 +1,10 @@
 """Check a refused body against the full grammar of JSON, and for repeated keys.
 
-The check decides whether the body is invalid JSON or has another fault. The rules are exactly those of RFC 8259,
-including UTF-8, and a depth limit. A repeated key in one object is an error, too.
+The check determines whether the body is invalid JSON or has another fault. The rules are exactly those of RFC 8259,
+including UTF-8, plus a depth limit. A repeated key in one object is also an error.
 
-`check` is the plain checker. The compiled one replaces it once it is ready. It saves converting a large array to Python
-objects only because one of its elements is invalid.
+`check` is the plain checker. The compiled one replaces it once it is ready. Thanks to the compiled checker, one invalid
+element does not force a large array to be converted to Python objects.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def value_of(text: str, memory: Memory = UNCOUNTED) -> Any:
 
 
 def _end_of_text(body: Buffer) -> int:
-    """Return the place after the last byte that is not white space."""
+    """Return the offset after the last byte that is not white space."""
     end = len(body)
     while end > 0:
         begin = max(0, end - _STEP)
@@ -93,9 +93,9 @@ def _end_of_text(body: Buffer) -> int:
 def check(
     view: NDArray[np.uint8], end: int, stack: NDArray[np.int64], keys: NDArray[np.int64], bare: bool
 ) -> tuple[int, int]:
-    """Check a document. Returns the place of a fault, or -1, and the number of members of all objects.
+    """Check a document. Returns the place of the first fault, or -1, and the number of members of all objects.
 
-    If `keys` is not empty, writes a hash of each key and its object to it. The document is the first `end` bytes of
+    If `keys` is not empty, writes a hash of each key and its object to `keys`. The document is the first `end` bytes of
     `view`. It must end with a closing bracket or brace, or be followed by a byte that is not part of a number, name or
     string, so that readers stop there. `stack` is scratch memory.
     """
@@ -116,7 +116,7 @@ class _GrammarFault(Exception):
 
 
 def _keys(text: bytes, bare: bool) -> list[tuple[int, str]]:
-    """Return the key of each member, with the number of its object. Raises _GrammarFault."""
+    """Return the key of each member, with the index of its object. Raises _GrammarFault."""
     keys: list[tuple[int, str]] = []
     open_ones: list[tuple[bytes, int]] = []
     """The closing character of each open list and object, and its number."""
@@ -156,7 +156,7 @@ def _skip_space(text: bytes, place: int) -> int:
 
 
 def _skip_mark(mark: bytes, text: bytes, place: int) -> int:
-    """Return the place after a comma or a colon, and the white space after it. Raises _GrammarFault."""
+    """Return the place after a comma or a colon and any white space that follows. Raises _GrammarFault."""
     if not text.startswith(mark, place):
         raise _GrammarFault(place)
     return _skip_space(text, place + 1)

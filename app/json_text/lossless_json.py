@@ -44,7 +44,7 @@ def loads(text: str, *, bare: bool = False) -> Any:
     """
     constant = _null_constant if bare else _refuse_constant
     try:
-        if MINUS_ZERO not in text:  # the common case: faster, because int is parsed without a callback
+        if MINUS_ZERO not in text:  # the common case, which is faster because int is parsed without a callback
             return json.loads(text, parse_float=Number, parse_constant=constant)
     except json.JSONDecodeError:
         raise
@@ -86,7 +86,8 @@ def _item_text(value: Any) -> str:
 def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
     """Return the exact integer of a JSON value, including `1.0` and `1e2`; None if it is not an integer.
 
-    Integers beyond `max_digits` digits return ±10**max_digits, which is out of every range, to avoid larger powers.
+    Integers with more than `max_digits` digits are replaced by ±10**max_digits, which is out of every range. This
+    avoids computing larger powers.
     """
     if type(value) is Number:
         text = value.text
@@ -105,7 +106,7 @@ def integer(value: Any, max_digits: int = MAX_DIGITS) -> int | None:
         return None
     try:
         number = Decimal(value.text)
-    except InvalidOperation:  # an exponent of more than 18 digits
+    except InvalidOperation:  # an exponent with more than 18 digits
         mantissa, exponent = value.text.lower().split("e")
         if not Decimal(mantissa):
             return 0
@@ -122,7 +123,9 @@ def _huge_integer(number: Number, max_digits: int) -> int:
 
 
 def shown(value: object) -> int | float | str | None:
-    """Convert a JSON value for an error body: text is shortened, and a number beyond 64 bits becomes text."""
+    """Convert a JSON value for an error body: text is shortened, and a number that does not fit in 64 bits becomes
+    text.
+    """
     if type(value) is int:
         return value if -(2**63) <= value < 2**64 else _cut(str(value))
     if type(value) is float:

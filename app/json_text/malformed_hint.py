@@ -1,7 +1,7 @@
 """Hints for a body that is not JSON, based on the place of its first fault.
 
-A hint examines a few bytes around the place, the brackets in a few thousand bytes before it, and the keys and strings
-of short bodies only, so that its time and memory are bounded for every body.
+To find a hint, this module examines a few bytes around the place and the brackets in a few thousand bytes before it. It
+examines keys and strings only in short bodies, so that time and memory are bounded for every body.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _FORM: Final = re.compile(rb"[A-Za-z0-9_%.-]{1,64}=")
 
 
 def hint(body: Buffer, place: int, end: int) -> str:
-    """Return one sentence for a body with a fault at byte `place`; `end` is the end without trailing white space."""
+    """Return a one-sentence hint for a body with a fault at byte `place`; `end` is the end without trailing white
+    space.
+    """
     start = bytes(body[:_WINDOW])
     if end == 0:
         return "Send a JSON object as the body, which is empty."
@@ -140,7 +142,7 @@ def _hint_for_value(before: bytes, there: bytes, at: str) -> str | None:
 
 
 def _hint_after_text(before: bytes, there: bytes, place: int, end: int, around: bytes) -> str:
-    """Return a hint for a fault after a string; `before` ends with the string, at byte `end`."""
+    """Return a hint for a fault after a string; `before` ends with that string, at byte `end`."""
     opens = before.rfind(b'"', 0, -1)
     ahead = before[:opens].rstrip(_SPACE)
     begins = end - len(before) + opens
@@ -167,7 +169,10 @@ def _open_text(body: Buffer, end: int) -> int | None:
 
 
 def _innermost_bracket(before: bytes) -> bytes:
-    """Return the last bracket that `before` opens and does not close, even inside strings; b"" if there is none."""
+    """Return the last bracket that `before` opens and does not close, or b"" if there is none.
+
+    Brackets inside strings count.
+    """
     closed = 0
     for bracket in reversed(_BRACKET.findall(before)):
         closed += 1 if bracket in (b"]", b"}") else -1
@@ -205,7 +210,7 @@ def _corrected_number(given: str) -> str | None:
 
 
 def hint_for_repeated_key(body: Buffer) -> str:
-    """Return one sentence for a body that repeats a key in one object. Names the key if the body is short."""
+    """Return a one-sentence hint for a body that repeats a key in one object. Includes the key if the body is short."""
     repeated: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:

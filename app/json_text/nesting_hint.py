@@ -1,4 +1,7 @@
-"""Hints for lists whose nesting does not match the tensor's shape: the list that differs, and its number of values."""
+"""Hints for lists whose nesting does not match the tensor's shape.
+
+They identify the list that differs and its number of values.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ _SHOWN_SIZE: Final = 1 << 63
 
 
 def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, depth: int, pointer: str) -> str | None:
-    """Return one sentence on `lists`, the (possibly truncated) JSON values of tensor `name`; None if no fault is found.
+    """Return a one-sentence hint about `lists`, the (possibly truncated) JSON values of tensor `name`; None if no fault
+    is found.
 
     `depth` is the number of opening brackets. With `pairs`, each item is a list [re, im].
     """
@@ -54,7 +58,7 @@ def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, dept
 
 
 def hint_for_flat_list(name: str, shape: Sequence[int], came: int) -> str:
-    """Return one sentence for a flat list of `came` values."""
+    """Return a one-sentence hint for a flat list of `came` values."""
     wanted = items_text(shape).partition(" items")[0]
     return f"Send {wanted} values in {name}, {_expected_shape(shape)}, or make the shape fit them: {came} came."
 
@@ -65,14 +69,14 @@ def _expected_shape(shape: Sequence[int]) -> str:
 
 
 def end_of_sample(first: int, end: int) -> int:
-    """Return the end of the part of the span [first, end) of a body to pass to `hint`."""
+    """Return the end of the part of a body's span [first, end) to pass to `hint`."""
     return min(end, first + _LOOKED_AT)
 
 
 def _first_difference(lists: bytes, sizes: list[int] | None) -> tuple[list[int], str, int] | None:
     """Return the path to the first list that differs, its number of values, and the expected number.
 
-    If a value is found instead of a list, or the reverse, "value" or "list" replaces its number.
+    If a value is found instead of a list, or a list instead of a value, "value" or "list" replaces the number.
     """
     leaf = None if sizes is None else len(sizes)
     counts: list[int] = []

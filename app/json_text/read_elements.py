@@ -53,16 +53,16 @@ def read_elements(
 ) -> tuple[bool, int, int, int, int, int]:
     """Read the elements of the span [first, end) of `view` into `out`.
 
-    Returns (fine, place, element, used, leaf, inner). If not `fine`, the element number `element`, at `place`, or the
-    nesting is invalid.
+    Returns (fine, place, element, used, leaf, inner). If `fine` is False, either the element with index `element`, at
+    `place`, or the nesting is invalid.
 
     Elements are nested in `leaf` lists. The innermost lists have `inner` elements. The first half of `dims` holds the
     sizes of the outer lists, outermost first; the second half is scratch memory. If `inner` is -1, the first innermost
     list sets it; if `leaf` is OPEN, too, the first lists set `leaf` and `dims`, which must be -1. `room` is the maximum
     number of elements. `bare` accepts NaN and infinities without quotes as floats, which is not JSON.
 
-    For strings, the first `room` words of `out` get the offsets of the frames. The frames follow in `used` bytes (see
-    `strings_room`).
+    For strings, the first `room` words of `out` receive the offsets of the frames, and the frames follow in `used`
+    bytes (see `strings_room`).
     """
     wrong = False, first, 0, 0, leaf, inner
     text = view[first:end].tobytes()
@@ -106,7 +106,7 @@ def _flatten(values: Any, leaf: int) -> tuple[list[int], list[Any]] | None:
 
 
 def _store_items(dtype: DType, elements: Sequence[Any], bare: bool, out: NDArray[np.uint8]) -> int | None:
-    """Store numbers or bools as `dtype`. Returns the number of the first element that it cannot hold, or None."""
+    """Store numbers or bools as `dtype`. Returns the index of the first element that `dtype` cannot hold, or None."""
     if dtype.kind == "float":
         items, wrong = _floats(dtype, elements, bare)
         if wrong.any():
@@ -130,9 +130,9 @@ def _to_integer(dtype: DType, value: object) -> int | None:
 
 
 def _floats(dtype: DType, elements: Sequence[Any], bare: bool) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Round elements to a float type, half to even. Also returns which elements it cannot hold.
+    """Round elements to a float type, half to even. Also returns which elements the type cannot hold.
 
-    A decimal is read as float64 and rounded again to the type, except for 8-bit floats, to which it is rounded once.
+    A decimal is read as float64 and then rounded again to the type. For 8-bit floats, it is rounded only once.
     """
     read = [_to_float(one, bare) for one in elements]
     wrong = np.array([one is None for one in read], np.bool_)
@@ -154,14 +154,14 @@ def _to_float(value: object, bare: bool) -> float | None:
     if type(value) is Number:
         return float(value.text)
     if type(value) is int:
-        return float(str(value))  # infinite above the largest float64, where float(value) would raise an error
+        return float(str(value))  # infinite if above the largest float64; float(value) would raise an error
     return _NON_FINITE.get(value) if type(value) is str else None
 
 
 def _narrow_floats(
     dtype: DType, numbers: NDArray[np.float64], elements: Sequence[Any]
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Round `numbers` to a float type that NumPy lacks. Returns the bits, and which numbers it cannot hold."""
+    """Round `numbers` to a float type that NumPy lacks. Returns the bits, and which numbers the type cannot hold."""
     sizes = np.abs(numbers)
     middles = float_rounding.middles(dtype)
     bits = np.searchsorted(middles, sizes)
@@ -184,7 +184,7 @@ def _narrow_floats(
 def _store_strings(elements: Sequence[Any], room: int, out: NDArray[np.uint8]) -> tuple[int, int | None]:
     """Store strings as frames, and the offset of each frame.
 
-    Returns the bytes of the frames, and the number of the first element that is not a string, or None.
+    Returns the number of bytes in the frames, and the index of the first element that is not a string, or None.
     """
     starts, octets = out[: _WORD * room].view(np.int64), out[_WORD * room :]
     used = 0

@@ -1,4 +1,4 @@
-"""Reads a tensor from the span of a JSON body with its values: flat or nested, of any type.
+"""Reads a tensor from the span of a JSON body that holds its values, flat or nested, of any type.
 
 `read_elements` reads the values directly into the tensor's memory. If it reports a fault, the nesting is checked again
 separately, because nesting errors take precedence over value errors.
@@ -55,7 +55,7 @@ class Nesting(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The values of a tensor in a body: bytes [first, end) of `view`, opening `depth` lists."""
+    """The values of a tensor in a body: bytes [first, end) of `view`, which open `depth` lists."""
 
     view: NDArray[np.uint8]
     first: int
@@ -63,7 +63,10 @@ class Span(NamedTuple):
     depth: int
 
     def commas(self) -> int:
-        """Count the commas of the span, at least one less than the elements, without an array of this length."""
+        """Count the commas in the span, without allocating an array of its length.
+
+        There is at most one more element than commas.
+        """
         if self.end - self.first <= _SHORT:
             return self.view[self.first : self.end].tobytes().count(b",")
         places = range(self.first, self.end, _STEP)
@@ -79,8 +82,8 @@ class Values:
     """Reads the values of the tensor `name` from any body.
 
     `pointers` are the pointers of the values, the shape and the type. An input of the inference `protocol` may have NaN
-    and infinities without quotes, and without a shape, each item of a flat list is a row. `items` is the number of
-    items in a flat list of numbers, or -1 if the values cannot be such a list.
+    and infinities without quotes. If such an input has no shape, each item of a flat list is a row. `items` is the
+    number of items in a flat list of numbers, or -1 if the values cannot be such a list.
     """
 
     name: str
@@ -100,12 +103,12 @@ class Values:
         """Read the tensor whose values are bytes [first, end) of `view`, which begin with `depth` opening brackets.
 
         `memory` is charged before memory is allocated. Raises element_count_mismatch if the nesting does not match the
-        shape (this takes precedence), value_not_representable at the first element that the type cannot hold, and any
-        error of charging.
+        shape (this error takes precedence), value_not_representable at the first element that the type cannot hold, and
+        any error of charging.
         """
         dtype, shape, items = self.dtype, self.shape, self.items
         pointer, shape_pointer, dtype_pointer = self.pointers
-        if depth == 1 and 0 <= 2 * items <= end - first:  # the common case, without a Nesting
+        if depth == 1 and 0 <= 2 * items <= end - first:  # the common case, which needs no `Nesting`
             room = items * dtype.item_size
             memory.charge(room + reading_memory(end - first))
             raw = np.empty(room, _BYTE)
@@ -144,7 +147,7 @@ class Values:
         return PackedStrings(dtype, shape, starts, pointer, form, shape_pointer, dtype_pointer, octets=octets)
 
     def _shape_and_form(self, leaf: int, inner: int, dims: NDArray[np.int64]) -> tuple[tuple[int, ...], Form] | None:
-        """Return the shape and the form found in the lists; None if complex items are not pairs."""
+        """Return the shape and form found in the lists, or None if complex items are not pairs."""
         shape: tuple[int, ...] = (*dims[: leaf - 1].tolist(), inner) if leaf else ()
         if self.dtype.kind == "complex" and 0 not in shape:
             if not shape or shape[-1] != 2:
@@ -250,7 +253,7 @@ def _leaf(view: NDArray[np.uint8], place: int) -> object:
 
 
 def values_of(name: str, dtype: DType, shape: tuple[int, ...] | None) -> Values:
-    """Return the reader of a tensor in a JSON body. Cached, because a lookup has many similar tensors."""
+    """Return the reader of a tensor in a JSON body. The result is cached, because a lookup has many similar tensors."""
     if shape is not None and len(shape) > _FEW:
         return Values(name, dtype, shape, _pointers(name))
     return _remembered_values(name, dtype.name, shape)

@@ -20,10 +20,10 @@ _LARGEST_FLOAT32: Final = 3.4028234663852886e38
 
 
 def hint(dtype: DType, value: object, pointer: str, of: str, protocol: bool = False) -> str:
-    """Say how to fix the JSON value at `pointer` in the tensor `of`. The value None means null or an object.
+    """Return how to fix the JSON value at `pointer` in the tensor `of`. The value None means null or an object.
 
     Another dtype is suggested only for `data`, because `data` or the operator determines the types of other tensors.
-    For an input of the inference `protocol`, the suggestion is a datatype of the protocol.
+    For an input of the inference `protocol`, the suggested type is a datatype of the protocol.
     """
     sentence, other, why = _hint(dtype, value, pointer)
     if not other or of != "data":

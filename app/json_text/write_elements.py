@@ -1,4 +1,4 @@
-"""Writes the lists of an answer that libraries do not write correctly: strings in frames, and float32.
+"""Writes the lists in a response that libraries do not write correctly: framed strings and float32.
 
 These are the plain writers; compiled ones replace them once they are ready.
 """
@@ -17,11 +17,11 @@ from app.tensors.string_frames import ROOM, frame_text
 
 @UntilCompiled
 def write_strings(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
-    """Write the strings whose frames begin at `starts` to `out`, as a JSON list. Returns the number of bytes.
+    """Write the strings whose frames begin at `starts` to `out` as a JSON list. Returns the number of bytes.
 
-    Only quotes, backslashes and control characters are escaped, as RFC 8259 requires: by a letter if there is one, else
-    by four hexadecimal digits. If `out` is empty, the bytes are only counted. Returns -1 if a frame is not within
-    `octets`, or if the text does not fit into `out` without its last ROOM bytes.
+    Only quotes, backslashes and control characters are escaped, as RFC 8259 requires: with the short escape if one
+    exists, and otherwise with four hexadecimal digits. If `out` is empty, the bytes are only counted. Returns -1 if a
+    frame is not within `octets`, or if the text does not fit into `out` excluding the last ROOM bytes.
     """
     texts = []
     for start in starts.tolist():
@@ -41,8 +41,8 @@ def write_strings(octets: NDArray[np.uint8], starts: NDArray[np.int64], out: NDA
 def write_singles(items: NDArray[np.uint8], pairs: bool, text: NDArray[np.uint8]) -> int:
     """Write float32 items, or `pairs` of them, to `text` as a JSON list. Returns the number of bytes.
 
-    A number that is read as float64 and then rounded to float32 has the same bits. NaN and infinities are written as
-    strings. `text` must have WIDEST bytes for each number, plus TEXT_ROOM.
+    Each number gives back the same bits when it is read as float64 and then rounded to float32. NaN and infinities are
+    written as strings. `text` must have room for WIDEST bytes per number, plus TEXT_ROOM.
     """
     numbers = [_decimal(number) for number in items.view(np.float32)]
     if pairs:
@@ -56,7 +56,7 @@ def _decimal(number: np.float32) -> str:
     if not np.isfinite(number):
         return '"NaN"' if np.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
     shortest, exact = Decimal(str(number)).normalize(), Decimal(float(number))
-    # If two decimals are equally near, take the one nearer to 0.
+    # If two decimals are equally near, use the one nearer to 0.
     texts = exact.quantize(shortest, ROUND_HALF_DOWN), shortest, f"{exact:.7e}", f"{exact:.8e}"
     decimals = (float(text) for text in texts)
     nearest = next(decimal for decimal in decimals if np.float32(decimal) == number)

@@ -1,7 +1,7 @@
-"""Writes tensors as JSON: flat values that read back as the same bits; non-finite values are strings.
+"""Writes tensors as JSON: flat values that read back as the same bits, with non-finite values as strings.
 
 Long text is written in blocks. Each block is charged with its maximum size before it is written, and with its actual
-size afterwards. So memory holds only the text, for any number of items.
+size afterwards. So only the text is held in memory, for any number of items.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def values_text(tensor: Tensor, memory: Memory = UNCOUNTED) -> list[Buffer]:
 
 
 def _strings(strings: PackedStrings, memory: Memory) -> memoryview:
-    """Write strings as a list, charged before it is allocated. Raises tensor_damaged."""
+    """Write strings as a list, which is charged before it is allocated. Raises tensor_damaged."""
     size = strings.checked(write_strings.run(strings.octets, strings.array, _NOWHERE))
     memory.charge(size + ROOM)
     text = np.empty(size + ROOM, _BYTE)
@@ -90,7 +90,9 @@ def _strings(strings: PackedStrings, memory: Memory) -> memoryview:
 
 @cache
 def most_text(dtype: DType) -> int:
-    """Return the maximum bytes of text of a numeric item, with its comma and its share of the brackets."""
+    """Return the maximum number of bytes of text for a numeric item, including its comma and its share of the
+    brackets.
+    """
     if dtype.kind in ("int", "uint"):
         return 3 + max(len(str(dtype.low)), len(str(dtype.high)))
     if dtype.kind == "bool":
@@ -128,7 +130,7 @@ def _singles(array: NDArray[Any], pairs: bool) -> bytes | memoryview:
 
 
 def _name_non_finite(text: bytes, array: NDArray[np.float64]) -> bytes:
-    """Replace the nulls in `text`, the list of the floats in `array`, with the names of the non-finite values."""
+    """Replace the nulls in `text`, which lists the floats in `array`, with the names of the non-finite values."""
     finite = np.isfinite(array)
     if finite.all():
         return text

@@ -1,6 +1,6 @@
-"""Plan the gradients of gathers: the gather's own rules, then types, grad_output, limits and `lda_coeff`.
+"""Plan the gradients of gathers: check the gather's own rules, then types, grad_output, limits and `lda_coeff`.
 
-The gathers' specifications do not define gradients. The rules here are our own, so they have no clause numbers.
+The specifications of the gathers do not define gradients. The rules here are our own, so they have no clause numbers.
 """
 
 from __future__ import annotations
@@ -80,9 +80,10 @@ def _plan(
 
 
 def check_backward_dtypes(dialect: Dialect, resident: Tensor | None, indices: Tensor, grad_output: Tensor) -> None:
-    """Check the types of the resident tensor (if it gives the shape), of indices, and of grad_output, in this order.
+    """Check the types of the resident tensor (if it supplies the shape), of indices, and of grad_output, in this order.
 
-    The tensor and grad_output must have the same type, a float type of the dialect. Raises unsupported_dtype.
+    The tensor and grad_output must have the same type, which must be a float type of the dialect. Raises
+    unsupported_dtype.
     """
     if resident is not None:
         sizes = ",".join(map(str, resident.shape)) if resident.dtype_pointer.startswith("/query") else None
@@ -118,7 +119,7 @@ def _check_grad_output_shape(
     """Check that grad_output has the shape of the gather's output. Raises updates_shape_mismatch."""
     if grad_output.shape != wanted:
         hint = f"Send grad_output of shape {list(wanted)}."
-        if prod(wanted) > limits.elements:  # a shape that grad_output cannot have
+        if prod(wanted) > limits.elements:  # grad_output cannot have this shape
             hint = f"Send the sizes of the gather's data at {data.shape_pointer}: grad_output is of another gather."
         raise GatherError(
             "updates_shape_mismatch",

@@ -1,7 +1,7 @@
 """The plan of a gather's gradient: the gather's own plan, read backward.
 
 grad_output is [batches, tuples, slice_items], the shape of the gather's output. grad_data is [batches, *dims,
-slice_items], the shape of its data. Each slice of grad_output is added to zeros at its index.
+slice_items], the shape of its data. Each slice of grad_output is added, at its index, to an array of zeros.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class BackwardPlan:
     """The gradient of `gather` for items of a float type.
 
     Slices are added in the order of their indices, in float32 (float64 for float64), starting at 0.0. The sum is
-    multiplied by `coefficient`, which is first rounded to the type of the sum, and then rounded once to the float type.
-    A NaN in the result is always the positive quiet NaN without payload. So the result is bit-identical for all kernels
-    and any number of threads.
+    multiplied by `coefficient`, which was first rounded to the type of the sum. The product is then rounded once to the
+    float type. A NaN in the result is always the positive quiet NaN without payload. So the result is bit-identical for
+    all kernels and any number of threads.
 
-    A `sparse` result contains only the slices of grad_data that an index names, in ascending order. The gather then has
-    one batch.
+    A `sparse` result contains only the slices of grad_data that an index selects, in ascending order. In that case, the
+    gather has one batch.
 
     The fields from `batches` to `block_items` are copies of the gather's fields.
     """
@@ -61,12 +61,12 @@ class BackwardPlan:
 
     @property
     def data_items(self) -> int:
-        """Items of grad_output, which is the kernel's input."""
+        """Number of items in grad_output, which is the kernel's input."""
         return self.gather.output_items
 
     @property
     def copied_items(self) -> int:
-        """Items written contiguously, plus the memory traffic of sorting the tuples, in items."""
+        """Number of items written contiguously, plus the memory traffic of sorting the tuples, expressed in items."""
         return self.output_items + self.index_tuples * _SORTED_BYTES // max(self.item_size, 1)
 
     @property
@@ -77,40 +77,43 @@ class BackwardPlan:
 
     @property
     def rows(self) -> int:
-        """Slices of the result: all slices of grad_data or, if `sparse`, the maximum number of distinct tuples."""
+        """Number of slices in the result: all slices of grad_data or, if `sparse`, the maximum number of distinct
+        tuples.
+        """
         return min(self.tuples, self.batch_rows) if self.sparse else self.batches * self.batch_rows
 
     @property
     def output_items(self) -> int:
-        """Items that the kernel writes; if `sparse`, their maximum."""
+        """Number of items that the kernel writes; if `sparse`, the maximum number."""
         return self.rows * self.slice_items
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the output items; if `sparse`, also of their flat positions and tuples."""
+        """Number of bytes in the output items and, if `sparse`, in their flat positions and tuples."""
         own = self.output_items * self.item_size
         return own + self.rows * 8 * (1 + self.depth) if self.sparse else own
 
     @property
     def batch_rows(self) -> int:
-        """Slices of grad_data in one batch."""
+        """Number of slices of grad_data in one batch."""
         return prod(self.dims)
 
     @property
     def sum_size(self) -> int:
-        """Bytes of a sum: float64 for float64, else float32."""
+        """Number of bytes in a sum, which is float64 for float64 and otherwise float32."""
         return 8 if self.float_type == "float64" else 4
 
     @property
     def scratch_items(self) -> int:
-        """int64 items that a kernel needs as working memory.
+        """Number of int64 items that a kernel needs as working memory.
 
-        One per tuple, two more per tuple to sort the tuples of a sparse gradient, and the sums of 16-bit floats.
+        This counts one item per tuple, two more per tuple to sort the tuples of a sparse gradient, and the sums of
+        16-bit floats.
         """
         sums = 0 if self.sum_size == self.item_size else (self.output_items * self.sum_size + 7) // 8
         return SCRATCH_HEAD + self.index_tuples * (3 if self.sparse else 1) + sums
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of `scratch_items`, and of the kernel's other allocations."""
+        """Number of bytes in `scratch_items` and in the kernel's other allocations."""
         return 8 * (self.scratch_items + (_UNIQUE_ITEMS * self.index_tuples if self.sparse else 0))

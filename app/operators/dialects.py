@@ -1,4 +1,4 @@
-"""The dialects, one row each: the types that they accept, whether indices wrap, and the clauses that errors cite."""
+"""The dialects, one row each: the types they accept, whether indices wrap, and the clauses that errors cite."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _INT32_64: Final = frozenset(("int32", "int64"))
 class Dialect:
     """One version of an operator.
 
-    The keys of `rules` are error codes, and `data_dtype` and `index_dtype` for unsupported_dtype. `further_dtypes` has
-    the types of inputs, by name, that have their own. `reductions` are those of a scatter. `fields` has the differences
-    from requests of other dialects. `taken_by` maps each type that this dialect does not accept to another dialect of
-    the operator that does. `equal_sizes` says that the indices of an elements operator must have exactly data's size on
-    every axis except `axis`, instead of at most that size.
+    The keys of `rules` are error codes, and `data_dtype` and `index_dtype` for unsupported_dtype. `further_dtypes`
+    holds the types of those inputs, by name, that have their own. `reductions` lists the reductions of a scatter.
+    `fields` holds the differences from requests of other dialects. `taken_by` maps each type that this dialect does not
+    accept to another dialect of the operator that does. `equal_sizes` says that the indices of an elements operator
+    must have exactly data's size on every axis except `axis`, instead of at most that size.
     """
 
     name: str
@@ -104,7 +104,7 @@ GATHER_BLOCK_QUANTIZED: Final = _versions(
 def _scatters(indices: frozenset[str], clauses: Clauses) -> Mapping[str, Dialect]:
     """Return the versions of a scatter.
 
-    bfloat16 was added in version 13, the reductions add and mul in 16, min and max in 18.
+    bfloat16 was added in version 13, the reductions add and mul were added in 16, and min and max in 18.
     """
     return _versions(
         Dialect("onnx-18", _ONNX_13, indices, clauses, reductions=REDUCTIONS),

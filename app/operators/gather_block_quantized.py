@@ -1,13 +1,13 @@
-"""Block-quantized gather: the rules on its shapes and parameters, and its plan.
+"""Block-quantized gather: its plan, and the rules on its shapes and parameters.
 
-Data [rows, ..., n] are bytes. Each byte is one 8-bit value or two 4-bit values, the low half first, so the last axis
-has n * 8 / bits values. Each block of `block_size` values along it shares a scale and a zero point. Scales are [rows,
-..., ceil(values / block_size)]; zero points have the same shape, packed like data. The output is indices.shape +
+Data [rows, ..., n] consists of bytes. Each byte is one 8-bit value or two 4-bit values, low half first, so the last
+axis has n * 8 / bits values. Each block of `block_size` values along it shares a scale and a zero point. Scales are
+[rows, ..., ceil(values / block_size)]; zero points have the same shape, packed like data. The output is indices.shape +
 data.shape[1:-1] + [values], of the scales' type: (value - zero point) * scale, computed in float32 and rounded once.
 The default zero point is the midpoint, 2^(bits - 1).
 
-Source: ONNX Runtime, com.microsoft.GatherBlockQuantized version 1. Its kernel for bytes requires gather_axis 0 and the
-last axis as quantize_axis.
+Source: ONNX Runtime, com.microsoft.GatherBlockQuantized version 1. Its kernel for bytes requires that gather_axis is 0
+and that quantize_axis is the last axis.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def blocks(self) -> int:
-        """Scales per group."""
+        """Number of scales per group."""
         return -(-self.width // self.block_size)
 
     @property
     def zero_point_bytes(self) -> int:
-        """Bytes of the zero points per group."""
+        """Number of bytes of zero points per group."""
         return -(-self.blocks * self.bits // 8)
 
-    # To the choice of a route this is a gather of rows as long as the output's rows.
+    # For the choice of a route, this counts as a gather of rows that are as long as the output's rows.
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -71,17 +71,17 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def slice_items(self) -> int:
-        """Output items per index."""
+        """Number of output items per index."""
         return self.groups * self.width
 
     @property
     def index_items(self) -> int:
-        """Items of indices."""
+        """Number of items in indices."""
         return self.tuples
 
     @property
     def data_items(self) -> int:
-        """Bytes of data."""
+        """Number of bytes in data."""
         return self.rows * self.groups * (self.width * self.bits // 8)
 
     block_items = data_items
@@ -93,17 +93,17 @@ class BlockQuantizedPlan(OneBatchPlan):
 
     @property
     def output_items(self) -> int:
-        """Items of the output."""
+        """Number of items in the output."""
         return self.tuples * self.slice_items
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the output."""
+        """Number of bytes in the output."""
         return self.output_items * self.item_size
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of working memory for a portion: float32 values, and their sources."""
+        """Number of bytes of working memory for a portion: float32 values and their sources."""
         return 16 * max(self.slice_items, PORTION_ITEMS)
 
 

@@ -1,8 +1,8 @@
-"""GatherElements: the rules on its shapes, and its plan.
+"""GatherElements: its plan, and the rules on its shapes.
 
 With r = rank(data) = rank(indices) and an axis a of data, output.shape = indices.shape. The entry of indices at (...,
-i, ...) picks an item of data at the same position, except that its value replaces the coordinate on axis a: data[...,
-indices[..., i, ...], ...].
+i, ...) picks the item of data at the same position, except that the entry's value replaces the coordinate on axis a:
+data[..., indices[..., i, ...], ...].
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from app.tensors.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ElementsPlan(SingleIndexPlan):
-    """The plan of an elements operator. indices have shape `sizes`, and data has `data_items` items in all.
+    """The plan of an elements operator. indices has shape `sizes`, and data has `data_items` items in total.
 
-    The entry of indices at (p0, p1, ...) names item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride of
+    The entry of indices at (p0, p1, ...) selects item p0 * strides[0] + p1 * strides[1] + ... + entry * axis_stride of
     data. The stride of the operator's own axis is 0. Entries are below `axis_size`. `item_size` is in bytes (1, 2, 4, 8
     or 16). With `wrap`, an entry in [-axis_size, -1] counts from the end; without it, the entry is out of bounds.
     """
@@ -42,11 +42,11 @@ class ElementsPlan(SingleIndexPlan):
     def __post_init__(self) -> None:
         object.__setattr__(self, "index_items", prod(self.sizes))  # computed once, because it is read often
 
-    # To the choice of a route this is a gather of single items anywhere in data, by tuples of length 1.
+    # For the choice of a route, this counts as a gather of single items anywhere in data, by tuples of length 1.
 
     @property
     def tuples(self) -> int:
-        """Entries of indices."""
+        """Number of entries in indices."""
         return self.index_items
 
     @property
@@ -57,18 +57,18 @@ class ElementsPlan(SingleIndexPlan):
 
 @dataclass(frozen=True, slots=True)
 class GatherElementsPlan(ElementsPlan):
-    """A GatherElements. The output has the items that the entries of indices name."""
+    """A GatherElements. The output has the items that the entries of indices select."""
 
     copied_items: ClassVar[int] = 0
 
     @property
     def output_items(self) -> int:
-        """Items of the output."""
+        """Number of items in the output."""
         return self.index_items
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the output."""
+        """Number of bytes in the output."""
         return self.index_items * self.item_size
 
 
@@ -98,7 +98,7 @@ def check_axis_and_shapes(dialect: Dialect, call: Call, data: Tensor) -> int:
 def places_in_data(
     shape: tuple[int, ...], index_shape: tuple[int, ...], axis: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int, int, int]:
-    """Return the fields of an `ElementsPlan` from `sizes` to `data_items`: how positions in indices map to data."""
+    """Return the fields of an `ElementsPlan` from `sizes` to `data_items`, which map positions in indices to data."""
     steps = [prod(shape[number + 1 :]) for number in range(len(shape))]
     strides = [0 if number == axis else step for number, step in enumerate(steps)]
     sizes, strides = _merge_axes(index_shape, strides)
@@ -121,7 +121,8 @@ def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
 
 
 def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: int) -> None:
-    """Check that indices have at most data's size, or in some dialects exactly that size, on every axis except `axis`.
+    """Check the size of indices on every axis except `axis`: at most data's size or, in some dialects, exactly that
+    size.
 
     Raises indices_shape_mismatch.
     """

@@ -2,8 +2,8 @@
 
 GatherND with batch_dims b and tuples of length k reads data as [batches, *dims, slice] and indices as [batches, tuples,
 k]. Gather along axis a is the same with b = a and k = 1, except that all batches share their tuples
-(`broadcast_indices`). If it has its own batch_dims, less than a, groups of consecutive batches share their tuples
-(`batches_per_set`). Kernels do not know which operator they run.
+(`broadcast_indices`). If Gather has its own batch_dims, less than a, groups of consecutive batches share their tuples
+(`batches_per_set`). Kernels need not know which operator they run.
 
 An operator that does not fit this plan has its own plan, a frozen dataclass with the attributes of `Plan`, and its own
 kernel function (see `app.kernels.Kernel`).
@@ -19,9 +19,9 @@ from typing import ClassVar, Protocol
 class Plan(Protocol):
     """The attributes of a plan that the service and the choice of a route read. Sizes are in items unless noted.
 
-    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` describe a `GatherPlan` that takes as
-    long. `copied_items` is the number of additional items of data that are copied contiguously. `scratch_bytes` is the
-    memory that a kernel may need in addition to the output.
+    `batches`, `tuples`, `dims`, `slice_items`, `broadcast_indices` and `wrap` describe a `GatherPlan` that takes
+    equally long. `copied_items` is the number of additional items of data that are copied contiguously. `scratch_bytes`
+    is the memory that a kernel may need in addition to the output.
     """
 
     @property
@@ -62,10 +62,10 @@ class GatherPlan:
 
     The output is [batches, tuples, slice_items].
 
-    `dims` are the sizes of the indexed axes. `item_size` is in bytes (1, 2, 4, 8 or 16). With `broadcast_indices` all
+    `dims` are the sizes of the indexed axes. `item_size` is in bytes (1, 2, 4, 8 or 16). With `broadcast_indices`, all
     batches share one set of tuples. With `wrap`, an index in [-s, -1] counts from the end; without it, the index is out
-    of bounds. `batches_per_set` is the number of consecutive batches that share a set of tuples, a divisor of
-    `batches`; 0 if all batches do.
+    of bounds. `batches_per_set` is the number of consecutive batches that share a set of tuples. It divides `batches`,
+    or is 0 if all batches share one set.
     """
 
     batches: int
@@ -95,18 +95,18 @@ class GatherPlan:
 
     @property
     def index_items(self) -> int:
-        """Items of indices, each of which is a component to check."""
+        """Number of items in indices, each of which is a component to check."""
         sets = 1 if self.broadcast_indices else self.batches // self.batches_per_set
         return self.tuples * len(self.dims) * sets
 
     @property
     def block_items(self) -> int:
-        """Items of data in one batch."""
+        """Number of items of data in one batch."""
         return prod(self.dims) * self.slice_items
 
     @property
     def data_items(self) -> int:
-        """Items of data."""
+        """Number of items in data."""
         return self.batches * self.block_items
 
 
@@ -120,7 +120,7 @@ class OneBatchPlan:
 
 
 class SingleIndexPlan(OneBatchPlan):
-    """Attributes of plans whose tuples are single entries. Each entry names one item along an axis."""
+    """Attributes of plans whose tuples are single entries. Each entry selects one item along an axis."""
 
     __slots__ = ()
 

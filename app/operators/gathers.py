@@ -1,15 +1,15 @@
-"""GatherND and Gather: the rules on their shapes, their plans and their output shapes.
+"""GatherND and Gather: their plans and output shapes, and the rules on their shapes.
 
 GatherND: with r = rank(data), q = rank(indices), k = indices.shape[-1] and b = batch_dims, output.shape =
 indices.shape[:-1] + data.shape[b+k:].
 
 Gather along axis a picks the same slices in each of the prod(data.shape[:a]) batches. So it is GatherND with batch_dims
 = a and tuples of length 1, in which all batches share one set of indices (`GatherPlan.broadcast_indices`). The output
-is data.shape[:a] + indices.shape + data.shape[a+1:], so its flat order is GatherND's too.
+is data.shape[:a] + indices.shape + data.shape[a+1:], so its flat order is the same as GatherND's.
 
 OpenVINO's Gather-8 also has batch_dims b, b <= a. Each of the prod(data.shape[:b]) batches has its own set of indices.
-The prod(data.shape[b:a]) GatherND batches within it share that set (`GatherPlan.batches_per_set`). The output is
-data.shape[:a] + indices.shape[b:] + data.shape[a+1:].
+The prod(data.shape[b:a]) GatherND batches within each of these share that set (`GatherPlan.batches_per_set`). The
+output is data.shape[:a] + indices.shape[b:] + data.shape[a+1:].
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def make_plan(dialect: Dialect, data: Tensor, indices: Tensor, axis: int, batch_
     """Return the plan for checked shapes. `axis` and `batch_dims` count from the front."""
     shape = data.shape
     batches, sets, slice_items = prod(shape[:axis]), prod(shape[:batch_dims]), prod(shape[axis + 1 :])
-    if sets != 1 and not (batches and slice_items):  # nothing is copied: check each index only once
+    if sets != 1 and not (batches and slice_items):  # nothing is copied, so check each index only once
         batches, sets = 0, 1
     return GatherPlan(
         batches=batches,
@@ -137,7 +137,7 @@ def check_relative_batch_dims(
     """Check Gather-8's axis and batch_dims b: -min(r, q) <= b <= min(r, q), and b <= axis.
 
     Returns both, counted from the front. A negative b counts from the rank of indices. The pointer to batch_dims is
-    `axis_pointer` with `batch_dims` in place of `axis`. Raises batch_dims_out_of_range and axis_out_of_range.
+    `axis_pointer` with `axis` replaced by `batch_dims`. Raises batch_dims_out_of_range and axis_out_of_range.
     """
     rank, index_rank = len(data.shape), len(indices.shape)
     least = min(rank, index_rank)

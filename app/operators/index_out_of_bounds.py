@@ -17,7 +17,7 @@ _ROWS_PER_BLOCK = 1 << 18
 def index_error(
     dialect: Dialect, data_shape: Sequence[int], indices: Tensor, first_axis: int, depth: int
 ) -> GatherError:
-    """Return the full error for indices in which a kernel found an invalid one (GatherND clause 5).
+    """Return the full error for indices in which a kernel found an invalid component (GatherND clause 5).
 
     Component j of a tuple of length `depth` belongs to data axis first_axis + j.
     """
@@ -30,10 +30,10 @@ def index_error(
 def places_out_of_bounds(
     indices: Tensor, sizes: Sequence[int], wrap: bool, first_axis: int = 0
 ) -> tuple[list[Place], int]:
-    """Return the first ten components out of bounds, in row-major order, and their total number.
+    """Return the first ten components out of bounds, in row-major order, and the total number of such components.
 
-    `sizes` are the sizes of the axes to which the components of a tuple belong. The check works in blocks, to bound the
-    memory.
+    `sizes` are the sizes of the axes to which the components of a tuple belong. The check works in blocks, so that the
+    memory it uses is bounded.
     """
     depth = len(sizes)
     lows = [-size if wrap else 0 for size in sizes]
@@ -67,7 +67,7 @@ def places_out_of_bounds(
 
 
 def error_at(places: Sequence[Place], total: int, axis: str, rule: Rule, hint: str | None) -> GatherError:
-    """Return the error for `total` components out of bounds. `axis` names the axis of the first one."""
+    """Return the error for `total` components out of bounds. `axis` is the name of the axis of the first one."""
     first = places[0]
     name = f"indices[{','.join(map(str, first.position or ()))}]"
     bounds = f"outside [{first.allowed[0]}, {first.allowed[1]}]" if first.allowed else "no valid index"

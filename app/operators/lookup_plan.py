@@ -1,9 +1,10 @@
-"""Lookup: the rules on its features, one rule at a time over all features, and its plan.
+"""Lookup: its plan, and the rules on its features. Each rule is checked for all features before the next.
 
-A feature selects rows along axis 0 of a table of rank 1 or more. Without pooling its output has the shape indices.shape
-+ table.shape[1:]; with pooling, [bags] + table.shape[1:], as in OpenVINO EmbeddingBagOffsets-15. `max`, and the rule
-that offsets never decrease, are our own. Sums are computed in index order in float32 (float64 for float64), starting at
-zero. Each product with a weight is rounded before it is added, and the sum is rounded once to the table's type.
+A feature selects rows along axis 0 of a table of rank 1 or more. Without pooling, its output has the shape
+indices.shape + table.shape[1:]; with pooling, it has the shape [bags] + table.shape[1:], as in OpenVINO
+EmbeddingBagOffsets-15. `max`, and the rule that offsets never decrease, are our own. Sums are computed in index order
+in float32 (float64 for float64), starting at zero. Each product with a weight is rounded before it is added, and the
+sum is rounded once to the table's type.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ class FeaturePlan:
 
     @property
     def output_rows(self) -> int:
-        """Rows of the output."""
+        """Number of rows in the output."""
         return self.indices // self.group if self.pooling == "none" else self.bags
 
     @property
     def row_bytes(self) -> int:
-        """Bytes per row of the table."""
+        """Number of bytes per row of the table."""
         return self.row_items * self.item_size
 
 
@@ -90,12 +91,12 @@ class LookupPlan:
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of the response's outputs."""
+        """Number of bytes in the response's outputs."""
         return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.outputs)
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the outputs that kernels write."""
+        """Number of bytes in the outputs that kernels write."""
         return sum(prod(shape) * dtype.carrier.itemsize for dtype, shape in self.written)
 
     @property
@@ -221,7 +222,7 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
 
 
 def _pooling_fields(feature: Feature) -> str:
-    """Return the names of the fields that a feature has because it is pooled, as text for a hint."""
+    """Return, as text for a hint, the names of the fields that a feature has because it is pooled."""
     return "'pooling', 'offsets' and 'weights'" if feature.weights is not None else "'pooling' and 'offsets'"
 
 
@@ -229,7 +230,7 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
     """Check the ranks of table, indices and offsets.
 
     Raises rank_too_small for a table of rank 0, rank_mismatch for pooled indices of a rank other than 1, and
-    offsets_invalid for offsets of such a rank or without the end that include_last_offset adds.
+    offsets_invalid for offsets of such a rank, or for offsets that lack the end that include_last_offset adds.
     """
     if not table.shape:
         raise GatherError(
@@ -325,7 +326,7 @@ def _check_limits(feature: Feature, table: Tensor, limits: Limits) -> None:
 
 
 def _check_outputs(call: LookupCall, outputs: Sequence[tuple[DType, tuple[int, ...]]], limits: Limits) -> None:
-    """Raise output_too_large if all outputs together exceed the limit on an answer's bytes."""
+    """Raise output_too_large if all outputs together exceed the limit on a response's bytes."""
     size = sum(prod(shape) * (dtype.item_size or 4) for dtype, shape in outputs)
     check_output_bytes("the outputs of all features", size, limits, call.pointer("features"))
     for dtype, shape in outputs:
@@ -383,7 +384,7 @@ def ends_early(feature: Feature) -> bool:
 def _first_wrong_offset(values: NDArray[Any], count: int) -> int:
     """Return the first offset that is less than the previous one or more than `count`, or -1 if there is none.
 
-    The check works in blocks, to bound the memory.
+    The check works in blocks, so that the memory it uses is bounded.
     """
     for start in range(0, values.size, _BLOCK):
         before = max(start - 1, 0)
@@ -400,7 +401,10 @@ def _wrong_offset(detail: str, place: Place, hint: str) -> GatherError:
 
 
 def check_indices(feature: Feature, rows: int) -> None:
-    """Check that every index is in [0, rows). Raises index_out_of_bounds with the first ten and their total number."""
+    """Check that every index is in [0, rows).
+
+    Raises index_out_of_bounds with the first ten invalid ones and their total number.
+    """
     places, total = places_out_of_bounds(feature.indices, (rows,), wrap=False)
     if not total:
         return

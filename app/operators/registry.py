@@ -68,9 +68,9 @@ P = TypeVar("P")
 class Row(Generic[P]):
     """One operator, the gradient of an operator (with the gather's dialects), or the lookup.
 
-    `summary` is a one-line description for callers; `texts` names its specifications. `on_gpu` says whether the GPU
-    kernel runs its plans. `typed_by` is the input that has the output's type. `uncited` has those errors of its rules
-    that do not cite a specification.
+    `summary` is a one-line description for callers; `texts` lists its specifications. `on_gpu` says whether the GPU
+    kernel can run its plans. `typed_by` is the input that determines the output's type. `uncited` lists those errors of
+    its rules that do not cite a specification.
     """
 
     signature: Signature
@@ -84,7 +84,7 @@ class Row(Generic[P]):
 
     @property
     def name(self) -> str:
-        """Name of the operator, also of its model and of its method in clients."""
+        """Name of the operator, of its model, and of its method in clients."""
         return self.signature.operator
 
     @property
@@ -146,7 +146,9 @@ _PUBLISHERS: Final = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 
 
 def _texts(name: str, dialects: Iterable[str]) -> tuple[str, ...]:
-    """Name the specifications of the dialects: "ONNX GatherND 11, 12 and 13", then "OpenVINO GatherND-8"."""
+    """Return the names of the dialects' specifications, such as "ONNX GatherND 11, 12 and 13" and "OpenVINO
+    GatherND-8".
+    """
     title = name.title().replace("nd", "ND").replace("_", "")
     versions = [dialect.split("-") for dialect in dialects]
     onnx = sorted((number for by, number in versions if by == "onnx"), key=int)

@@ -1,7 +1,7 @@
 """The plans of scatters, the kernels' input. The output is a copy of data with updates applied.
 
 Updates are applied in the row-major order of the indices. Without a reduction, the last update of a position wins. A
-reduction combines them one by one, in data's type.
+reduction combines the updates one by one, in data's type.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ScatterNDPlan(OneBatchPlan):
     """Number of slices of data that a tuple can name: the product of `dims`."""
 
     def __post_init__(self) -> None:
-        # Computed once, because it is read often.
+        # This is computed once, because it is read often.
         object.__setattr__(self, "rows", prod(self.dims))
 
     @property
@@ -46,7 +46,7 @@ class ScatterNDPlan(OneBatchPlan):
 
     @property
     def index_items(self) -> int:
-        """Items of indices, each of which is a component to check."""
+        """Number of items in indices, each of which is a component to check."""
         return self.tuples * len(self.dims)
 
     @property
@@ -56,7 +56,7 @@ class ScatterNDPlan(OneBatchPlan):
 
     @property
     def block_items(self) -> int:
-        """Items of data."""
+        """Number of items in data."""
         return self.rows * self.slice_items
 
     data_items = output_items = copied_items = block_items
@@ -84,7 +84,7 @@ class ScatterElementsPlan(ElementsPlan):
 
     @property
     def output_items(self) -> int:
-        """Items of the output, all of which are first copied from data."""
+        """Number of items in the output, all of which are first copied from data."""
         return self.data_items
 
     copied_items = output_items

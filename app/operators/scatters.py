@@ -1,8 +1,8 @@
-"""Scatters: the rules on their shapes, their plans, and the slices that they write.
+"""Scatters: their plans, the slices that they write, and the rules on their shapes.
 
 ScatterND, the inverse of GatherND: with r = rank(data) and k = indices.shape[-1], updates.shape = indices.shape[:-1] +
 data.shape[k:]. The specification does not define the order of updates; this implementation uses row-major order. If two
-updates name the same slice, the later one wins, and reductions apply both in that order.
+updates target the same slice, the later one wins; reductions apply both in that order.
 
 ScatterElements, the inverse of GatherElements: with r = rank(data) = rank(indices) and an axis a of data, updates.shape
 = indices.shape and output.shape = data.shape. The update at (..., i, ...) goes to the same position of the output,
@@ -69,7 +69,7 @@ def plan_scatternd(
 
 @dataclass(frozen=True, slots=True)
 class ScatterPlan:
-    """data is [prod(shape[:k]), slice_items]. Update number i goes to row `rows[i]`."""
+    """data is [prod(shape[:k]), slice_items]. Update i goes to row `rows[i]`."""
 
     rows: NDArray[np.int64]
     slice_items: int
@@ -118,10 +118,10 @@ def _rows(shape: Sequence[int], indices: Tensor, depth: int) -> NDArray[np.int64
 def plan_scatter_elements(
     dialect: Dialect, call: Call, data: Tensor, further: Mapping[str, Tensor]
 ) -> tuple[ScatterElementsPlan, tuple[int, ...], int]:
-    """Check updates' type, ranks, axis and shapes. Returns the plan, the output shape, and the axis from the front.
+    """Check the type of updates, ranks, axis and shapes.
 
-    Raises unsupported_dtype, rank_too_small, rank_mismatch, axis_out_of_range, indices_shape_mismatch or
-    updates_shape_mismatch, in this order.
+    Returns the plan, the output shape, and the axis from the front. Raises unsupported_dtype, rank_too_small,
+    rank_mismatch, axis_out_of_range, indices_shape_mismatch or updates_shape_mismatch, in this order.
     """
     updates = further["updates"]
     check_updates_type(dialect, data.dtype, updates, call)
@@ -135,7 +135,7 @@ def plan_scatter_elements(
 def row_items(dtype: DType, shape: Sequence[int], call: KeyedCall) -> int:
     """Check `call` against a table of this type and shape. Returns the number of items per row.
 
-    Keys must have one dimension, and updates one row per key. The type of the keys is not checked. Raises
+    Keys must have one dimension, and updates must have one row per key. The type of the keys is not checked. Raises
     unsupported_dtype, rank_mismatch and updates_shape_mismatch.
     """
     keys, updates, dialect = call.keys, call.updates, SCATTERND["onnx-18"]

@@ -24,7 +24,10 @@ _LESS_DATA: Final = (
 
 
 def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mapping[str, Tensor] = NO_TENSORS) -> None:
-    """Check the dialect's types: first data, then indices, then the further inputs. Raises unsupported_dtype."""
+    """Check the input types against the dialect: data first, then indices, then any other inputs.
+
+    Raises unsupported_dtype.
+    """
     check_data_dtype(dialect, data)
     check_index_dtype(dialect, indices)
     for name, tensor in further.items():
@@ -70,7 +73,7 @@ def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
 
 
 def output_type(call: ReadingCall, dtype: DType) -> DType:
-    """Return the output's type: `dtype`, the type of the items, unless the call asks for another one.
+    """Return the output's type: `dtype`, the type of the items, unless the call requests another one.
 
     Raises unsupported_dtype.
     """
@@ -113,9 +116,10 @@ def check_axis(dialect: Dialect, data: Tensor, axis: int, pointer: str) -> int:
 def check_updates_type(
     dialect: Dialect, dtype: DType, updates: Tensor, call: Call | ScatterCall | KeyedCall, role: str = "data"
 ) -> None:
-    """Check that updates have data's type, and that a reduction has an arithmetic type. Raises unsupported_dtype.
+    """Check that updates have data's type and that, if there is a reduction, this is an arithmetic type.
 
-    ONNX allows every type with every reduction, but does not define reductions such as add or max for other types.
+    Raises unsupported_dtype. ONNX allows every type with every reduction, but does not define reductions such as add or
+    max for other types.
     """
     if updates.dtype is not dtype:
         raise GatherError(
@@ -151,8 +155,8 @@ def check_limits(
 ) -> None:
     """Check sizes exactly, from the shapes alone, before anything is allocated. Call it after the operator's own rules.
 
-    The error for a too large output points to indices, which determine its shape, or for a scatter to data, which it
-    copies.
+    If the output is too large, the error points to indices, which determine the output's shape, or, for a scatter, to
+    data, which the scatter copies.
 
     Raises limit_exceeded if the output or one of `inputs` exceeds a limit or cannot exist (if the product of its
     non-zero dimensions exceeds 2**63 - 1 bytes), and output_too_large if the output exceeds `limits.output_bytes`.
@@ -214,6 +218,6 @@ def _limit_error(limit: str, what: str, maximum: int, pointer: str) -> GatherErr
 
 
 def shorten(number: int) -> str:
-    """Return `number` as text for a sentence. A very long number is described by its number of bits."""
+    """Return `number` as text for use in a sentence. A very long number is described by its number of bits."""
     bits = number.bit_length()
     return str(number) if bits <= 128 else f"{'-' if number < 0 else ''}(a number of {bits} bits)"

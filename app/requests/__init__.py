@@ -1,1 +1,1 @@
-"""Validates a request's document and arrays, in any format, and builds its call."""
+"""Validates the document and arrays of a request, in any format, and builds its call."""

@@ -1,7 +1,8 @@
 """The cache of validated requests, by route and envelope.
 
-A caller's requests often differ only in the items and the lengths of their arrays. The envelope is a request without
-the items and lengths. A request with a known envelope is not validated again. Refusals are not cached.
+A caller's requests often differ only in the items and the lengths of their arrays. The envelope is what remains of a
+request without these items and lengths. A request whose envelope is cached is not validated again. Refusals are not
+cached.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _MOST: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Validated:
-    """A valid document: its fields, the arguments of its call except arrays, and its arrays.
+    """A valid document: its fields, the arguments of its call other than arrays, and its arrays.
 
-    `arrays` holds the name and the description of each array. `encoding` is the encoding of a JSON answer. `ready` is
+    `arrays` holds the name and the description of each array. `encoding` is the encoding of a JSON response. `ready` is
     the result of any other work that the format has done on the document.
     """
 
@@ -35,7 +36,10 @@ class Validated:
 
 
 class EnvelopeCache(dict[tuple[Any, bytes], Validated]):
-    """A dict by route and envelope of at most `most` bytes. Cleared when another envelope would exceed that."""
+    """A dict keyed by route and envelope, of at most `most` bytes.
+
+    It is cleared when another envelope would exceed that size.
+    """
 
     __slots__ = ("_held", "most")
 

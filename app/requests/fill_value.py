@@ -1,4 +1,4 @@
-"""Values of a request that have the type of a tensor, such as `fill_value`. The type is not known when they are parsed.
+"""Request values that have the type of a tensor, such as `fill_value`. The type is not known when they are parsed.
 
 In a JSON body, such a value is a JSON value; in a query or a parameter of the inference protocol, it is JSON text.
 """
@@ -49,8 +49,8 @@ class JsonItem(NamedTuple):
 def given_fill_value(fields: Any, mode: str, pointer: str, asked_by: str = "out_of_bounds") -> JsonItem | None:
     """Return the fill value in valid fields, or None if there is none.
 
-    `mode` is the value of the field `asked_by`. Raises invalid_field unless `mode` is fill, and for text that is not
-    JSON.
+    `mode` is the value of the field `asked_by`. Raises invalid_field if there is a fill value although `mode` is not
+    fill, and for text that is not JSON.
     """
     if "fill_value" not in fields.model_fields_set:
         return None
@@ -73,7 +73,7 @@ def json_value(value: Any, name: str, pointer: str) -> Any:
 
 
 def _form(dtype: DType) -> str:
-    """Describe what to write for an item of a type, with an example in JSON."""
+    """Describe how to write an item of a type, with an example in JSON."""
     if dtype.kind == "string":
         return 'Write a string, such as "none",'
     if dtype.kind == "bool":

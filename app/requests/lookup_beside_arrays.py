@@ -1,4 +1,6 @@
-"""A lookup in a binary format: arrays named `0.indices`, `0.offsets` and so on, and a JSON text with all the rest."""
+"""A lookup in a binary format: arrays called `0.indices`, `0.offsets` and so on, and a JSON text with everything
+else.
+"""
 
 from __future__ import annotations
 
@@ -104,12 +106,17 @@ def _unknown_array(name: str, features: int, found: Set[str], pointer: Callable[
 
 
 def _place_of(name: str) -> tuple[int, int] | None:
-    """Parse an array's name to the feature's number and the array's position in ARRAYS. Returns None if invalid."""
+    """Parse an array's name into the feature's index and the array's position in ARRAYS.
+
+    Returns None if it is invalid.
+    """
     match = _NAME.fullmatch(name)
     return None if match is None else (int(match[1]), ARRAYS.index(match[2]))
 
 
 @cache
 def _places_by_name() -> Mapping[str, tuple[int, int]]:
-    """Return the results of `_place_of` for the first `_USUAL` features, since a match costs as much as an array."""
+    """Return the results of `_place_of` for the first `_USUAL` features, because matching a name costs as much as an
+    array.
+    """
     return {f"{number}.{array}": (number, place) for number in range(_USUAL) for place, array in enumerate(ARRAYS)}

@@ -1,8 +1,8 @@
 """Builds a call from a document and its arrays, for every family of requests and every format.
 
-A family is a row of `FAMILIES`: its model, its arrays in the order in which they are checked, the checks that the model
-cannot express, and the call. To add a field, add a line to the model (`app.requests.schemas`) and a field with the same
-name to the call.
+A family is a row of `FAMILIES`. The row holds the family's model, its arrays in the order in which they are checked,
+the checks that the model cannot express, and the call. To add a field, add a line to the model (`app.requests.schemas`)
+and a field with the same name to the call.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _FAULTS_OF_ARRAYS: Final = ("invalid_field", "unsupported_dtype", "element_count
 class Family(NamedTuple):
     """A family of requests. The first parameter of each function is the request's signature.
 
-    `model` returns the model that validates documents. `arrays` yields name and description of each array in valid
-    fields. `arguments` returns the arguments of a call except arrays, and makes the checks that the model cannot
-    express. `call` makes the call.
+    `model` returns the model that validates documents. `arrays` yields the name and description of each array in valid
+    fields. `arguments` returns the arguments of a call other than arrays, and performs the checks that the model cannot
+    express. `call` builds the call.
     """
 
     model: Callable[[Any], type[RequestModel]]
@@ -73,7 +73,7 @@ class Family(NamedTuple):
 def validate(row: Signature, request: Request, limits: Limits) -> Any:
     """Validate a document and return its fields. Raises invalid_field at the first invalid field, and limit_exceeded.
 
-    An array that `Request.array` refuses is an invalid field, too.
+    An array that `Request.array` refuses also counts as an invalid field.
     """
     family, document = FAMILIES[row.kind], request.document
     features = document.get("features") if row.kind == "lookup" and type(document) is dict else None
@@ -116,7 +116,7 @@ def _members(model: type[RequestModel], document: Any, origin: Origin) -> Iterat
 
 
 def _check_features(features: Any, request: Request) -> None:
-    """Raise invalid_field at the first invalid array; the other members of the features are already validated."""
+    """Raise invalid_field at the first invalid array. The other members of the features have already been validated."""
     for number, feature in enumerate(features):
         if type(feature) is not dict:
             continue
@@ -140,7 +140,10 @@ def finish_validation(row: Signature, request: Request, fields: Any) -> tuple[Va
 
 
 def read_arrays(given: Mapping[str, ReadArray]) -> Tensors:
-    """Read the arrays. If several are invalid, `_FAULTS_OF_ARRAYS` sets the precedence, then the arrays' order."""
+    """Read the arrays.
+
+    If several are invalid, `_FAULTS_OF_ARRAYS` decides which error is raised, and then the order of the arrays.
+    """
     tensors: Tensors = {}
     wrong: dict[str, GatherError] = {}
     for name, (read, arguments) in given.items():
@@ -156,7 +159,7 @@ def read_arrays(given: Mapping[str, ReadArray]) -> Tensors:
 
 
 def make_call(row: Signature, validated: Validated, tensors: Tensors, limits: Limits) -> Any:
-    """Make the call from a validated request and its arrays."""
+    """Build the call from a validated request and its arrays."""
     return FAMILIES[row.kind].call(row, validated, tensors, limits)
 
 
@@ -180,7 +183,9 @@ def too_long_string(tensor: PackedStrings, limits: Limits, what: str = "a string
 
 
 def _inputs(row: Signature, fields: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and description of a request's arrays, without inputs that are resident tensors or missing."""
+    """Yield the name and description of each array in a request, excluding inputs that are resident tensors or
+    missing.
+    """
     for name in row.arrays:
         value = getattr(fields, name)
         if value is not ABSENT and not isinstance(value, NamedTensor):
@@ -195,7 +200,7 @@ def _plain_fields(row: Signature, model: Any, call: Any) -> tuple[tuple[str, Any
 
 
 def _arguments(row: Signature, fields: RequestModel, call: Any, origin: Origin) -> Arguments:
-    """Return the call's arguments that are copied from valid fields, and the pointer of the fields.
+    """Return the arguments of the call that are copied from valid fields, and the pointer of the fields.
 
     Leaves out values that equal the call's default, because each argument costs time in every call.
     """
@@ -255,7 +260,7 @@ def _operator_call(row: Signature, validated: Validated, tensors: Tensors, limit
 
 
 def _call_with_further_inputs(row: Signature, arguments: Arguments, tensors: Tensors, limits: Limits) -> Call:
-    """Make the call of an operator with inputs in addition to data and indices."""
+    """Build the call of an operator that has inputs in addition to data and indices."""
     given = arguments["further"] | tensors
     further = {name: given[name] for name in row.further if name in given}
     own = {name: tensor for name, tensor in tensors.items() if name not in further}
@@ -321,7 +326,8 @@ def _lookup_arguments(row: Signature, fields: Any, origin: Origin, given: Collec
 def _feature(
     number: int, fields: Any, origin: Origin, given: Collection[str]
 ) -> tuple[Arguments, list[tuple[str, str]]]:
-    """Return the arguments of a feature except arrays, and its arrays' names, in the feature and in the document.
+    """Return the arguments of a feature other than arrays, and the names of its arrays in the feature and in the
+    document.
 
     Raises invalid_field.
     """

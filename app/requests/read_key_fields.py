@@ -1,4 +1,4 @@
-"""The fields of requests that name rows by key: which are allowed, and the row that replaces missing keys."""
+"""The fields of requests that select rows by key: which fields are allowed, and the row that replaces missing keys."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def check_one_given(given: Collection[str], pointer: Callable[[str], str]) -> No
 
 
 def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> ByKey | None:
-    """Return the fields that go with keys, or None without keys. `field` returns a field's pointer.
+    """Return the fields that go with keys, or None if there are no keys. `field` returns a field's pointer.
 
-    Raises invalid_field for such a field without keys, and for an invalid `missing_row`.
+    Raises invalid_field if there is such a field but no keys, and for an invalid `missing_row`.
     """
     given: Collection[str] = fields.model_fields_set
     if not has_keys:
@@ -65,9 +65,10 @@ def named_row(value: Any, name: str, pointer: str) -> NamedRow:
 
 
 def rows_of_bags(fields: Any, has_keys: bool, field: Callable[[str], str]) -> dict[str, NamedRow]:
-    """Return the rows that a valid feature names for its bags, by field. Raises invalid_field.
+    """Return the rows that a valid feature specifies for its bags, by field. Raises invalid_field.
 
-    `padding_index` must have the form of the feature's entries: a key if the feature has keys, else a position.
+    `padding_index` must have the same form as the feature's entries: a key if the feature has keys, and otherwise a
+    position.
     """
     rows: dict[str, NamedRow] = {}
     for name in ROWS_OF_BAGS:

@@ -1,7 +1,7 @@
-"""A parsed request, between its bytes and its call: a document, arrays, and an origin.
+"""A parsed request, the stage between its bytes and its call: a document, arrays, and an origin.
 
-A format cuts the arrays out of the bytes. The rest, a small document, is validated by the model of its family, which is
-the same for all formats. The arrays are read once everything else is valid.
+A format cuts the arrays out of the bytes. The rest is a small document, which the model of the request's family
+validates. The model is the same for all formats. The arrays are read once everything else is valid.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Request(NamedTuple):
     """A parsed request. `document` holds every field.
 
     `array` takes the name of an array in the document (`indices`, `features/3/indices`) and its validated description,
-    and returns its reader; it raises invalid_field if there is no such array. It is None if the format describes the
-    arrays itself; then the document of a lookup does not contain them, and `beside` holds their names. `memory` is
-    charged for what is read.
+    and returns the array's reader; it raises invalid_field if there is no such array. `array` is None if the format
+    describes the arrays itself. In that case, the document of a lookup does not contain them, and `beside` holds their
+    names. `memory` is charged for what is read.
     """
 
     document: Any

@@ -17,7 +17,7 @@ _MOST_ESCAPES: Final = 1 << 11
 
 
 def query_fields(query: bytes) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each field, parsed like `urllib.parse.parse_qsl`; very long names are truncated.
+    """Yield the name and value of each field, parsed like `urllib.parse.parse_qsl`. Very long names are truncated.
 
     Raises invalid_field for a value with more than 2,048 escapes.
     """

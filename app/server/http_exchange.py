@@ -175,10 +175,11 @@ class HttpExchange(RequestResponseCycle):
         return [*found, (b"vary", b", ".join(values))] if values else found
 
     def client_has_gone(self) -> bool:
-        """Return whether the client has disconnected before the end of its body. If so, its connection is closed.
+        """Return whether the client has disconnected before the end of its body. If it has, close the connection.
 
-        The kernel is asked, because a connection that is not read does not report it. The client has gone if the kernel
-        says so, or if it has stopped sending and fewer bytes are left to read than are missing.
+        This queries the kernel, because a connection that is not being read does not report a disconnect. The client
+        has gone if the kernel says so, or if the client has stopped sending and fewer bytes are left to read than are
+        missing.
         """
         if not self.disconnected and self._has_ended():
             self.disconnected = True
@@ -196,24 +197,24 @@ class HttpExchange(RequestResponseCycle):
         return missing is not None and self.unread() < missing
 
     def missing(self) -> int | None:
-        """Bytes of the body that have not been read yet, or None if the header does not give its length."""
+        """Number of body bytes that have not been read yet, or None if the header does not declare the length."""
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         return int(length) - self.received if length.isdigit() else None
 
     def ask_for_it(self) -> None:
-        """Send 100 Continue if the client waits for it."""
+        """Send 100 Continue if the client is waiting for it."""
         if self.waiting_for_100_continue:
             self.send_continue()
 
     def send_continue(self) -> None:
-        """Send 100 Continue. A client that did not wait for it ignores it."""
+        """Send 100 Continue. A client that is not waiting for it ignores it."""
         if not self.transport.is_closing():
             flush()
             self.transport.write(CONTINUE)
             self.waiting_for_100_continue = False
 
     def unread(self) -> int:
-        """Bytes waiting in the socket's receive buffer; encrypted bytes if TLS is used."""
+        """Number of bytes waiting in the socket's receive buffer (encrypted bytes if TLS is used)."""
         connection = self.transport.get_extra_info("socket")
         unread = array("i", [0])
         if connection is not None and connection.fileno() >= 0:
@@ -221,7 +222,7 @@ class HttpExchange(RequestResponseCycle):
         return unread[0]
 
     def whole_body(self) -> bytes | bytearray | None:
-        """Return the body if it has arrived whole and nothing of it was read before, else None."""
+        """Return the body if it has arrived whole and none of it has been read before, else None."""
         if self.more_body or self.disconnected or self.response_complete:
             return None
         body, self.body = self.body, b""
@@ -230,8 +231,8 @@ class HttpExchange(RequestResponseCycle):
     async def read_into(self, view: memoryview, taken: Callable[[int], None]) -> bool:
         """Read the next bytes of a body of known length into `view`. Returns False if the client has gone.
 
-        The body must have at least as many bytes left. `taken` is called with the number of bytes as they arrive. Its
-        errors propagate, and the rest is then discarded.
+        The body must have at least as many bytes left as `view`. `taken` is called with the number of bytes whenever
+        some arrive. Its errors propagate; the rest of the body is then discarded.
         """
         self.ask_for_it()
         while True:
@@ -283,4 +284,4 @@ class HttpExchange(RequestResponseCycle):
 
 
 def _do_nothing() -> None:
-    """Replaces `on_response` when nothing is to follow a response."""
+    """Replaces `on_response` when nothing follows a response."""

@@ -43,7 +43,7 @@ class LingeringClose(asyncio.BufferedProtocol):
         self._began = self._last = monotonic()
 
     def begin(self) -> None:
-        """Shut down the service's direction after the written bytes, and begin to discard what arrives."""
+        """Shut down the service's direction after the written bytes, and start discarding what arrives."""
         transport = self._connection.transport
         if transport.can_write_eof():
             transport.write_eof()
@@ -63,7 +63,7 @@ class LingeringClose(asyncio.BufferedProtocol):
         _under_way.pop(self, None)
 
     def is_over(self, now: float) -> bool:
-        """Return whether the client's time is over."""
+        """Return whether the client's time is up."""
         return now - self._last > PAUSE_S or now - self._began > LONGEST_S
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -78,22 +78,22 @@ class LingeringClose(asyncio.BufferedProtocol):
             self.close()
 
     def eof_received(self) -> bool:
-        """Close the connection: the client has stopped sending, so no reset can follow."""
+        """Close the connection, because the client has stopped sending and so no reset can follow."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on that the connection has ended."""
+        """Report that the connection has ended."""
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Pass on that the client has stopped reading."""
+        """Report that the client has stopped reading."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the client is reading again."""
+        """Report that the client is reading again."""
         self._connection.resume_writing()
 
 
 def count() -> int:
-    """Number of lingering connections of this process."""
+    """Return the number of lingering connections in this process."""
     return len(_under_way)

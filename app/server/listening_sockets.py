@@ -1,7 +1,7 @@
 """The sockets that the service listens on, one for each address of its host.
 
-They are bound before anything else is created, so that a port in use ends the start cleanly. They begin to listen late,
-so that no client connects to a service that cannot answer yet.
+They are bound before anything else is created, so that startup fails cleanly if a port is in use. They begin to listen
+late, so that no client connects to a service that cannot respond yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOST: Final = "GATHERND_HOST (--host, or HOST= for make) says where to listen"
 
 
 class CannotListen(Exception):
-    """An address cannot be bound. The text says which, why, and what to change."""
+    """An address cannot be bound. The message says which address, why, and what to change."""
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -78,13 +78,13 @@ def reserve(host: str, port: int) -> list[socket.socket]:
 
 
 def addresses(sockets: Iterable[socket.socket]) -> list[str]:
-    """Return address and port of each socket, as in `127.0.0.1:8081` and `[::1]:8081`."""
+    """Return the address and port of each socket, as in `127.0.0.1:8081` and `[::1]:8081`."""
     names = [bound.getsockname() for bound in sockets]
     return [f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}" for name in names]
 
 
 def listen(sockets: Iterable[socket.socket]) -> None:
-    """Let the kernel accept connections into the backlog. Raises CannotListen if another socket was first."""
+    """Let the kernel accept connections into the backlog. Raises CannotListen if another socket got there first."""
     for bound in sockets:
         try:
             bound.listen(BACKLOG)
@@ -97,8 +97,8 @@ def refuse(sockets: Iterable[socket.socket]) -> None:
     """Refuse connections, including those in the backlog, until `listen` is called again. The port stays reserved.
 
     Only a listening socket is shut down. On any other socket Linux remembers the shutdown, and every connection that is
-    accepted later seems to end before its request. Unix sockets are skipped, because their shutdown is permanent; their
-    connections wait.
+    accepted later seems to end before its request. Unix sockets are skipped, because shutting them down would be
+    permanent; their connections wait.
     """
     for bound in sockets:
         if bound.family != socket.AF_UNIX and bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -148,7 +148,7 @@ def _bind_one(family: int, address: _Address, port: int, *, alone: bool) -> sock
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # Set explicitly, because the system's default for IPv4 on a socket bound to :: varies.
+            # Set this explicitly, because the system default for IPv4 on a socket bound to :: varies.
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not (alone and address[0] == "::")))
         made.bind((address[0], port, *address[2:]))
         if port:

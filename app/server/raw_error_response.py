@@ -27,7 +27,7 @@ ErrorRenderer = Callable[[GatherError, str, str], RenderedError]
 
 
 def raw_error_response(rendered: RenderedError, request_id: str, added: bytes = b"") -> bytes:
-    """Build a whole HTTP response, the last one of its connection. `added` has further header lines."""
+    """Build a complete HTTP response, the last one on its connection. `added` contains additional header lines."""
     return b"".join(
         (
             STATUS_LINE[rendered.status],

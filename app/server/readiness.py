@@ -1,4 +1,4 @@
-"""Track whether the service is ready and what it still waits for."""
+"""Track whether the service is ready and what it is still waiting for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from app.errors import GatherError
 
 
 class Readiness:
-    """Readiness of the service. `waiting_for` names what must happen before the first gather.
+    """Readiness of the service. `waiting_for` lists what must happen before the first gather.
 
-    `draining` is set once a shutdown has begun. A draining service is not ready but still answers, so that load
-    balancers can turn away from it first.
+    `draining` is set once a shutdown has begun. A draining service is not ready but still responds, so that load
+    balancers can first stop sending requests to it.
     """
 
     def __init__(self, *waiting_for: str) -> None:
@@ -19,7 +19,7 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Whether new requests should be sent here."""
+        """Return whether new requests should be sent here."""
         return not self.waiting_for and not self.draining
 
     def check(self) -> None:
@@ -28,7 +28,7 @@ class Readiness:
             raise self.error()
 
     def mark_done(self, name: str) -> None:
-        """Record that the service no longer waits for `name`."""
+        """Record that the service is no longer waiting for `name`."""
         self.waiting_for.remove(name)
 
     def error(self) -> GatherError:

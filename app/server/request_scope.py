@@ -14,7 +14,8 @@ from app.settings import Settings
 
 
 def check_size(url: bytes, fields: Sequence[Field], settings: Settings) -> tuple[int, int | None]:
-    """Return the bytes of target and fields, and the declared length of the body, or None for a chunked body.
+    """Return the number of bytes in the target and fields, and the declared length of the body (None for a chunked
+    body).
 
     Raises header_too_large.
     """
@@ -35,7 +36,7 @@ def check_size(url: bytes, fields: Sequence[Field], settings: Settings) -> tuple
 def request_scope(
     url: bytes, fields: list[Field], method: bytes, http_version: str, asgi_version: str
 ) -> dict[str, Any]:
-    """Return the scope without the entries of the connection. Raises malformed_request."""
+    """Return the scope without the connection's own entries. Raises malformed_request."""
     raw_path, query, authority = _split_target(url)
     path = raw_path.decode("ascii")
     return {

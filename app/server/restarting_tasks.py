@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class BackgroundTasks:
-    """The background tasks of a process. `failed` is called with the name of each task that raises an exception.
+    """The background tasks of a process. `failed` is called with the name of any task that raises an exception.
 
     A failed task restarts after `first_pause` seconds. The pause doubles each time up to `longest_pause`, and is reset
     once the task has run for that long.

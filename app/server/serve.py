@@ -50,8 +50,8 @@ _STEP_S: Final = 0.02
 class Server(uvicorn.Server):
     """uvicorn's server with the start and the shutdown described in the module's docstring.
 
-    `exit_at` is the time when the delay of a shutdown ends, or None before a shutdown. `cut` means that running
-    requests are cut off, and `failed` that the service could not prepare its kernels.
+    `exit_at` is the time when the shutdown delay ends, or None before a shutdown. `cut` means that running requests are
+    cut off, and `failed` means that the service could not prepare its kernels.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
         Http1Connection.limit = self.limit
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, the application, the acceptor and the further listener."""
+        """Start listening, then start the application, the acceptor and the additional listener."""
         self.listen()
         acceptor = await self.start_application()
         acceptor.start()
@@ -107,7 +107,7 @@ class Server(uvicorn.Server):
             log_ready(self.options, self.url)
 
     async def wait_until_prepared(self) -> bool:
-        """Wait until this process has prepared everything for its first gather. Returns False if that has failed."""
+        """Wait until this process has prepared everything for its first gather. Returns False if preparation failed."""
         readiness = self.application.readiness
         while "kernels" in readiness.waiting_for:
             if readiness.failed is not None:
@@ -116,7 +116,7 @@ class Server(uvicorn.Server):
         return True
 
     async def start_further_listener(self) -> None:
-        """Start the further listener (gRPC), if there is one. Ends the process if that fails."""
+        """Start the additional listener (gRPC), if there is one. Ends the process if it fails to start."""
         if self.application.further_listener is None:
             return
         try:
@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
             self.end_at_once(STARTUP_FAILURE)
 
     def listen(self) -> None:
-        """Let the kernel accept connections. Ends the process if another process was first."""
+        """Let the kernel accept connections. Ends the process if another process got there first."""
         try:
             listening_sockets.listen(self.listeners)
         except listening_sockets.CannotListen as problem:
@@ -134,7 +134,7 @@ class Server(uvicorn.Server):
             raise SystemExit(STARTUP_FAILURE) from None
 
     def connection(self) -> asyncio.Protocol:
-        """Create the protocol object of a new connection."""
+        """Create the protocol object for a new connection."""
         return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
@@ -177,7 +177,7 @@ class Server(uvicorn.Server):
         self.should_exit = delay == 0
 
     def end_drain(self, *, cut: bool) -> None:
-        """End the delay, and with `cut` also cut off running requests.
+        """End the shutdown delay and, with `cut`, also cut off running requests.
 
         uvicorn's own handling would exit without its shutdown.
         """
@@ -224,7 +224,7 @@ class Server(uvicorn.Server):
             self.acceptor.stop(rest=self.application.readiness.draining)
 
     async def on_tick(self, counter: int) -> bool:
-        """Run ten times a second. Returns whether to stop now."""
+        """Check for a shutdown; runs ten times a second. Returns whether to stop now."""
         if self.exit_at is not None and monotonic() >= self.exit_at:
             self.should_exit = True
         if self.application.readiness.failed is not None:
@@ -264,7 +264,7 @@ def configure(options: ServerOptions, app: ServedApplication, tls: Tls | None = 
 
 
 def raise_file_limit() -> None:
-    """Raise this process's limit of open files to its maximum, which GATHERND_MAX_CONNECTIONS relies on."""
+    """Raise this process's limit on open files to its maximum. GATHERND_MAX_CONNECTIONS relies on this."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
@@ -287,7 +287,7 @@ def _unix_socket_url(options: ServerOptions) -> str | None:
 
 
 def serve(options: ServerOptions, app: ServedApplication, tls: Tls | None, listeners: Sequence[socket.socket]) -> None:
-    """Serve with this process alone, on bound sockets."""
+    """Serve from this process alone, on sockets that are already bound."""
     server = Server(options, configure(options, app, tls), tls, listeners)
     try:
         run(server)

@@ -17,10 +17,10 @@ from app.telemetry.request_metrics import Metrics
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options of the server. `always_answered` are the paths that are answered beyond GATHERND_MAX_CONNECTIONS.
+    """Options of the server. Requests for the paths in `always_answered` are answered beyond GATHERND_MAX_CONNECTIONS.
 
     `render_error` renders the responses to requests that the server itself refuses. `page_path` and `docs_path` are the
-    pages named in the log.
+    paths of the pages that the log mentions.
     """
 
     settings: Settings
@@ -65,7 +65,7 @@ class ServedApplication(Protocol):
 
     @property
     def budget(self) -> Budget:
-        """The memory budget of its requests and connections."""
+        """The memory budget for its requests and connections."""
         ...
 
     async def __call__(

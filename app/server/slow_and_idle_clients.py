@@ -1,4 +1,4 @@
-"""Find slow clients once a second: refuse slow senders, cut off slow readers, close idle connections.
+"""Find slow and idle clients once a second: refuse slow senders, cut off slow readers, and close idle connections.
 
 One sweep over all connections costs less than a timer for each request.
 """
@@ -63,10 +63,10 @@ async def sweep(connections: set[Any], interval: float = 1.0) -> None:
 
 
 def _write_progress(connection: Http1Connection, now: float, before: _WriteProgress | None) -> _WriteProgress | None:
-    """Return the client's progress in reading its response, or None if none is waiting to be sent.
+    """Return the client's progress in reading its response, or None if no response is waiting to be sent.
 
-    The client has read the written bytes minus those that still wait here and in the kernel. The kernel takes more only
-    once a good part of its buffer is free, which may be megabytes.
+    The number of bytes that the client has read is the number written, minus those still waiting here and in the
+    kernel. The kernel accepts more only once a large part of its buffer, possibly megabytes, is free.
     """
     left = connection.transport.get_write_buffer_size()
     if not left:
@@ -126,7 +126,7 @@ def _overdue_error(connection: Http1Connection, now: float) -> GatherError | Non
         return GatherError("deadline_exceeded", "the body had not arrived when the request's deadline passed")
     if connection.flow.read_paused:
         return None
-    resumed = connection.flow.resumed  # before that, reading was paused by the service
+    resumed = connection.flow.resumed  # before that, the service had paused reading
     waited = now - max(began, resumed)
     if now - max(connection.last_received, resumed) > settings.body_timeout:
         return GatherError("request_timeout", f"the body paused for more than {settings.body_timeout:g} s")

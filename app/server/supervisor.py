@@ -13,17 +13,18 @@ Parent and worker (`app.server.worker_process`) exchange single bytes over a soc
                      d  drain and end      l  leave: others carry on                       a  taking connections
                      h  end the delay      c  cut off what runs
 
-The end of the stream means that the other process has ended: the parent notices a death immediately, and workers
-without a parent finish their requests and exit.
+The end of the stream means that the other process has ended. So the parent notices immediately when a worker dies, and
+workers whose parent has died finish their requests and exit.
 
 At startup, the first worker accepts connections immediately, to answer /livez, and compiles the kernels for all. The
-other workers wait for it. When all are warm, all accept connections and /readyz answers 200. From then on no request
-reaches a worker that is not ready, so responses do not depend on the worker. If a worker fails at this stage, the
-parent exits with 3.
+other workers wait for it. When all are warm, they all accept connections, and /readyz returns 200. From then on no
+request reaches a worker that is not ready, so responses do not depend on the worker. If a worker fails at this stage,
+the parent exits with 3.
 
-After startup, the remaining workers keep serving, and a failed start is retried after a pause. If no worker is left,
-the port refuses connections rather than let clients wait. After GIVE_UP_AFTER consecutive failures the parent exits
-with 3 and leaves the decision to its own supervisor. A worker reads its settings from a file in memory (`WorkerStart`).
+After startup, the remaining workers keep serving, and the parent retries a failed start after a pause. If no worker is
+left, the port refuses connections rather than let clients wait. After GIVE_UP_AFTER consecutive failures the parent
+exits with 3 and leaves the decision to its own supervisor. A worker reads its settings from a file in memory
+(`WorkerStart`).
 
 The module is long because the reaction to each event (a report, a death, a signal, a check of the clock) depends on the
 state of all workers.
@@ -91,7 +92,7 @@ class Worker:
 
     @property
     def leaving(self) -> bool:
-        """Whether another worker has replaced it."""
+        """Whether another worker has replaced this one."""
         return self.leave_by is not None
 
     def send(self, letter: bytes) -> None:
@@ -100,7 +101,7 @@ class Worker:
             self.channel.send(letter)
 
     def send_accept(self) -> None:
-        """Tell the worker to accept connections. It may have some before its confirmation is read."""
+        """Tell the worker to accept connections. It may already have some by the time its confirmation is read."""
         self.told_to_accept = True
         self.send(b"a")
 
@@ -301,7 +302,7 @@ class Supervisor:
         self._counters.add("gathernd_workers_died")
         logger.error("worker %d ended with %s", worker.process.pid, _exit_text(code))
         if worker.leaving:
-            # It was already replaced, so its end does not affect the exit code of a later stop.
+            # The worker was already replaced, so its end does not affect the exit code of a later stop.
             return
         if not self._started:
             logger.error("the service cannot start: its worker's log lines above say why")
@@ -377,7 +378,8 @@ class Supervisor:
             elif worker.accepting_since is None:
                 overdue = now - worker.born > START_S
             else:
-                # Counted in checks, not seconds: after a suspension of the whole machine no worker must appear to hang.
+                # The time is counted in checks, not seconds, so that no worker appears to hang after the whole machine
+                # was suspended.
                 beat = self._group.slots[worker.slot].header[SlotHeader.HEARTBEAT]
                 worker.looks_without_beat = worker.looks_without_beat + 1 if beat == worker.last_beat else 0
                 worker.last_beat = beat
@@ -414,7 +416,7 @@ class Supervisor:
             if worker.told_to_accept:
                 worker.send(b"d")
             else:
-                # It has served nothing yet, and may be compiling for a while.
+                # The worker has served nothing yet and may be compiling for a while.
                 worker.kill()
 
 

@@ -58,7 +58,9 @@ class TlsFiles(NamedTuple):
 
 
 class Pem(NamedTuple):
-    """Current contents as PEM: the key without a password, the certificate with its chain, and clients' authorities."""
+    """The current data in PEM format: the key without a password, the certificate with its chain, and the clients'
+    authorities.
+    """
 
     key: bytes
     certificate: bytes
@@ -66,7 +68,7 @@ class Pem(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The contents of the files, the context made from them, and the earliest expiry of the certificates."""
+    """The contents of the files, the context built from them, and the earliest expiry of the certificates."""
 
     contents: Contents
     context: ssl.SSLContext
@@ -79,8 +81,8 @@ class Tls:
     The key may be in the certificate's file. Supports TLS 1.2 and later. `context` is for the next connection; renewed
     files replace it. Raises BadTls.
 
-    A worker that starts while the files cannot be used takes the contents in `last_good`, which its parent has read
-    before.
+    A worker that starts while the files cannot be used takes their contents from `last_good`, which its parent read
+    earlier.
     """
 
     def __init__(self, files: TlsFiles, last_good: LastGood | None = None) -> None:
@@ -114,7 +116,7 @@ class Tls:
         await self.watcher.watch(self.take, interval)
 
     def take(self, found: Loaded) -> None:
-        """Use renewed files from now on."""
+        """Switch to renewed files."""
         self._in_force = found
         logger.info("TLS: the renewed files are in force")
 
@@ -148,12 +150,13 @@ class Tls:
         password = found[files.password_file].rstrip(b"\r\n") if files.password_file is not None else b""
         try:
             with ExitStack() as opened:
-                # OpenSSL can only load pairs from files, which may change between two reads, so give it copies in
-                # memory.
+                # OpenSSL can load pairs only from files, which may change between two reads, so give it in-memory
+                # copies.
                 paths = [
                     opened.enter_context(memory_file(found[path])) for path in (files.certificate, files.key) if path
                 ]
-                # A function, because OpenSSL would otherwise ask the terminal for the password of an encrypted key.
+                # The password is passed as a function, because OpenSSL would otherwise prompt for the password of an
+                # encrypted key.
                 context.load_cert_chain(paths[0], paths[1] if len(paths) > 1 else None, lambda: password)
         except (OSError, ValueError) as error:
             names = " and ".join(path.name for path in (files.certificate, files.key) if path)
@@ -183,7 +186,7 @@ class _Element(NamedTuple):
 
 
 def expiry(pem: bytes) -> float:
-    """Return the earliest expiry of the certificates in `pem`, in seconds since 1970. The chain is invalid afterwards.
+    """Return the earliest expiry of the certificates in `pem`, in seconds since 1970. After that, the chain is invalid.
 
     OpenSSL has already parsed the certificates, and there is at least one.
     """

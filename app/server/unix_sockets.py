@@ -1,9 +1,9 @@
-"""Unix sockets that the service listens on. Mode and owner of their files decide who may connect.
+"""Unix sockets that the service listens on. The mode and owner of their files determine who may connect.
 
 A socket is created in a folder that only this user may enter, gets its mode and owner there, and moves to its path once
 it accepts connections. So nobody can connect before the mode is set, and if two services start at once, one sees the
-other's socket. The file left behind by a killed service is replaced. The start is refused if another program listens at
-the path, or if the path is another kind of file.
+other's socket. A file left behind by a killed service is replaced. The service refuses to start if another program is
+listening at the path, or if the path is another kind of file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Permissions:
     owner: str | None
 
     def ids(self) -> tuple[int, int]:
-        """Return the ids of user and group, -1 to leave one unchanged. Raises CannotListen if a name is unknown."""
+        """Return the user and group ids; -1 leaves an id unchanged. Raises CannotListen if a name is unknown."""
         user, _, group = (self.owner or "").partition(":")
         return _number(user, "user"), _number(group, "group")
 
@@ -97,7 +97,7 @@ class UnixSocket:
         return made
 
     def put_in_place(self) -> None:
-        """Set mode and owner of the socket, which is listening at `folder_address`, and move it to its path.
+        """Set the mode and owner of the socket, which is listening at `folder_address`, and move it to its path.
 
         Raises CannotListen.
         """

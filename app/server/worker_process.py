@@ -25,10 +25,10 @@ logger = logging.getLogger("gathernd")
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """The data that a worker process gets from its parent.
+    """The data that a worker process receives from its parent.
 
     It is passed in a file in memory, because arguments and environment variables have size limits. `listeners`,
-    `channel` and `counters` are file descriptors, and `slot` is the worker's place in the counters. The rest is for the
+    `channel` and `counters` are file descriptors, and `slot` is the worker's slot in the counters. The rest is for the
     program that creates the application: all settings (the environment is ignored), the token that opens the store,
     gRPC's addresses, and the last good files of keys, TLS and a router.
     """
@@ -118,7 +118,7 @@ class WorkerServer(Server):
                 self.application.readiness.mark_done("workers")
                 self._send(b"a")
             else:
-                self.listen()  # the parent shuts the sockets down when all workers have died
+                self.listen()  # if all workers have died, the parent has shut the sockets down
                 self.acceptor.start()
                 self._starting = asyncio.ensure_future(self._start_and_report())
         elif letter == ord("d"):
@@ -138,7 +138,7 @@ class WorkerServer(Server):
             self._channel.send(letter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down like a single process, after any start in progress."""
+        """Shut down like a single process, once any startup in progress has finished."""
         self.stop_listening()
         if self._starting is not None:
             await asyncio.wait((self._starting,))  # a socket that does not listen yet could not be stopped
@@ -162,5 +162,5 @@ class WorkerServer(Server):
 
 
 def work(start: WorkerStart, options: ServerOptions, app: ServedApplication) -> None:
-    """Run as a worker process until the parent stops it. `app` counts in the slot that `start` names."""
+    """Run as a worker process until the parent stops it. `app` keeps its counters in the slot given by `start`."""
     run(WorkerServer(start, options, app))

@@ -1,1 +1,1 @@
-"""Run the calls that requests ask for: resolve the data, validate, choose a route, run."""
+"""Run the calls that clients request: resolve the data, validate the call, choose a route, and run it."""

@@ -1,6 +1,6 @@
-"""Plan a call from its types, shapes and parameters, and choose where it runs.
+"""Plan a call based on its types, shapes and parameters, and choose where it runs.
 
-Plans and decisions are cached, since most calls resemble an earlier one.
+Plans and decisions are cached, because most calls resemble an earlier one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CallPlanner:
         """Validate and plan a call, and choose where it runs; calls of the same types, shapes and parameters share a
         plan.
 
-        `further` has the inputs other than data and indices. May raise any error of the operator that does not depend
+        `further` holds the inputs other than data and indices. May raise any error of the operator that does not depend
         on the values of the indices.
         """
         indices = call.indices
@@ -116,7 +116,7 @@ class CallPlanner:
 
 
 def check_offered(decision: Decision, call: Call | BackwardCall) -> Decision:
-    """Return the decision. Raises device_unavailable if it refuses the device that the call requests."""
+    """Return the decision. Raises device_unavailable if the decision refuses the device that the call requests."""
     if decision.refused is not None:
         detail = f"{decision.refused}; use device auto or cpu"
         raise GatherError("device_unavailable", detail, pointer=call.pointer("device"))
@@ -124,7 +124,7 @@ def check_offered(decision: Decision, call: Call | BackwardCall) -> Decision:
 
 
 def fill_item(value: ItemOfRequest | None, dtype: DType, limits: Limits) -> tuple[Tensor, GatherError | None]:
-    """Return the value for filling slices as a tensor of one item, and an error if it is a string that is too long.
+    """Return the fill value as a tensor of one item, and an error if it is a string that is too long.
 
     The default is 0, false or an empty string. Raises value_not_representable.
     """

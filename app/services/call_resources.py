@@ -1,6 +1,6 @@
 """The resources that all calls share: limits, store, kernels, threads, memory, and the choice of a route.
 
-Each process has one instance, and it gets everything it needs as arguments.
+Each process has one instance, which receives everything it needs as arguments.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CallResources:
         )
 
     def resolve(self, reference: str, pointer: str) -> Resident:
-        """Return the resident tensor that the request names at `pointer`.
+        """Return the resident tensor that the request refers to at `pointer`.
 
         Raises tensor_not_found and tensor_damaged.
         """
@@ -88,8 +88,8 @@ class CallResources:
     def resolve_all(self, named: Sequence[tuple[str, str]]) -> list[Resident]:
         """Return the resident tensors of several references, each given with its pointer in the request.
 
-        All are resolved in one state of the store, so a request never mixes the states before and after a change.
-        Raises tensor_not_found and tensor_damaged.
+        All references are resolved in one state of the store, so a request never mixes the states before and after a
+        change. Raises tensor_not_found and tensor_damaged.
         """
         found: list[Resident] = []
         for (reference, pointer), resident in zip(named, self.store.get_all([one for one, _ in named]), strict=False):
@@ -106,11 +106,12 @@ class CallResources:
         *,
         is_slow: bool = False,
     ) -> Result:
-        """Call `read` until none of `versions` changes during the read. The last attempts keep writers out.
+        """Call `read` until none of `versions` changes during the read. The last attempts lock writers out.
 
         The keys of `versions` are the names that the request uses. Each version is refreshed before `read` is called,
-        but a new content published under the same name is not read. `is_slow` skips the attempts without a lock,
-        because each would take long. `read` raises VersionChanged if a version has changed; its other errors propagate.
+        but a new version published under the same name is not read. `is_slow` skips the attempts without a lock,
+        because each of them would take long. `read` raises VersionChanged if a version has changed; its other errors
+        propagate.
         """
         for pause in () if is_slow else _RETRY_PAUSES_S:
             await asyncio.sleep(pause)
@@ -127,7 +128,7 @@ class CallResources:
             await asyncio.sleep(_RETRY_PAUSES_S[-1])
 
     def start_kernel(self, request: ServedRequest) -> None:
-        """Record that a kernel begins now. Raises deadline_exceeded if the deadline has passed."""
+        """Record that a kernel is about to start. Raises deadline_exceeded if the deadline has passed."""
         now = perf_counter()
         if now > request.deadline:
             raise GatherError("deadline_exceeded", "the request waited until its deadline passed", retry_after=1)
@@ -135,7 +136,7 @@ class CallResources:
 
 
 def may_be_outdated(error: GatherError, versions: Iterable[Resident]) -> bool:
-    """Return whether an error depends on the contents of a version that has since changed."""
+    """Return whether an error depends on the data of a version that has since changed."""
     return error.code in _ABOUT_A_VERSION and not all(one.is_consistent for one in versions)
 
 

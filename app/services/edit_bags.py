@@ -1,4 +1,4 @@
-"""Edit bags before they are read: remove padding entries, and add the default row to empty bags."""
+"""Edit bags before they are read: remove padding entries and add the default row to empty bags."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMPARED_AT_ONCE: Final = 1 << 16
 class Bags(NamedTuple):
     """The arrays of a feature, ready for a kernel.
 
-    `items` has for each index its number among the sent indices, or -1 if it was added here.
+    For each index, `items` holds its position among the indices in the request, or -1 if it was added here.
     """
 
     indices: NDArray[Any]
@@ -66,7 +66,7 @@ def edit_bags(
     weights: NDArray[Any] | None,
     skipped: NDArray[np.bool_] | None,
 ) -> Bags:
-    """Return the arrays of a feature without padding, and with the default row in empty bags.
+    """Return the arrays of a feature with padding removed and the default row added to empty bags.
 
     Raises offsets_invalid, index_out_of_bounds and key_not_found (for the default row), and value_not_representable.
     """
@@ -105,7 +105,7 @@ def _equal_strings(strings: PackedStrings, frame: bytes) -> NDArray[np.bool_]:
     wanted = np.frombuffer(frame, np.uint8)
     found = np.zeros(strings.array.size, np.bool_)
     inside = np.flatnonzero(strings.array + wanted.size <= strings.octets.size)
-    at, width = 0, HEAD  # the first step compares the lengths, in which most strings differ
+    at, width = 0, HEAD  # compare lengths first, because most strings differ in length
     while at < wanted.size and inside.size:
         part = wanted[at : at + width]
         places = (strings.array[inside] + at)[:, None] + np.arange(part.size)

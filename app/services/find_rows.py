@@ -1,7 +1,7 @@
 """Find the rows of a table by their keys, to convert a request by key to one by position.
 
-A key that the table lacks becomes the row that the request names for missing keys. If they are to be filled, it becomes
-the position after the last row, and the gather fills its slice.
+A key that the table lacks is replaced by the row that the request specifies for missing keys. If missing keys are to be
+filled, the key is replaced by the position after the last row, and the gather fills its slice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_FOUND: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
 class KeysToFind(NamedTuple):
-    """Keys to look up in the table `name`, which has the keys `column`. `skipped` marks padding of bags."""
+    """Keys to look up in the table `name`, whose keys are in `column`. `skipped` marks the padding of bags."""
 
     by_key: ByKey
     keys: Tensor
@@ -49,8 +49,8 @@ class KeysToFind(NamedTuple):
 class FoundRows(NamedTuple):
     """The row of each key, and the number of `missing` keys.
 
-    `lacks` tells for each key whether the table lacks it. If missing keys are filled, their row is the table's number
-    of rows. `skipped` marks the keys that are padding of bags; it is None if there are none.
+    `lacks` says for each key whether the table lacks it. If missing keys are filled, their row is the table's number of
+    rows. `skipped` marks the keys that are padding of bags; it is None if there are none.
     """
 
     rows: NDArray[np.int64]
@@ -59,17 +59,19 @@ class FoundRows(NamedTuple):
     skipped: NDArray[np.bool_] | None = None
 
     def found(self, shape: tuple[int, ...]) -> Tensor:
-        """Return the output that tells which keys the table has."""
+        """Return the output that says which of the requested keys were found."""
         return Tensor(DTYPES["bool"], shape, ~self.lacks)
 
 
 def bytes_to_find(keys: Tensor) -> int:
-    """Return an upper bound of the bytes that `find_rows` uses for these keys."""
+    """Return an upper bound on the bytes that `find_rows` uses for these keys."""
     return (_STRING_BYTES if isinstance(keys, PackedStrings) else _INTEGER_BYTES) * keys.array.size
 
 
 def are_few(keys: Iterable[Tensor]) -> bool:
-    """Return whether the event loop looks up these keys itself: few keys, and few bytes of strings."""
+    """Return whether there are few enough keys, and few enough bytes of strings, for the event loop to look up
+    itself.
+    """
     count = size = 0
     for one in keys:
         count += one.array.size
@@ -78,9 +80,9 @@ def are_few(keys: Iterable[Tensor]) -> bool:
 
 
 def positions_of(keys: Tensor, rows: NDArray[np.int64] = _NOT_FOUND) -> Tensor:
-    """Return the positions of keys, with the shape of `keys` and their place in the request.
+    """Return the positions of keys, as a tensor with the shape of `keys` and their pointer in the request.
 
-    `rows` are the positions, flat; empty until they are found.
+    `rows` holds the positions as a flat array, which is empty until they are found.
     """
     return Tensor(_INT64, keys.shape, rows, keys.pointer, keys.form, keys.shape_pointer, keys.dtype_pointer)
 
@@ -108,8 +110,8 @@ def find_rows(wanted: Sequence[KeysToFind]) -> list[FoundRows | GatherError]:
     """Look up keys in their tables, in one compiled call.
 
     Returns key_not_found or index_out_of_bounds if a key, or the row that replaces it, is missing. Keys marked in
-    `skipped` never count as missing; their rows are 0, even if the table has no rows. The result holds for the versions
-    of the tables to which the columns belong, if no writer has changed them since.
+    `skipped` never count as missing; their rows are 0, even if the table has no rows. The result is valid for the
+    versions of the tables to which the columns belong, if no writer has changed them since.
     """
     instead = [_row_of_missing(one) for one in wanted]
     searches = [one.column.search(_search_keys(one.keys, one.column)) for one in wanted]
@@ -147,7 +149,7 @@ def _search_keys(keys: Tensor, column: TableKeys) -> KeyColumn | PackedStrings:
 
 
 def resolve_named_row(given: NamedRow, field: str, column: TableKeys | None, rows: int, name: str) -> int | GatherError:
-    """Return the row that a request's field names, or the error if the table, which has `rows` rows, does not have it.
+    """Return the row that a request's field selects, or the error if the table, which has `rows` rows, has no such row.
 
     Raises value_not_representable.
     """
@@ -177,7 +179,7 @@ def resolve_named_row(given: NamedRow, field: str, column: TableKeys | None, row
 
 
 def _key_not_found(keys: Tensor, lacks: NDArray[np.bool_], missing: int, name: str) -> GatherError:
-    """Return the error for missing keys. It lists the first ten and their total number."""
+    """Return the error for missing keys. It lists the first ten of them and the total number."""
     items = np.flatnonzero(lacks)[:REPORTED_PLACES].tolist()
     places = [Place(keys.locate(item), coordinates(item, keys.shape), value_of(keys, item)) for item in items]
     first = places[0]

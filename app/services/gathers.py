@@ -1,4 +1,6 @@
-"""Run gathers and scatters: resolve the data, validate against the specification, choose a route, run."""
+"""Run gathers and scatters: resolve the data, validate the call against the specification, choose a route, and run
+it.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,9 @@ NO_RESIDENTS: Final[Mapping[str, Resident]] = {}
 class Prepared:
     """A gather or a scatter that is ready to run. `fill` is the item for `out_of_bounds` fill.
 
-    `further` has the inputs other than data and indices; `residents` has the resident tensors among all inputs. `asked`
-    is the call as requested. For a call by key, `call` is the equivalent call by position; its indices have only a
-    shape until the keys have been looked up.
+    `further` holds the inputs other than data and indices; `residents` holds the resident tensors among all inputs.
+    `asked` is the call as requested. For a call by key, `call` is the equivalent call by position; its indices have
+    only a shape until the keys have been looked up.
     """
 
     asked: Call
@@ -92,7 +94,7 @@ class Gathers(Runner):
         self.planner = CallPlanner(resources.limits)
 
     def prepare(self, call: Call, *, on_device: bool = False) -> Prepared:
-        """Resolve, validate and choose. `on_device` treats the data as resident on a GPU."""
+        """Resolve the data, validate the call, and choose a route. `on_device` treats the data as resident on a GPU."""
         residents = NO_RESIDENTS
         if call.further:
             residents = self._resolve(call)
@@ -101,7 +103,7 @@ class Gathers(Runner):
         return self._prepare(call, residents, on_device)
 
     def _prepare(self, call: Call, residents: Mapping[str, Resident], on_device: bool = False) -> Prepared:
-        """Validate and choose, with `residents` as the resident inputs."""
+        """Validate the call and choose a route, using `residents` as its resident inputs."""
         resources, resident = self.resources, residents.get("data")
         data = call.data if resident is None else resident.tensor
         assert isinstance(data, Tensor), "a name has been resolved"
@@ -142,7 +144,7 @@ class Gathers(Runner):
         return self._convert(gather(prepared, request), prepared, request)
 
     async def _gather_residents(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Gather or scatter from one version of each resident tensor, and plan again if one has changed."""
+        """Gather or scatter from one version of each resident tensor, and plan again if a version has changed."""
         charged = request.memory.held
         gather = self._gather if prepared.keys is None else self._gather_by_key
         try:
@@ -185,7 +187,7 @@ class Gathers(Runner):
             raise VersionChanged
         if isinstance(found, GatherError):
             raise found
-        # `_by_position` created this call for this preparation alone, so it may be changed.
+        # `_by_position` created this call only for this preparation, so it may be changed.
         call.indices.array = found.rows
         if found.missing and by_key.missing == "fill":
             call.out_of_bounds = "fill"
@@ -206,7 +208,7 @@ class Gathers(Runner):
         return answer
 
     async def _gather_strings(self, prepared: Prepared, request: ServedRequest) -> Answer:
-        """Gather or scatter strings. Their total size is known only afterwards."""
+        """Gather or scatter strings. Their total size is not known until afterward."""
         if "updates" in prepared.further:
             prepared = await self._join_strings(prepared, request)
         answer = await self._run(prepared, request)
@@ -214,7 +216,7 @@ class Gathers(Runner):
         return answer
 
     async def _join_strings(self, prepared: Prepared, request: ServedRequest) -> Prepared:
-        """Return the scatter of strings with the octets of data and updates in one array."""
+        """Return a scatter of strings in which the octets of data and updates are joined in one array."""
         data, updates = prepared.data, prepared.further["updates"]
         assert isinstance(data, PackedStrings)
         assert isinstance(updates, PackedStrings)
@@ -228,7 +230,7 @@ class Gathers(Runner):
         request: ServedRequest,
         further: Further = None,
     ) -> Answer:
-        """Run a call on the route that was chosen; its output is already charged to the request's memory.
+        """Run a call on the chosen route. Its output must already be charged to the request's memory.
 
         Raises index_out_of_bounds, overloaded, deadline_exceeded, ClientGone and VersionChanged.
         """
@@ -291,7 +293,7 @@ class Gathers(Runner):
         replacement = await self.pool.run_unless(
             plan.index_items < LARGE_INDEX_SCAN, lambda: replace_out_of_bounds(plan, indices.array, mode), request
         )
-        if replacement.filled is not None and 0 in plan.dims:  # the data has no slices to gather from
+        if replacement.filled is not None and 0 in plan.dims:  # data has no slices to gather
             request.route = decision.choice.route
             self.resources.start_kernel(request)
             array = np.zeros(plan.output_items, planned.dtype.carrier)
@@ -343,9 +345,10 @@ class Gathers(Runner):
     def _decide(
         self, call: Call, planned: Planned, resident: Resident | None, cold: bool, on_gpu: bool = False
     ) -> Decision:
-        """Choose where a call runs. `cold` means that reading waits for the disk, `on_gpu` that a GPU has the data.
+        """Choose where a call runs.
 
-        Raises device_unavailable.
+        `cold` means that reading waits for the disk; `on_gpu` means that a GPU holds the data. Raises
+        device_unavailable.
         """
         gpu = self.resources.gpu
         if not on_gpu and gpu is not None and resident is not None:
@@ -369,7 +372,7 @@ class Gathers(Runner):
     ) -> tuple[int, NDArray[Any]]:
         """Run the kernel here.
 
-        Returns the first bad component of the indices or -1, and the output's items as carriers.
+        Returns the first invalid component of the indices, or -1, and the output's items as carriers.
 
         See `DType` for carriers.
         """
@@ -383,7 +386,7 @@ class Gathers(Runner):
     async def _split_from_event_loop(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
     ) -> tuple[int, NDArray[Any]]:
-        """Split a gather over helpers, with the event loop as leader; it waits only briefly for helpers."""
+        """Split a gather among helpers, with the event loop as their leader. It waits only briefly for the helpers."""
         self.resources.start_kernel(request)
         plan = planned.plan
         out = self.resources.outputs.empty(plan.output_items, planned.dtype.carrier)
@@ -398,8 +401,8 @@ class Gathers(Runner):
     async def _run_in_pool(
         self, planned: Planned, data: Tensor, indices: Tensor, request: ServedRequest, further: Further
     ) -> tuple[int, NDArray[Any]]:
-        # Allocated on the event loop, because the C library keeps freed memory separately for each thread that
-        # allocates.
+        # The output is allocated on the event loop, because the C library keeps freed memory separately for each thread
+        # that allocates.
         plan = planned.plan
         out = self.resources.outputs.empty(plan.output_items, planned.dtype.carrier)
 
@@ -410,10 +413,10 @@ class Gathers(Runner):
         return await self.pool.run(work, request), out
 
     def _kernel_fills(self, prepared: Prepared) -> bool:
-        """Return whether the chosen kernel fills slices itself. CPU kernels do, except for strings.
+        """Return whether the chosen kernel fills slices itself. CPU kernels do so, except for strings.
 
-        The kernel is given one slice of fill values. It is not used without tuples, because the slice would be unneeded
-        and data without items may have slices of any size.
+        The kernel is given one slice of fill values. This is not done if there are no tuples, because the slice would
+        be unneeded, and because data without items may have slices of any size.
         """
         plan = prepared.planned.plan
         fills = can_fill(plan) and plan.index_items > 0
@@ -434,7 +437,7 @@ class Gathers(Runner):
 
 
 def _name_of(call: Call, name: str) -> str:
-    """Return the name of the resident tensor that a call gives for an input."""
+    """Return the name of the resident tensor that a call specifies for an input."""
     return str(call.data if name == "data" else call.further[name])
 
 

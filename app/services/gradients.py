@@ -30,7 +30,7 @@ _NO_ITEMS: Final = np.empty(0, np.uint8)
 
 
 class _Inputs(NamedTuple):
-    """The inputs of a kernel that adds up gradients."""
+    """The inputs of a kernel that sums gradients."""
 
     plan: BackwardPlan
     grad_output: NDArray[Any]
@@ -38,7 +38,7 @@ class _Inputs(NamedTuple):
 
 
 class PreparedGradient(NamedTuple):
-    """A gradient that is ready to run. Its data has a shape but no items."""
+    """A gradient that is ready to run. Its data consists of a shape only, without items."""
 
     call: BackwardCall
     data: Tensor
@@ -67,7 +67,10 @@ class Gradients(Runner):
     """Runs gradients."""
 
     def prepare(self, call: BackwardCall, *, on_device: bool = False) -> PreparedGradient:
-        """Resolve the shape, validate and choose; see `Service.run`. Does not read the values of the indices."""
+        """Resolve the shape, validate the call, and choose a route; see `Service.run`.
+
+        Does not read the values of the indices.
+        """
         data, planned = self._plan(call)
         facts = Facts(call.device, f"{call.operator} runs on the CPU alone")
         decision = check_offered(self.resources.chooser.decide(planned.plan, facts), call)
@@ -99,11 +102,12 @@ class Gradients(Runner):
             valid = _drop_out_of_bounds(inputs)
             if valid is None:
                 return -1
-            # Fewer tuples may be left than were planned.
+            # Fewer tuples may remain than were planned.
             trimmed = further | ({"places": further["places"][: valid.plan.rows]} if plan.sparse else {})
             return run(*valid, out[: valid.plan.output_items], request.parts, False, trimmed)
 
-        # Work that is shared with helpers runs in the pool, because the event loop would have to wait for the helpers.
+        # Work shared with helpers runs in the pool, because otherwise the event loop would have to wait for the
+        # helpers.
         here = on_event_loop and request.parts == 1
         bad = work() if here else await resources.pool.run(work, request)
         request.kernel_end = perf_counter()
@@ -118,7 +122,7 @@ class Gradients(Runner):
         return Answer(outputs, call.dialect)
 
     def _plan(self, call: BackwardCall) -> tuple[Tensor, Backward]:
-        """Return the gather's data, without items, and the plan."""
+        """Return the gather's data (without items) and the plan."""
         shape, resident = call.shape, None
         if isinstance(shape, str):
             resident = self.resources.resolve(shape, call.shape_pointer)
@@ -178,7 +182,7 @@ def _drop_out_of_bounds(inputs: _Inputs) -> _Inputs | None:
 def _sparse_outputs(
     data: Tensor, planned: Backward, out: NDArray[Any], further: dict[str, NDArray[np.int64]]
 ) -> dict[str, Tensor]:
-    """Return grad_indices and grad_values for the places that tuples name."""
+    """Return grad_indices and grad_values for the places that tuples select."""
     plan, shapes = planned.plan, planned.shapes
     count = int(further["count"][0])
     tuples = _tuples(further["places"][:count], plan.dims)
@@ -190,7 +194,7 @@ def _sparse_outputs(
 
 
 def _tuples(places: NDArray[np.int64], dims: Sequence[int]) -> NDArray[np.int64]:
-    """Return the index tuples of flat places, concatenated. Overwrites `places`."""
+    """Return the concatenated index tuples of flat places. Overwrites `places`."""
     if len(dims) == 1:
         return places
     tuples = np.empty((len(places), len(dims)), np.int64)

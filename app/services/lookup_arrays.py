@@ -1,9 +1,9 @@
-"""Build the arrays that a lookup's kernel reads, and the outputs from what it wrote.
+"""Build the arrays that a lookup's kernel reads, and build the outputs from what it wrote.
 
-It reads indices within bounds, offsets in the indices' type, and fill rows. Outputs are converted to the requested
-type, and strings get their octets.
+The kernel reads indices within bounds, offsets in the indices' type, and fill rows. Its outputs are converted to the
+requested type, and strings receive their octets.
 
-A lookup with features by key becomes one by position first.
+A lookup by key is first converted to a lookup by position.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _AS_SENT: Final[Mapping[int, NDArray[np.int64]]] = {}
 
 
 class LookupRun(NamedTuple):
-    """The inputs and outputs of a lookup's kernel: indices, offsets, weights and fill rows in the types that kernels
-    take.
+    """The inputs and outputs of a lookup's kernel: indices, offsets, weights and fill rows, in the types that kernels
+    accept.
     """
 
     plan: LookupPlan
@@ -69,14 +69,14 @@ class LookupRun(NamedTuple):
 
 
 def fills_rows(call: LookupCall, feature: Feature) -> bool:
-    """Return whether rows of a feature may be filled."""
+    """Return whether any rows of a feature may be filled."""
     return (call.out_of_bounds if feature.by_key is None else feature.by_key.missing) == "fill"
 
 
 def replaced_indices(call: LookupCall, plan: LookupPlan, rows: Found) -> list[Replacement]:
     """Return the indices of each feature, with indices out of bounds replaced unless they are an error.
 
-    An index whose row is filled becomes the table's number of rows.
+    An index whose row is to be filled is replaced by the table's number of rows.
     """
     found = []
     for feature, planned, by_key in zip(call.features, plan.features, rows, strict=True):
@@ -166,17 +166,17 @@ def _as_float32(carriers: NDArray[Any], dtype: DType) -> NDArray[Any]:
 
 
 def converted_bytes(call: LookupCall, plan: LookupPlan) -> int:
-    """Return the bytes that a lookup needs in addition to its outputs if another output type is requested."""
+    """Return the bytes that a lookup needs in addition to its outputs when a different output type is requested."""
     if call.output_dtype is None:
         return 0
     features = (plan.features[number] for number in plan.widened)
-    # The rows and their float32 copy; their row numbers, and the weights as float32.
+    # This counts the rows and their float32 copy, the row numbers, and the weights as float32.
     wide = sum(3 * feature.indices * feature.row_bytes + 12 * feature.indices for feature in features)
     return plan.written_bytes + wide + (plan.output_bytes if call.concat else 0)
 
 
 def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
-    """Return the equivalent lookup by position, whose rows are not known yet. Raises no_keys and unsupported_dtype."""
+    """Return the equivalent lookup by position. Its rows are not known yet. Raises no_keys and unsupported_dtype."""
     features = list(call.features)
     for number, (feature, resident) in enumerate(zip(call.features, residents, strict=True)):
         if feature.by_key is not None:
@@ -186,7 +186,7 @@ def by_position(call: LookupCall, residents: Sequence[Resident]) -> LookupCall:
 
 
 def with_rows(call: LookupCall, found: Found) -> LookupCall:
-    """Return the lookup with the rows that were found as its positions."""
+    """Return the lookup with the rows that were found as its indices."""
     features = [
         one if rows is None else replace(one, indices=positions_of(one.indices, rows.rows))
         for one, rows in zip(call.features, found, strict=True)
@@ -195,7 +195,7 @@ def with_rows(call: LookupCall, found: Found) -> LookupCall:
 
 
 def found_outputs(call: LookupCall, found: Found) -> dict[str, Tensor]:
-    """Return the outputs that tell which keys the tables have, for the features that request them."""
+    """For the features that request it, return the outputs that say which keys were found."""
     return {
         found_name(number): rows.found(feature.indices.shape)
         for number, (feature, rows) in enumerate(zip(call.features, found, strict=True))
@@ -204,7 +204,7 @@ def found_outputs(call: LookupCall, found: Found) -> dict[str, Tensor]:
 
 
 def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRows | None] | GatherError:
-    """Return the rows that the keys of each feature name, or the first error. Errors in offsets take precedence."""
+    """Return the rows that the keys of each feature select, or the first error. Errors in offsets take precedence."""
     wanted = [_keys_to_find(feature, resident) for feature, resident in zip(call.features, residents, strict=True)]
     every = iter(find_rows([one for one in wanted if one is not None]))
     found = [None if one is None else next(every) for one in wanted]
@@ -220,7 +220,7 @@ def rows_found(call: LookupCall, residents: Sequence[Resident]) -> list[FoundRow
 
 
 def _keys_to_find(feature: Feature, resident: Resident) -> KeysToFind | None:
-    """Return the keys of a feature, or None if it names rows by position."""
+    """Return the keys of a feature, or None if it selects rows by position."""
     if feature.by_key is None:
         return None
     assert resident.keys is not None, "this was checked"
@@ -234,7 +234,10 @@ def output_names(call: LookupCall) -> list[str]:
 
 
 def outputs_of(call: LookupCall, run: LookupRun) -> list[Tensor]:
-    """Return the outputs of a lookup without strings. Converts them to the requested type, then concatenates them."""
+    """Return the outputs of a lookup that has no strings.
+
+    Converts them to the requested type, then concatenates them.
+    """
     written = zip(run.plan.written, run.outputs, strict=True)
     parts = [Tensor(dtype, shape, out.view(dtype.numpy)) for (dtype, shape), out in written]
     if call.output_dtype is None:

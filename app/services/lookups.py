@@ -1,7 +1,8 @@
 """Run lookups: gathers from several tables at once.
 
-All tables are resolved in one state of the store, each once, however many features name it by whichever reference. If a
-scatter changes a table during the read, its features are read again, so a response uses a single version of each table.
+All tables are resolved in one state of the store. Each table is resolved once, no matter how many features refer to it,
+or by which references. If a scatter changes a table during the read, its features are read again, so a response uses a
+single version of each table.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _LookupDecisions(NamedTuple):
 
 
 class PreparedLookup(NamedTuple):
-    """A lookup that is ready to run: the table of each feature, and the fill item by type name."""
+    """A lookup that is ready to run: the table of each feature, and the fill item for each type name."""
 
     call: LookupCall
     residents: Sequence[Resident]
@@ -81,7 +82,9 @@ class PreparedLookup(NamedTuple):
     """Whether any feature names rows by key."""
 
     def only(self, numbers: Sequence[int], residents: Sequence[Resident]) -> PreparedLookup:
-        """Return the lookup of some of the features, from other versions of their tables, with the same outputs."""
+        """Return the lookup restricted to some of the features, with other versions of their tables and the same
+        outputs.
+        """
         features = [self.call.features[number] for number in numbers]
         plans = [
             replace(self.plan.features[number], rows=one.tensor.shape[0])
@@ -106,7 +109,7 @@ class PreparedLookup(NamedTuple):
 
 
 class LookedUp(NamedTuple):
-    """Features that were looked up. `call` is by position; `found` has the rows of each feature with keys.
+    """Features that were looked up. `call` is by position; `found` holds the rows of each feature with keys.
 
     The kernel read `tables`, which are versions of the `residents`.
     """
@@ -143,9 +146,10 @@ class Lookups(Runner):
         self._plans: BoundedCache[tuple[object, ...], _LookupDecisions] = BoundedCache(_MAX_REMEMBERED_PLANS)
 
     def prepare(self, call: LookupCall, *, on_device: bool = False) -> PreparedLookup:
-        """Resolve the tables, validate and choose; see `Service.run`. Does not read the values of the indices.
+        """Resolve the tables, validate the call, and choose a route; see `Service.run`.
 
-        Raises the errors of `plan_lookup`, tensor_not_found, and value_not_representable (for the fill value).
+        Does not read the values of the indices. Raises the errors of `plan_lookup`, tensor_not_found, and
+        value_not_representable (for the fill value).
         """
         residents = self._resolve(call)
         fills: dict[str, Tensor] = {}
@@ -210,7 +214,7 @@ class Lookups(Runner):
     async def _read_again(
         self, prepared: PreparedLookup, numbers: Sequence[int], outputs: Sequence[NDArray[Any]], request: ServedRequest
     ) -> LookedUp:
-        """Look up some features again: all features of one table, or of all tables if an error may be outdated.
+        """Look up some features again: all features of one table, or all features if an error may be outdated.
 
         May raise the errors of `start`.
         """
@@ -255,7 +259,8 @@ class Lookups(Runner):
     async def _fit_arrays(
         self, prepared: PreparedLookup, outputs: Sequence[NDArray[Any]], request: ServedRequest
     ) -> LookedUp:
-        """Prepare the arrays for a kernel: rows in place of keys, indices within bounds, bags without padding.
+        """Prepare the arrays for a kernel: replace keys with rows, bring indices within bounds, and remove padding from
+        bags.
 
         Raises offsets_invalid, key_not_found and index_out_of_bounds.
         """
@@ -274,8 +279,8 @@ class Lookups(Runner):
             request.memory.charge(REPLACED_BYTES * items)
             replacements = await pool.run_unless(few, lambda: replaced_indices(call, plan, found), request)
             indices = [one.indices for one in replacements]
-            # Without bags no row is filled. A table without rows may have rows of any size, so no fill row is allocated
-            # then.
+            # If there are no bags, no row is filled. A table without rows may have rows of any size, so no fill row is
+            # allocated for it.
             rows_written = [feature.output_rows for feature in plan.features]
             filled = [one.filled if some else None for one, some in zip(replacements, rows_written, strict=True)]
             replaced = [one.replaced for one in replacements]
@@ -298,10 +303,10 @@ class Lookups(Runner):
         return LookedUp(call, run, found, filled, replaced, residents, residents)
 
     async def _find_rows(self, prepared: PreparedLookup, request: ServedRequest) -> Found:
-        """Find the rows that the keys of each feature name; None for a feature by position.
+        """Find the rows that the keys of each feature select; None for a feature by position.
 
-        The rows are valid if the tables do not change until they have been read. Raises offsets_invalid, key_not_found,
-        and index_out_of_bounds for a row that replaces missing keys.
+        The rows are valid only if the tables do not change until the rows have been read. Raises offsets_invalid,
+        key_not_found, and index_out_of_bounds for a row that replaces missing keys.
         """
         call, residents = prepared.call, prepared.residents
         keyed = [(one, table) for one, table in zip(call.features, residents, strict=True) if one.by_key is not None]
@@ -316,7 +321,7 @@ class Lookups(Runner):
     async def _edit_bags(
         self, prepared: PreparedLookup, found: Found, run: LookupRun, request: ServedRequest
     ) -> LookupRun:
-        """Return the run without padding in bags, and with default rows in empty ones.
+        """Return the run with padding removed from bags and default rows added to empty bags.
 
         Raises the errors of `edit_bags`.
         """
@@ -338,7 +343,7 @@ class Lookups(Runner):
         return error
 
     def _resolve(self, call: LookupCall) -> list[Resident]:
-        """Return the table of each feature, one object per content, whether named by name, version or alias.
+        """Return the table of each feature: one object per version, whether referred to by name, version or alias.
 
         Raises tensor_not_found and tensor_damaged.
         """
@@ -378,9 +383,11 @@ class Lookups(Runner):
         residents: Sequence[Resident],
         request: ServedRequest,
     ) -> tuple[LookupRun, Sequence[Resident], Sequence[Resident], Sequence[int]]:
-        """Return what the kernel reads: the run, the content of each feature, its table, and the numbers of features.
+        """Return what the kernel reads: the run, each feature's resident version, its table, and the indices of the
+        features.
 
-        The kernel looks up the features with these numbers. Here they are all features, with the store's tables.
+        The kernel looks up the features with these indices. In this class, they are all features, and the tables are
+        those of the store.
         """
         del call, request
         return run, residents, residents, range(len(residents))

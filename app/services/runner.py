@@ -22,7 +22,7 @@ AnyCall = Call | LookupCall | BackwardCall
 
 
 class Explanation(NamedTuple):
-    """Everything that is known of a call before it runs."""
+    """Everything that is known about a call before it runs."""
 
     call: AnyCall
     data: Sequence[Tensor]
@@ -44,12 +44,12 @@ class AnyPrepared(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes of its outputs and of the kernel's working memory."""
+        """Number of bytes in its outputs and in the kernel's working memory."""
         ...
 
     @property
     def explanation(self) -> Explanation:
-        """Everything that is known of the call before it runs."""
+        """Everything that is known about the call before it runs."""
         ...
 
 
@@ -60,7 +60,7 @@ class Runner:
         self.resources = resources
 
     def prepare(self, call: Any, *, on_device: bool = False) -> AnyPrepared:
-        """Resolve, validate and choose. Does not read the values of the indices.
+        """Resolve the data, validate the call, and choose a route. Does not read the values of the indices.
 
         `on_device` treats the data as resident on a GPU. May raise any error of `Service.run` that is found before the
         call runs.
@@ -75,6 +75,6 @@ class Runner:
         raise NotImplementedError
 
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
-        """Add the shards that the call would ask to an explanation; here there are none."""
+        """Add to an explanation the shards to which the call would be sent; here there are none."""
         del request
         return found

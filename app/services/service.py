@@ -1,6 +1,7 @@
-"""The service: hands each call to the runner of its family, which resolves, validates, chooses a route, and runs.
+"""The service: hands each call to the runner of its family, which resolves the data, validates the call, chooses a
+route, and runs it.
 
-It takes a call and returns an `Answer` or raises a `GatherError`. It knows neither HTTP nor any format.
+It takes a call, and returns an `Answer` or raises a `GatherError`. It is independent of HTTP and of every format.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Service(CallResources):
         return {Call: Gathers(self), LookupCall: Lookups(self), BackwardCall: Gradients(self)}
 
     def run(self, call: AnyCall, request: ServedRequest) -> Coroutine[Any, Any, Answer]:
-        """Resolve, validate and choose immediately; await the result to run the call.
+        """Resolve the data, validate the call, and choose a route immediately; await the result to run the call.
 
         The bytes of the output and of the kernel's working memory are charged to the request's memory before they are
         allocated.
@@ -54,5 +55,5 @@ class Service(CallResources):
         return prepared.explanation
 
     async def with_shards(self, found: Explanation, request: ServedRequest) -> Explanation:
-        """Add the shards that the call would ask to an explanation."""
+        """Add to an explanation the shards to which the call would be sent."""
         return await self.runners[type(found.call)].with_shards(found, request)

@@ -1,1 +1,1 @@
-"""The inference protocol over gRPC: reads requests from protobuf messages, and writes answers as messages."""
+"""The inference protocol over gRPC: reads requests from protobuf messages, and writes responses as messages."""

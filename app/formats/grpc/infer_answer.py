@@ -1,6 +1,6 @@
 """Encodes an `Answer` as a `ModelInferResponse` of the inference protocol over gRPC.
 
-Items are always in raw_output_contents, as Triton sends them; they are copied once, into the message.
+Items are always sent in raw_output_contents, as Triton does. They are copied once, into the message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Described = tuple[str, str, tuple[int, ...]]
 def write_grpc_answer(
     answer: Answer, model: Model, asked: AskedInference, memory: Memory, *, stream: bool = False
 ) -> bytes:
-    """Return the message of an answer; with `stream`, a ModelStreamInferResponse. Charges `memory` for it.
+    """Return the message for `answer`; with `stream`, it is a ModelStreamInferResponse. Charges `memory` for it.
 
     Raises unsupported_dtype, output_too_large, and any error of charging.
     """
@@ -78,7 +78,7 @@ def error_head(model_name: str, identifier: str, problem: str) -> bytes:
 def _message_head(
     model_name: str, version: str, parameters: tuple[_Parameter, ...], outputs: tuple[_Described, ...]
 ) -> bytes:
-    """Return a response without its id and items. Cached, because answers with the same shapes repeat it."""
+    """Return a response without its id and items. Cached, because responses with the same shapes repeat it."""
     response = ModelInferResponse(model_name=model_name, model_version=version)
     for name, value in parameters:
         if isinstance(value, int):

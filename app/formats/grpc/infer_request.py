@@ -50,7 +50,10 @@ _REMEMBERED: Final = LONG_REST
 
 
 class ParsedMessage(NamedTuple):
-    """A parsed message. `split` holds the parts that were cut out first, `message` the rest, parsed by protobuf."""
+    """A parsed message.
+
+    `split` holds the parts that were cut out first; `message` is the rest, as parsed by protobuf.
+    """
 
     split: InferMessage
     message: Any
@@ -88,7 +91,7 @@ _remembered_message = lru_cache(256)(_message)
 
 
 def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memory: Memory) -> AskedInference:
-    """Build the request of a message. Errors have the same precedence as over REST."""
+    """Build the request from a message. Errors have the same precedence as over REST."""
     split, message = parsed
     raws, inputs = split.raws, message.inputs
     if raws and len(raws) != len(inputs):
@@ -102,7 +105,8 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
             return _refuse_contents, (one,)
         return packed_items(one, raws[one.number], memory)
 
-    # With more inputs than the model has, one of these is unknown or repeated, and refused; the same holds for outputs.
+    # If a request has more inputs than the model, one of its first inputs, at most one more than the model has, is
+    # unknown or repeated and is refused; the same holds for outputs.
     most_inputs, most_outputs = len(model.inputs) + 1, 3
     if model.is_lookup:
         most_inputs, most_outputs = len(inputs), limits.features + 1
@@ -132,7 +136,7 @@ def _refuse_contents(one: Input) -> NoReturn:
 
 
 def _document(message: Any, inputs: int, outputs: int) -> dict[str, Any]:
-    """Return the request as a JSON document without items, with at most this many inputs and outputs."""
+    """Return the request as a JSON document without items, with at most `inputs` inputs and `outputs` outputs."""
     described = [
         {
             "name": one.name,
@@ -177,7 +181,7 @@ _ITEM_BYTES: Final = 24
 
 
 def typed_items(one: Input, contents: Any, memory: Memory) -> ReadArray:
-    """Return the reader of an input's items, which are in the field that its datatype requires."""
+    """Return the reader of an input's items, which must be in the field for its datatype."""
     field = FIELD_OF.get(one.datatype, "")
     shape = one.shape or ()
 
@@ -228,7 +232,7 @@ def _pack(one: Input, field: str, contents: Any, memory: Memory) -> Buffer:
 
 
 def _check_field(one: Input, contents: Any) -> None:
-    """Raise invalid_field for items in a field of another datatype."""
+    """Raise invalid_field if there are items in the field of another datatype."""
     wanted = FIELD_OF.get(one.datatype, "")
     for field, _ in contents.ListFields():
         if field.name == wanted:

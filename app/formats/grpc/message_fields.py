@@ -1,7 +1,8 @@
 """Parses the fields of a protobuf message (protobuf.dev, "Encoding") that protobuf's classes should not parse.
 
 protobuf's classes copy a message's bytes twice and hold the interpreter's lock while they do so. So the items in
-`raw_input_contents` are first cut out as views. The id is cut out, too, so that the rest is the same from call to call.
+`raw_input_contents` are first cut out as views. The id is also cut out, so that the rest is identical from call to
+call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class InferMessage(NamedTuple):
 
 
 def split(message: bytes, features: int, most_fields: int | None = None) -> InferMessage | None:
-    """Cut the raw items and the id out of a message. Returns None if it has more than `most_fields` fields.
+    """Cut the raw items and the id out of a message. Returns None if the message has more than `most_fields` fields.
 
     `features` is the maximum number of features of a lookup. Raises malformed_request and limit_exceeded.
     """
@@ -96,7 +97,7 @@ def split(message: bytes, features: int, most_fields: int | None = None) -> Infe
 
 
 def read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """Read the varint at byte `at` of a message. Returns its value and its end.
+    """Read the varint at byte `at` of a message. Returns its value and the offset of its end.
 
     Raises malformed_request, and IndexError if the message ends within it.
     """

@@ -59,11 +59,11 @@ _SHAPE: Final = re.compile(rb'("shape": ?\[)(?:%b(?:, ?%b)*+)?(?=\])' % (_SIZE, 
 def read_request(
     body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
-    """Read a body and the query of its URL. Returns the call, and the encoding of its answer.
+    """Read a body and the query of its URL. Returns the call, and the encoding of its response.
 
     Errors have this precedence: malformed_request; invalid_field; unsupported_dtype (for an unknown type name);
-    element_count_mismatch; value_not_representable; each of the last three in the order of the arrays. Charges `memory`
-    for reading. Raises GatherError.
+    element_count_mismatch; value_not_representable. For each of the last three, the first array with the error counts.
+    Charges `memory` for reading. Raises GatherError.
     """
     try:
         call, encoding = _read(body, row, limits, memory)
@@ -95,14 +95,14 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
         arrays: dict[str, ReadArray] = {}
         for name, one in known.ready:
             reader = one.reader
-            if reader is not None and (place := places[one.values])[2] > 0:  # a list, the common case
+            if reader is not None and (place := places[one.values])[2] > 0:  # the common case: a list
                 arrays[name] = reader.read, (view, *place, memory)
             else:
                 arrays[name] = _array_reader(body, view, places, memory, name, one, reader)
         return make_call(row, known, read_arrays(arrays), limits), known.encoding
     document = parse_envelope(text, body, check_framing, memory, most)
     if count > len(places):
-        check_framing(body, memory)  # with a repeated key, the sizes would belong to another array
+        check_framing(body, memory)  # if a key were repeated, the sizes would belong to another array
     request = Request(document, partial(_array_reader, body, view, places, memory), JSON_BODY, memory)
     validated, given = finish_validation(row, request, validate(row, request, limits))
     if count_members(document) != members:
@@ -113,7 +113,7 @@ def _read(body: Buffer, row: Signature, limits: Limits, memory: Memory) -> tuple
 
 
 def _find_features(view: NDArray[np.uint8], limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
-    """Find the arrays of a lookup. Returns them, and the maximum size of the rest."""
+    """Find the arrays of a lookup. Returns the arrays and the maximum size of the rest."""
     most = min(2 * len(ARRAYS) * limits.features, len(view) // _LEAST_ARRAY + 1)
     memory.charge(PLACE_BYTES * most)
     found = find_arrays(view, FEATURE_DEPTH, most)
@@ -128,13 +128,16 @@ def _without_sizes(text: bytes) -> bytes:
 
 
 def _reuse_with_sizes(row: Signature, text: bytes) -> Validated | None:
-    """Adapt the cached result of an envelope that differs only in the sizes of its shapes. Returns None without one."""
+    """Adapt the cached result of an envelope that differs only in the sizes of its shapes.
+
+    Returns None if there is none.
+    """
     known = envelopes.get((row, _without_sizes(text))) if len(text) <= LONGEST else None
     if known is None:
         return None
     try:
         now = _array_descriptions(orjson.loads(text))
-    except orjson.JSONDecodeError:  # a number beyond binary64 or a lone surrogate, which need the exact parser
+    except orjson.JSONDecodeError:  # a number that overflows binary64 or a lone surrogate: these need the exact parser
         return None
     known = replace(known, ready=[(name, one.of_shape(name, _shape(now[name]))) for name, one in known.ready])
     envelopes.keep(row, text, known)
@@ -199,8 +202,9 @@ def _array_reader(
 ) -> ReadArray:
     """Return the reader of an array that was cut out of a body, from its validated description.
 
-    `reader` is given if the envelope was cached. Raises invalid_field for rules beyond the model: exactly one of values
-    and base64 is given, base64 needs a shape, values are a list or a single value, and base64 is a string.
+    `reader` is given if the envelope was cached. Raises invalid_field for violations of rules that the model cannot
+    express: exactly one of values and base64 must be given, base64 needs a shape, values must be a list or a single
+    value, and base64 must be a string.
     """
     values, base64 = described.values, described.base64
     if values is not ABSENT:

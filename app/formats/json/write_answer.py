@@ -1,4 +1,4 @@
-"""Writes the answer of an operator, a gradient or a lookup as JSON."""
+"""Writes the `Answer` of an operator, a gradient or a lookup as JSON."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def write_answer(answer: Answer, encoding: Encoding, memory: Memory = UNCOUNTED)
 
 
 def _found_member(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
-    """Return the member `found`, if the request asked for it."""
+    """Return the member `found` if the request asked for it, else nothing."""
     found = answer.outputs.get(FOUND)
     return [] if found is None else [b',"%b":' % FOUND.encode(), *tensor_text(found, encoding, memory)]
 
 
 def is_long_answer(answer: Answer) -> bool:
-    """Return True if writing the answer takes too long for the event loop."""
+    """Return True if writing the response takes too long for the event loop."""
     for output in answer.outputs.values():  # noqa: SIM110  (any() takes longer than all else here)
         if is_long(output):
             return True
@@ -89,7 +89,7 @@ def _lookup(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
 
 
 def _features_with_found(answer: Answer, encoding: Encoding, memory: Memory) -> list[Buffer]:
-    """Return the members of an answer other than the outputs, with `found` for the features that ask for it."""
+    """Return the members of a response other than the outputs, including `found` for the features that request it."""
     pieces: list[Buffer] = []
     for number, feature in enumerate(_features(answer)):
         pieces += [b"," if number else b'"features":[', orjson.dumps(feature)[:-1]]

@@ -1,1 +1,1 @@
-"""The Open Inference Protocol over REST: reads infer requests and writes answers, in JSON and in binary."""
+"""The Open Inference Protocol over REST: reads infer requests and writes responses, in JSON and in binary."""

@@ -1,4 +1,6 @@
-"""Writes answers to infer requests of the Open Inference Protocol over REST: outputs as JSON, or as bytes after it."""
+"""Writes answers to infer requests of the Open Inference Protocol over REST: the outputs are in the JSON, or are bytes
+after it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ VERSION: Final = "1"
 
 
 def check_writable(dtype: DType, operator: str = "gathernd", pointer: str | None = None) -> None:
-    """Raise unsupported_dtype for complex types, which the protocol lacks and the route of `operator` supports."""
+    """Raise unsupported_dtype for complex types, which the protocol lacks but the route of `operator` supports."""
     if dtype.oip is None:
         raise GatherError(
             "unsupported_dtype",
@@ -41,7 +43,7 @@ def check_lookup_writable(answer: Answer) -> None:
 
 
 def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
-    """Return True if writing the answer takes too long for the event loop.
+    """Return True if writing the response takes too long for the event loop.
 
     This applies to JSON text, and to strings, whose frames are copied; other items are not copied.
     """
@@ -55,7 +57,7 @@ def is_long_answer(answer: Answer, asked: AskedInference) -> bool:
 def write_answer(
     answer: Answer, model: Model, asked: AskedInference, memory: Memory = UNCOUNTED
 ) -> tuple[list[Buffer], int | None]:
-    """Return the body of the answer in pieces, and the size of its JSON if binary items follow (else None).
+    """Return the body of the response in pieces, and the size of its JSON if binary items follow (else None).
 
     Charges `memory` for what it allocates. Raises unsupported_dtype, and any error of charging.
     """
@@ -86,7 +88,10 @@ def _head(
     shape: tuple[int, ...],
     size: int | None,
 ) -> bytes:
-    """Return the text before the items, without the id; this is the whole JSON if `size` bytes of items follow it."""
+    """Return the text before the items, without the id.
+
+    If `size` bytes of items follow the JSON, this is the whole JSON.
+    """
     counted = "" if replaced is None else f',"replaced":{replaced}'
     if missing is not None:
         counted += f',"missing":{missing}'
@@ -102,7 +107,9 @@ def _head(
 def _write_outputs(
     answer: Answer, model: Model, asked: AskedInference, memory: Memory
 ) -> tuple[list[Buffer], int | None]:
-    """Return the pieces of an answer with several outputs (a lookup, or `found`), and the size of its JSON or None."""
+    """Return the pieces of a response with several outputs (a lookup, or `found`), and the size of its JSON, or
+    None.
+    """
     facts: dict[str, Any]
     if model.is_lookup:
         check_lookup_writable(answer)

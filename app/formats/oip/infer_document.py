@@ -1,9 +1,9 @@
 """Validates an infer request of the inference protocol, in any form, and builds its call.
 
 Every form is first converted to the same document: the JSON of the request, with a number instead of each array of
-items. The document is validated here, and its parameters by the model of the operator's JSON requests. Unknown members
-and parameters are ignored, as the protocol requires. A parameter that belongs to another model is an error, because
-ignoring it would change the answer.
+items. This module validates the document; the model of the operator's JSON requests validates its parameters. Unknown
+members and parameters are ignored, as the protocol requires. A parameter that belongs to another model is an error,
+because ignoring it would change the response.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def _route(signature: Signature, reference: str) -> object:
 class Model:
     """The request format of a model: an operator, an operator on the resident tensor `reference`, or `lookup`.
 
-    `inputs` are the names of its inputs, `own` its parameters, `foreign` the parameters that only other models have.
-    `request` and `input` are the pydantic models of its requests and of an input. `route` is its key in the envelope
-    cache. The model `lookup` has the inputs `0.indices`, `0.offsets`, `1.indices` and so on; the rest of a lookup is
-    the JSON text in its parameter `lookup`.
+    `inputs` lists the names of its inputs, `own` lists its parameters, and `foreign` lists the parameters that only
+    other models have. `request` and `input` are the pydantic models of its requests and of an input. `route` is its key
+    in the envelope cache. The model `lookup` has the inputs `0.indices`, `0.offsets`, `1.indices` and so on; the rest
+    of a lookup is the JSON text in its parameter `lookup`.
 
     `keyed` is the model of the same tensor for requests with keys instead of indices, which gather rows.
     """
@@ -112,10 +112,10 @@ LOOKUP_MODEL: Final = Model(LOOKUP, LOOKUP_SIGNATURE)
 
 @dataclass(slots=True, eq=False)
 class Input:
-    """Input `number` of a request.
+    """The input with index `number` in a request.
 
-    Its items are either `size` bytes after the JSON, or array number `data` in the JSON; over gRPC, both are None.
-    `dtype` is None if `datatype` is unknown; `shape` is None if the lists in `data` determine it.
+    Its items are either `size` bytes after the JSON, or the array with index `data` in the JSON; over gRPC, both are
+    None. `dtype` is None if `datatype` is unknown; `shape` is None if the lists in `data` determine it.
     """
 
     number: int
@@ -154,7 +154,7 @@ class InferDocument:
 class AskedInference:
     """An infer request; `outputs` and `timeout` are those of `InferDocument`.
 
-    `binary` tells whether the outputs are binary if the request does not name them.
+    `binary` says whether the outputs are binary if the request does not list them.
     """
 
     call: Any
@@ -225,7 +225,7 @@ def read_document(
 
 
 def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Limits) -> AskedInference:
-    """Read the items and make the call. May raise any error of `read_arrays`."""
+    """Read the items and build the call. May raise any error of `read_arrays`."""
     tensors = read_arrays({name: arrays[own] for name, own in document.names})
     call = make_call(model.signature, document.validated, tensors, limits)
     outputs, binary = document.outputs, document.binary
@@ -235,7 +235,7 @@ def read_items(document: InferDocument, arrays: Arrays, model: Model, limits: Li
 
 
 def raw_document(model: Model) -> Any:
-    """Return the document of a body without JSON: int64 index tuples of length 1, and a binary answer.
+    """Return the document for a body without JSON: int64 index tuples of length 1, and a binary response.
 
     Raises malformed_request for a model with several inputs.
     """
@@ -286,7 +286,9 @@ def _read_inputs(
 
 
 def _not_needed(model: Model, parameters: Any) -> set[str]:
-    """Return the inputs that a request may leave out, also because its parameters name resident tensors for them."""
+    """Return the inputs that a request may leave out, including those for which its parameters name resident
+    tensors.
+    """
     if model.is_lookup:
         return set()
     given = parameters if type(parameters) is dict else {}
@@ -295,7 +297,7 @@ def _not_needed(model: Model, parameters: Any) -> set[str]:
 
 
 def _check_name(number: int, name: str, given: Sequence[Any], model: Model) -> None:
-    """Raise invalid_field if the model has no input `name`; `given` are the inputs of the request."""
+    """Raise invalid_field if the model has no input `name`; `given` lists the inputs of the request."""
     if name not in model.inputs:
         known = " and ".join(model.inputs)
         shown = str(lossless_json.shown(name))
@@ -321,7 +323,7 @@ def _check_own_parameters(parameters: Mapping[str, Any], model: Model) -> None:
 
 
 def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collection[str], limits: Limits) -> Validated:
-    """Validate the parameters by the operator's JSON model. Raises invalid_field."""
+    """Validate the parameters with the operator's JSON model. Raises invalid_field."""
     document: dict[str, Any] = {name: given[name] for name in model.own if name in given}
     document |= {name: JsonText(text) for name in _TEXTS if type(text := document.get(name)) is str}
     row = model.signature
@@ -346,7 +348,10 @@ def _validate_parameters(given: Mapping[str, Any], model: Model, arrays: Collect
 def _validate_lookup(
     text: str, inputs: Sequence[Input], limits: Limits, memory: Memory
 ) -> tuple[Validated, tuple[tuple[str, str], ...]]:
-    """Validate the parameter `lookup` by the JSON model of lookups. Also returns pairs of array name and input name."""
+    """Validate the parameter `lookup` with the JSON model of lookups.
+
+    Also returns pairs of array name and input name.
+    """
     pointers = {one.name: one.pointer for one in inputs}
     found = {one.name: one.name for one in inputs}
     names, validated = validate_lookup(

@@ -1,4 +1,6 @@
-"""Reads the items of an input from the JSON of an infer request, or packed, after the JSON or in a gRPC message."""
+"""Reads the items of an input, either from the JSON of an infer request, or packed after the JSON or in a gRPC
+message.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def packed_items(one: Input, raw: Buffer, memory: Memory) -> ReadArray:
 
 
 def _read_json(one: Input, view: NDArray[np.uint8], first: int, end: int, depth: int, memory: Memory) -> Tensor:
-    # A flat list without a shape holds rows of indices, or single keys.
+    # In a flat list without a shape, each item is a row of indices or a single key.
     values = Values(one.name, dtype_of(one), one.shape, pointers_of(one.number)[1:], one.name != KEYS)
     return values.read(view, first, end, depth, memory)
 

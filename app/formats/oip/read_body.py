@@ -1,9 +1,10 @@
-"""Reads the body of an infer request over REST, JSON and the items that follow it, into its call.
+"""Reads the body of an infer request over REST (JSON, and any items that follow it) into a call.
 
 The JSON describes the inputs. The items of an input are either in its `data` or after the JSON, in the order of the
 inputs, with the size in its parameter `binary_data_size`. Items never become Python objects, and items after the JSON
 are not copied if they are aligned. Before any error is returned, the JSON is checked against the whole grammar. NaN and
-infinities may be unquoted, as many libraries write them: as items of floats they are numbers, everywhere else null.
+infinities may be unquoted, as many libraries write them: as float items they are numbers, and everywhere else they are
+null.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _REMEMBERED: Final = 1 << 10
 
 
 InferBody = tuple[Buffer, int | None]
-"""A body, and the number of bytes of JSON at its start; None if all of it is JSON."""
+"""A body, and the number of bytes of JSON at its start (None if the whole body is JSON)."""
 
 
 def is_long(message: InferBody, model: Model) -> bool:
@@ -126,7 +127,7 @@ def _read(text: memoryview, behind: memoryview, model: Model, limits: Limits, me
     parsed = parse_envelope(envelope, text, _check_framing, memory, most)
     document, arrays = read_document(parsed, model, items.find, limits, memory)
     if items.count != found.arrays or count_members(parsed) != found.members:
-        # There is a repeated key, or an ignored member has items, whose grammar nothing else checks.
+        # A key is repeated, or an ignored member has items, whose grammar nothing else checks.
         _check_framing(text, memory)
     elif key:
         validated = replace(document.validated, ready=document)
@@ -146,7 +147,7 @@ def _arrays(document: InferDocument, items: _Items) -> Arrays:
 
 
 def _is_plain(given: Any) -> bool:
-    """Return True if `_reuse_with_sizes` can read the numbers of an input."""
+    """Return True if `_reuse_with_sizes` can read the sizes of an input."""
     size = (given.get("parameters") or {}).get("binary_data_size")
     return has_plain_shape(given) and (size is None or (type(size) is int and size < 1 << 63))
 
@@ -169,7 +170,7 @@ def _reuse_with_sizes(known: InferDocument, envelope: bytes) -> InferDocument | 
 
 
 def _find_arrays(text: Buffer, model: Model, limits: Limits, memory: Memory) -> tuple[FoundArrays, int]:
-    """Find the arrays in the JSON. Returns them, and the maximum size of the rest. Raises limit_exceeded."""
+    """Find the arrays in the JSON. Returns the arrays and the maximum size of the rest. Raises limit_exceeded."""
     if not model.is_lookup:
         found = find_arrays(view_of(text), INPUT_DEPTH, MOST_ARRAYS)
         if found.closed and found.arrays > MOST_ARRAYS:
@@ -200,7 +201,7 @@ def _read_raw(body: Buffer, model: Model, limits: Limits, memory: Memory) -> Ask
 
 
 class _Items:
-    """Finds the items of the inputs, in the JSON or after it. Call `find` for the inputs in order."""
+    """Finds the items of the inputs, in the JSON or after it. Call `find` for each input, in order."""
 
     __slots__ = ("_behind", "_memory", "_place", "_places", "_text", "_view", "count")
 
@@ -211,7 +212,7 @@ class _Items:
         self._memory = memory
         self._place = 0
         self._view = view_of(text) if places else None
-        self.count = 0  # number of members `data` used so far
+        self.count = 0  # number of `data` members used so far
 
     def find(self, one: Input) -> ReadArray:
         """Return the reader of an input's items. Raises invalid_field."""

@@ -26,7 +26,7 @@ MAX_HEADER: Final = 1 << 20
 HEADER_BYTES: Final = 48
 """Maximum bytes of memory per byte of the header; a member of `__metadata__` may have only 8 bytes."""
 ALIGNMENT: Final = 64
-"""Alignment in bytes of the items of an answer, so that readers can map them."""
+"""Alignment in bytes of the items of a response, so that readers can map them."""
 _MOST_ENTRY: Final = 1 << 16
 """Maximum size in bytes of the description of a tensor; a typical one has a few dozen."""
 _MOST_NESTED: Final = 127
@@ -48,7 +48,7 @@ class Entry:
     """A tensor in the header; `begin` and `end` are byte offsets from the end of the header.
 
     `known` is the element type, or None if `dtype` is not supported. `pointer` locates the tensor in errors. `fault`
-    describes a wrong number of bytes; "" if the number matches the shape.
+    describes a wrong number of bytes; it is "" if the number matches the shape.
     """
 
     name: str
@@ -103,7 +103,7 @@ def read_header(header: bytes, metadata: dict[str, str] | None = None) -> tuple[
 
 
 def _members(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield name and JSON text of each member of a JSON object.
+    """Yield the name and JSON text of each member of a JSON object.
 
     The members are parsed one at a time, so that other threads can run in between.
     """
@@ -123,7 +123,7 @@ def _value(of: str, text: bytes) -> Any:
     """Parse a JSON text in the header."""
     try:
         return json.loads(text.decode())
-    except ValueError as error:  # an integer of more than 4,300 digits
+    except ValueError as error:  # an integer with more than 4,300 digits
         _malformed(f"the safetensors header is not JSON at {of}: {error}")
 
 
@@ -179,12 +179,12 @@ def hint_for_type(given: str, of: str = "data") -> str:
 
 
 def write_header(name: str, dtype: DType, shape: tuple[int, ...], size: int) -> bytes:
-    """Return the bytes before the `size` bytes of a body's only tensor, padded to `ALIGNMENT`."""
+    """Return the bytes that precede the `size` bytes of a body's only tensor, padded to `ALIGNMENT`."""
     return write_headers({name: (dtype, shape, size)})
 
 
 def write_headers(tensors: Mapping[str, tuple[DType, tuple[int, ...], int]], metadata: str = "") -> bytes:
-    """Return the bytes before several tensors; `tensors` maps each name to its type, shape and size in bytes.
+    """Return the bytes that precede several tensors. `tensors` maps each name to its type, shape and size in bytes.
 
     `metadata` is the JSON text of `__metadata__`, or "".
     """

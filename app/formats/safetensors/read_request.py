@@ -1,10 +1,10 @@
 """Reads a safetensors body and the query of its URL into the call of an operator, a gradient, a lookup or a scatter.
 
-A body is a little-endian uint64 N, N bytes of JSON that describe the tensors, and the tensors' bytes. Parsing is
-strict, because a length or offset that is wrong by one would gather other bytes than the sender meant: the tensors must
-cover the rest of the body without overlap, gap or remainder. Items are not copied if they are aligned, and never become
-Python objects. The query contains the fields that a JSON request has in its body; a lookup has them as JSON text in the
-header's metadata.
+A body consists of a little-endian uint64 N, N bytes of JSON that describe the tensors, and the tensors' bytes. Parsing
+is strict, because a length or offset that is off by one would gather bytes that the sender did not mean: the tensors
+must cover the rest of the body without overlap, gap or remainder. Items are not copied if they are aligned, and never
+become Python objects. The query contains the fields that a JSON request has in its body; for a lookup, they are JSON
+text in the header's metadata.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _WHERE: Final = f"the text '{LOOKUP}' of __metadata__"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CachedLayout:
-    """The cached result of a header and query.
+    """The cached result for a header and query.
 
-    `entries` are the tensors with their names in a document, `start` is the offset of their bytes, `size` the length of
-    the whole body, and `explain` tells whether the query asks for an explanation.
+    `entries` are the tensors with their names in a document, `start` is the offset of their bytes, `size` is the length
+    of the whole body, and `explain` says whether the query requests an explanation.
     """
 
     entries: tuple[tuple[str, Entry | StringKeys], ...]
@@ -66,7 +66,7 @@ class _CachedLayout:
 def read_request(
     body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory = UNCOUNTED
 ) -> tuple[Any, Encoding]:
-    """Read a body and the query of its URL. Returns the call, and the encoding of a JSON answer.
+    """Read a body and the query of its URL. Returns the call, and the encoding of a JSON response.
 
     Charges `memory` for copies. Raises malformed_request, limit_exceeded (for the header), invalid_field,
     unsupported_dtype, element_count_mismatch, value_not_representable, and any error of charging.
@@ -100,7 +100,7 @@ def header_size(body: Buffer) -> int:
 
 
 def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory: Memory) -> Validated:
-    """Validate a request without the bytes of its tensors."""
+    """Validate everything in a request except the bytes of its tensors."""
     metadata: dict[str, str] = {}
     entries, start = read_layout(body, memory, metadata)
     found = with_string_keys(entries)
@@ -163,7 +163,7 @@ def _check_inputs(
 ) -> None:
     """Raise invalid_field for a tensor that is missing or given twice.
 
-    The inputs in `named` are resident tensors; `fields` are the query fields that can name one.
+    The inputs in `named` are resident tensors; `fields` are the query fields that can contain the name of one.
     """
     for name in named:
         if name in found:
@@ -214,7 +214,7 @@ def read_layout(
 
 
 def _read(entry: Entry, items: memoryview, memory: Memory) -> Tensor:
-    """Read the tensor of an entry from the bytes `items`; see `ReadArray` for errors."""
+    """Read the tensor described by an entry from the bytes `items`; see `ReadArray` for errors."""
     dtype, pointer = entry.known, entry.pointer
     if dtype is None:
         raise _unsupported(entry)

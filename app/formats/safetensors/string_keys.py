@@ -34,7 +34,7 @@ class StringKeys(NamedTuple):
 
 
 def with_string_keys(entries: Iterable[Entry]) -> dict[str, Entry | StringKeys]:
-    """Return the tensors of a header by name, with each pair of offsets and bytes combined to string keys."""
+    """Return the tensors of a header by name, with each pair of offsets and bytes combined into string keys."""
     found: dict[str, Entry | StringKeys] = {entry.name: entry for entry in entries}
     for name, entry in list(found.items()):
         match = _OFFSETS.fullmatch(name)
@@ -46,9 +46,9 @@ def with_string_keys(entries: Iterable[Entry]) -> dict[str, Entry | StringKeys]:
 
 
 class StringKeysReader:
-    """Reads the string keys among the named `entries` of a request from the bytes `items`.
+    """Reads the string keys of a request from the bytes `items`; `entries` are the request's tensors by name.
 
-    The first call of `read` reads all of them, because each compiled call has to wait for the GIL.
+    The first call of `read` reads all keys, because each compiled call has to wait for the GIL.
     """
 
     def __init__(self, entries: Iterable[tuple[str, Entry | StringKeys]], items: memoryview, memory: Memory) -> None:
@@ -58,7 +58,7 @@ class StringKeysReader:
         self._read: dict[str, PackedStrings | GatherError] = {}
 
     def read(self, keys: StringKeys) -> PackedStrings:
-        """Return keys. Charges the memory for the strings.
+        """Return the tensor of `keys`. Charges memory for the strings.
 
         Raises unsupported_dtype, invalid_field, element_count_mismatch, value_not_representable, and any error of
         charging.

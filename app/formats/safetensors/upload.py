@@ -1,8 +1,8 @@
 """Reads the header of an upload as a safetensors file, before the items arrive.
 
 A file contains one tensor, or a table with keys: `keys` and `data`, or for string keys `keys.offsets`, `keys.bytes` and
-`data`. A file that adds keys to a table has no `data`. The bytes are in this order, so that duplicate keys are detected
-before any row arrives.
+`data`. A file that adds keys to a table has no `data`. The tensors' bytes come in this order, so that duplicate keys
+are detected before any row arrives.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def _keyed_start(entries: Sequence[Entry], offset: int) -> Start:
 
 
 def keys_spec(entries: Sequence[Entry]) -> KeysSpec:
-    """Return the spec of keys in one tensor of integers, or in two tensors with offsets and bytes, of known types.
+    """Return the spec of keys given as one tensor of integers, or as two tensors with offsets and bytes, of known
+    types.
 
     Raises unsupported_dtype, invalid_field and element_count_mismatch.
     """
@@ -134,7 +135,7 @@ def check_entry(entry: Entry, pointer: str) -> None:
 
 
 def keys_head(keys: KeysSpec, data: tuple[DType, tuple[int, ...], int] | None = None) -> bytes:
-    """Return the bytes before the keys and rows of a download: the header with their types, shapes and sizes."""
+    """Return the bytes that precede the keys and rows of a download: the header with their types, shapes and sizes."""
     if keys.dtype == "string":
         texts = keys.string_bytes
         tensors = {

@@ -1,4 +1,4 @@
-"""Writes an answer as a safetensors body: the header, and the items of each tensor without a copy."""
+"""Writes a response as a safetensors body: the header, then the items of each tensor, which are not copied."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_writable(dtype: DType, pointer: str) -> None:
 def write_answer(answer: Answer, encoding: Encoding = "values", memory: Memory = UNCOUNTED) -> list[Buffer]:
     """Return the body of `answer` in pieces. Copies nothing and charges no memory.
 
-    The header's metadata contains the members of a lookup's JSON answer other than its outputs. Raises
+    The header's metadata contains the members of a lookup's JSON response other than its outputs. Raises
     unsupported_dtype.
     """
     outputs = answer.outputs

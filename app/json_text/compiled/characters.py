@@ -1,9 +1,9 @@
 """JSON's characters (RFC 8259), and compiled functions that skip strings, lists and objects.
 
-All functions take the address of a body and byte offsets (`place`) in it. They read no further than documented.
+All functions take the address of a body and byte offsets (`place`) into it. They never read beyond what is documented.
 """
 
-# Comparisons are written out, because they compile to faster code.
+# Comparisons are spelled out, because that compiles to faster code.
 # ruff: noqa: PLR1714, SIM109, SIM110
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def is_space(c: int) -> bool:
 
 @inner
 def skip_space(base: Address, place: int, end: int) -> int:
-    """Return the first place from `place` on that is not white space."""
+    """Return the first offset at or after `place` that is not white space."""
     while place < end and is_space(load_u8(base + place)):
         place += 1
     return place
@@ -92,7 +92,7 @@ def skip_space(base: Address, place: int, end: int) -> int:
 
 @inner
 def has_text_at(base: Address, place: int, text: Integers) -> bool:
-    """Return True if `text` is at `place`. Reads no further than the first different byte."""
+    """Return True if `text` is at `place`. Reads no further than the first byte that differs."""
     for i in range(text.size):
         if load_u8(base + place + i) != text[i]:
             return False
@@ -131,7 +131,7 @@ def skip_string(base: Address, place: int, end: int) -> tuple[int, bool]:
 def skip_nested(base: Address, place: int, end: int, depth: int) -> int:
     """Skip a list or an object; `place` is at its opening bracket or brace, at depth `depth`.
 
-    Returns the place after the closing one, or -1 if it is not closed or the nesting is too deep.
+    Returns the place after the closing bracket or brace, or -1 if there is none or the nesting is too deep.
     """
     outside = depth
     while place < end:

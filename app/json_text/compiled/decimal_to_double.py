@@ -1,8 +1,8 @@
 """Converts digits and a power of ten to the nearest binary64, in compiled code.
 
-A number of at most 19 digits is converted by one exact operation if possible (Clinger 1990), else by a product with a
-128-bit power of five (Eisel and Lemire, "Number parsing at a gigabyte per second", 2021; Mushtak and Lemire 2023 prove
-that it needs no fallback). Longer numbers, which are rare, are read by the C library.
+A number of at most 19 digits is converted by one exact operation if possible (Clinger 1990), and otherwise by
+multiplication with a 128-bit power of five (Eisel and Lemire, "Number parsing at a gigabyte per second", 2021; Mushtak
+and Lemire 2023 prove that it needs no fallback). Longer numbers, which are rare, are read by the C library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EXACT: Final = 10**15
 
 
 def _powers_of_five() -> NDArray[np.int64]:
-    """Return the upper and lower half of 5**q, truncated to 128 significant bits; reciprocals are rounded up."""
+    """Return the upper and lower halves of 5**q, truncated to 128 significant bits; reciprocals are rounded up."""
     rows = []
     for power in range(MIN_POWER, MAX_POWER + 1):
         if power >= 0:
@@ -46,7 +46,7 @@ def _powers_of_five() -> NDArray[np.int64]:
             shift = value.bit_length() - 128
             value = value >> shift if shift > 0 else value << -shift
         else:
-            # The proofs require this rounding up and these two lengths of the quotient.
+            # The proofs require this rounding up and these two quotient lengths.
             divisor: int = 5**-power
             size = (divisor - 1).bit_length()
             value = (1 << (size + 127 if power >= -27 else 2 * size + 128)) // divisor + 1

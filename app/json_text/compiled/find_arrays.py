@@ -1,6 +1,6 @@
 """Finds the arrays of a JSON body, in compiled code: the scanner of `app.json_text.find_arrays`."""
 
-# Comparisons are written out, because they compile to faster code.
+# Comparisons are spelled out, because that compiles to faster code.
 # ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _DATA: Final = _packed(b"data")
 
 @inner
 def _pack_key(base: Address, begin: int, stop: int, escaped: bool) -> int:
-    """Pack the key between the quotes at begin - 1 and `stop`, and its length, into a word.
+    """Pack the key between the quotes at `begin` - 1 and `stop`, together with its length, into a word.
 
     Returns -1 if it cannot be the key of an array. At least two bytes, a colon and a value, follow the closing quote.
     """
@@ -117,7 +117,7 @@ def _scan(
     """Find the arrays in members at depth `level` with one of the two keys. Returns (closed, members, count).
 
     Writes three words for each of the first `most` arrays to `places`: its first byte, its end and its kind. Further
-    arrays are counted, and scanned like the rest of the body.
+    arrays are only counted, and are scanned like the rest of the body.
     """
     place = depth = members = count = int64(0)
     while place < end:

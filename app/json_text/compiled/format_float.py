@@ -7,7 +7,7 @@ float32: 7.038531e-26, close to the midpoint of two float32, is the shortest dec
 the other.
 """
 
-# Comparisons are written out, because they compile to faster code.
+# Comparisons are spelled out, because that compiles to faster code.
 from __future__ import annotations
 
 from typing import Final
@@ -85,7 +85,7 @@ _NAN: Final = int.from_bytes(b'"NaN"', "little")
 
 @inlined
 def _digits(bits: int) -> tuple[int, int]:
-    """Return digits and power of ten of the shortest decimal of a finite, non-negative float32."""
+    """Return the digits and the power of ten of the shortest decimal for a finite, non-negative float32."""
     fraction = bits & 0x7FFFFF
     exponent = bits >> 23
     whole = fraction | (exponent > 0) << 23
@@ -111,7 +111,8 @@ def _digits(bits: int) -> tuple[int, int]:
 
 @inner
 def _digits_by_search(bits: int, value: int, power: int) -> tuple[int, int]:
-    """Like `_digits`, for a float of about value / _ONE * 10**power: reads back candidates, shorter and nearer first.
+    """Like `_digits`, for a float of about value / _ONE * 10**power: read back candidates, the shorter and nearer ones
+    first.
 
     The last candidate, with one digit more than ever needed, always reads back as the same float.
     """

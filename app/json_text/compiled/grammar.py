@@ -1,9 +1,9 @@
 """Checks the whole grammar of JSON, and for repeated keys, in compiled code: see `app.json_text.grammar`.
 
-So a large array need not become Python objects because one of its elements is invalid.
+Thanks to this check, a large array with one invalid element need not be converted to Python objects.
 """
 
-# Comparisons are written out, because they compile to faster code.
+# Comparisons are spelled out, because that compiles to faster code.
 # ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def _skip_text(base: Address, place: int, end: int) -> tuple[int, bool]:
     while True:
         while place + 8 <= end:
             word = load_u64(base + place)
-            # No high bit is set if all bytes are ASCII from the space on, without quotes and backslashes.
+            # No high bit is set if all bytes are ASCII characters from the space upward, other than quotes and
+            # backslashes.
             low = word - _SPACES
             if (word | low | ((word ^ _QUOTES) - _ONES) | ((word ^ _BACKSLASHES) - _ONES)) & _HIGH_BITS != 0:
                 break
@@ -132,7 +133,7 @@ def _skip_text(base: Address, place: int, end: int) -> tuple[int, bool]:
 
 @inner
 def _skip_digits(base: Address, place: int, end: int) -> int:
-    """Return the first place from `place` on that is not a digit."""
+    """Return the first offset at or after `place` that is not a digit."""
     while place + 8 <= end:
         word = load_u64(base + place)
         # A digit's upper four bits are 3, and remain 3 after 6 is added.

@@ -1,10 +1,10 @@
-"""Parses JSON numbers to digits and powers of ten, and to integers, in compiled code.
+"""Parses JSON numbers into digits and powers of ten, and into integers, in compiled code.
 
-Digits are parsed eight at a time. If a number has more than 19 digits, the first 19 are kept, and a flag tells whether
+Digits are parsed eight at a time. If a number has more than 19 digits, the first 19 are kept, and a flag says whether
 anything other than zeros was dropped.
 """
 
-# Comparisons are written out, because they compile to faster code.
+# Comparisons are spelled out, because that compiles to faster code.
 # ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ TENS: Final[NDArray[np.int64]] = np.array([10**power for power in range(19)], np
 _ZEROS: Final = repeat_byte(ZERO)
 _KEPT: Final[NDArray[np.int64]] = np.array([signed(2**64 - (1 << (64 - 8 * count))) for count in range(9)], np.int64)
 """Masks that keep the last `count` of eight bytes."""
-# Eight digits are combined to four pairs, and these to one number by two multiplications, as in fast_float's
-# `parse_eight_digits_unrolled`. The halves of the factors are 100 and 10**6, and 1 and 10**4.
+# Eight digits are combined into four pairs, and two multiplications then combine the pairs into one number, as in
+# fast_float's `parse_eight_digits_unrolled`. The halves of the factors are 100 and 10**6, and 1 and 10**4.
 _PAIRS: Final = 0x000000FF000000FF
 _PAIRS_TO_MILLIONS: Final = 0x000F424000000064
 _PAIRS_TO_UNITS: Final = 0x0000271000000001
@@ -79,7 +79,7 @@ def digits_before(base: Address, stop: int, count: int) -> int:
 
 @inner
 def _digits(base: Address, place: int) -> tuple[int, int]:
-    """Parse the digits at `place`. Returns their value modulo 2**64, and their number."""
+    """Parse the digits at `place`. Returns their value modulo 2**64, and how many there are."""
     first, value = place, 0
     while True:
         c = load_u8(base + place) - ZERO
@@ -93,7 +93,8 @@ def _digits(base: Address, place: int) -> tuple[int, int]:
 def _long_digits(base: Address, place: int) -> tuple[int, int, int, bool]:
     """Parse the digits at `place`, with at most one point among them.
 
-    Returns the first 19 significant digits, their power of ten, the next digit, and whether nonzero digits follow it.
+    Returns the first 19 significant digits, their power of ten, the next digit, and whether nonzero digits follow that
+    one.
     """
     value = kept = power = digit = 0
     cut, fraction = False, False
@@ -122,9 +123,9 @@ def _long_digits(base: Address, place: int) -> tuple[int, int, int, bool]:
 def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
     """Parse a JSON number of a common form. Returns the place after it, its digits and its power of ten.
 
-    The returned place is 0 if there is no number, or one of a rare form, which `decimal` reads. The caller handles the
-    sign. 24 bytes before `place` and 33 after it must be readable. As in `digits_before`, some steps are executed
-    needlessly to avoid branches that the processor cannot predict.
+    The returned place is 0 if there is no number, or if the number has a rare form, which `decimal` reads. The caller
+    handles the sign. 24 bytes before `place` and 33 after it must be readable. As in `digits_before`, some unneeded
+    steps are executed to avoid branches that the processor cannot predict.
     """
     begin = place + (load_u8(base + place) == MINUS)
     marks = find_non_digits(base + place) & -2  # bit 0 is a sign, or a digit
@@ -168,9 +169,9 @@ def quick_decimal(base: Address, place: int) -> tuple[int, int, int]:
 
 @inner
 def exponent_at(base: Address, place: int) -> tuple[int, int]:
-    """Parse the exponent whose `e` is at `place`. Returns the place after it, or -1 without digits, and its value.
+    """Parse the exponent whose `e` is at `place`. Returns the place after it, or -1 if it has no digits, and its value.
 
-    Values beyond ±10**15 are not exact, but remain beyond.
+    Values beyond ±10**15 are not exact, but remain beyond that bound.
     """
     place += 1
     sign = load_u8(base + place)
@@ -193,8 +194,8 @@ def exponent_at(base: Address, place: int) -> tuple[int, int]:
 def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
     """Parse an unsigned JSON number. Returns (place after it or -1, digits, power of ten, digit, cut).
 
-    The number is digits * 10**power, with unsigned digits. If it has more than 19 digits, `digit` is the next one, and
-    `cut` tells whether nonzero digits follow it.
+    The number is digits * 10**power, with unsigned digits. If it has more than 19 digits, `digit` is the next digit,
+    and `cut` says whether nonzero digits follow that one.
     """
     first = place
     value, count = _digits(base, place)
@@ -226,7 +227,7 @@ def _decimal(base: Address, place: int) -> tuple[int, int, int, int, bool]:
 def decimal(base: Address, place: int) -> tuple[int, int, int, bool]:
     """Parse an unsigned JSON number. Returns (place after it or -1, digits, power of ten, cut).
 
-    The number is digits * 10**power, with unsigned digits. If `cut`, it has further nonzero digits.
+    The number is digits * 10**power, with unsigned digits. If `cut` is True, it has further nonzero digits.
     """
     stop, value, power, digit, cut = _decimal(base, place)
     return stop, value, power, cut or digit != 0

@@ -4,7 +4,7 @@
 `read_any_integer` read one number of any form.
 """
 
-# Comparisons are written out, because they compile to faster code.
+# Comparisons are spelled out, because that compiles to faster code.
 # ruff: noqa: PLR1714
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from app.json_text.compiled.parse_decimal import (
 from app.json_text.constants import FLOAT32, FLOAT64, FLOATS, INT8, STRING
 from app.tensors import float_rounding
 
-# By kind: the largest magnitude of negative and of non-negative integers, unsigned.
+# For each kind, the largest magnitudes of negative and of non-negative integers, unsigned.
 _LOW: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
 _LOW[INT8 : INT8 + 4] = [signed(2**bits) for bits in (7, 15, 31, 63)]
 _HIGH: Final[NDArray[np.int64]] = np.zeros(STRING, np.int64)
@@ -133,10 +133,10 @@ def _put_integer(target: Address, element: int, kind: int, value: int) -> None:
 def read_plain_floats(
     base: Address, place: int, last: int, kind: int, target: Address, element: int, room: int
 ) -> tuple[int, int, bool]:
-    """Read elements that begin from `place` to `last`, as long as they are plain numbers.
+    """Read the elements that begin at `place` through `last`, as long as they are plain numbers.
 
-    Returns (place, element, after). Stops after an element without a comma (`after` is True, `place` is its delimiter),
-    or before an element of another form.
+    Returns (place, element, after). Stops after an element that is not followed by a comma (`after` is True, and
+    `place` is at its delimiter), or before an element of another form.
     """
     while 32 <= place <= last and element < room:
         negative = load_u8(base + place) == MINUS
@@ -201,7 +201,7 @@ def _skip_name(base: Address, place: int, name: Integers, quoted: bool) -> int:
 
 @inner
 def _read_non_finite(base: Address, place: int, bare: bool) -> tuple[int, float, bool]:
-    """Read NaN or an infinity by name. Returns the place after it or -1, its magnitude, and whether it is negative.
+    """Read the name of NaN or an infinity. Returns the place after it or -1, its magnitude, and whether it is negative.
 
     `bare` also accepts names without quotes.
     """
@@ -231,9 +231,9 @@ def _read_finite(base: Address, place: int) -> tuple[int, float]:
 
 @inner
 def _nearest_octet(base: Address, place: int, kind: int, number: float) -> int:
-    """Round the decimal at `place` to an 8-bit float, half to even. Returns its bits, above `_LARGEST` if too large.
+    """Round the decimal at `place` to an 8-bit float, half to even.
 
-    `number` is the float64 nearest to the decimal.
+    Returns its bits, which exceed `_LARGEST` if it is too large. `number` is the float64 nearest to the decimal.
     """
     low, high = int64(0), _LARGEST[kind] + 1
     while low < high:

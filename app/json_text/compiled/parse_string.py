@@ -1,6 +1,6 @@
 """Decodes JSON strings to UTF-8, in compiled code: eight bytes at a time if none is escaped."""
 
-# Comparisons are written out, because they compile to faster code.
+# Comparisons are spelled out, because that compiles to faster code.
 # ruff: noqa: PLR1714, SIM109
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ LONGEST: Final = 2**32 - 1
 def _copy_plain(base: Address, place: int, stop: int, target: Address) -> tuple[int, Address]:
     """Copy UTF-8 from `place` up to a quote, a backslash or `stop` to `target`.
 
-    Returns the place and the target after it. The place is -1 for a control character or invalid UTF-8. `target` must
-    have room for all bytes up to `stop`.
+    Returns the place and the target after the copied text. The place is -1 for a control character or invalid UTF-8.
+    `target` must have room for all bytes up to `stop`.
     """
     while place < stop:
         if place + 8 <= stop:
@@ -72,7 +72,7 @@ def _copy_plain(base: Address, place: int, stop: int, target: Address) -> tuple[
 
 @inner
 def _store_utf8(target: Address, code: int) -> Address:
-    """Store the UTF-8 of the code point `code`. Returns the target after it."""
+    """Store the UTF-8 encoding of the code point `code`. Returns the target after it."""
     if code < 0x80:
         store_u8(target, code)
         return target + 1
@@ -93,10 +93,10 @@ def _store_utf8(target: Address, code: int) -> Address:
 
 @inner
 def parse_string(base: Address, place: int, end: int, target: Address) -> tuple[int, Address]:
-    """Decode the string whose opening quote is at `place` to a frame at `target`.
+    """Decode the string whose opening quote is at `place` into a frame at `target`.
 
-    Returns the place and the target after it. The place is -1 if there is no valid JSON string, or if it has a lone
-    surrogate.
+    Returns the place and the target after the string. The place is -1 if there is no valid JSON string, or if it
+    contains a lone surrogate.
     """
     frame = target
     if load_u8(base + place) != QUOTE:

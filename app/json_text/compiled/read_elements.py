@@ -1,9 +1,9 @@
 """Reads arrays of JSON scalars into packed items, in compiled code: no number becomes a Python object.
 
-The reader checks the nesting against the shape and the grammar of each element, rounds or range-checks it for its type,
-and stores it. It stops at the first fault and returns its place; the caller finds the cause (kind SKIP checks only the
-nesting, for elements of any kind). Strings are stored as frames (see `app.tensors.string_frames`), with the offset of
-each.
+The reader checks the nesting against the shape. It checks the grammar of each element, rounds or range-checks it for
+its type, and stores it. It stops at the first fault and returns the fault's place; the caller finds the cause. (Kind
+SKIP checks only the nesting, for elements of any kind.) Strings are stored as frames (see `app.tensors.string_frames`),
+with the offset of each frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes strings in frames as a JSON list, in compiled code: see `app.json_text.write_elements`."""
+"""Writes framed strings as a JSON list, in compiled code: see `app.json_text.write_elements`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Fields that requests of several families share.
+"""Fields that the requests of several families share.
 
 Each model sets their order and their defaults.
 
-Some fields of a gather depend on the dialect: some require a field, have a further one, or change a default. A request
-model covers all dialects of an operator, so these rules are applied after its validation.
+Some fields of a gather depend on the dialect: some dialects require a field, have an additional field, or change a
+default. A request model covers all dialects of an operator, so these rules are applied after the model has validated
+the request.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ AnyJson = Annotated[Any, WithJsonSchema({})]
 
 
 def dialect_field(dialects: Any, default: str) -> Any:
-    """Return the type and the field `dialect` for requests that may name one of `dialects`."""
+    """Return the type and the field `dialect` for requests that may specify one of `dialects`."""
     return one_of(dialects), Field(default, description="Specification and version whose rules apply.")
 
 

@@ -1,6 +1,6 @@
-"""JSON requests of gathers: the members that all operators share.
+"""JSON requests for gathers: the members that all operators share.
 
-The schemas avoid unions, so that generated clients of statically typed languages compile: `values` is a flat list of
+The schemas avoid unions, so that generated clients in statically typed languages compile: `values` is a flat list of
 scalars, and alternatives are one object with optional members.
 """
 
@@ -71,7 +71,7 @@ class _DataForms:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         forms = Annotated[Tensor, Tag("Tensor")] | Annotated[NamedTensor, Tag("NamedTensor")]
-        # OpenAPI shows the schema for JSON text, although requests are validated as Python objects.
+        # OpenAPI shows the schema for JSON text, although requests are actually validated as Python objects.
         return core_schema.json_or_python_schema(
             json_schema=handler.generate_schema(Data),
             python_schema=handler.generate_schema(Annotated[forms, Discriminator(_form_of_data)]),

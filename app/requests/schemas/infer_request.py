@@ -1,7 +1,7 @@
 """The JSON of an infer request of the Open Inference Protocol.
 
-The protocol asks servers to ignore unknown members. Optional members may be null, because clients of the protocol send
-null; OpenAPI does not show this.
+The protocol requires servers to ignore unknown members. Optional members may be null, because clients of the protocol
+send null; OpenAPI does not show this.
 """
 
 from __future__ import annotations

@@ -66,11 +66,11 @@ class InvalidFields:
             raise self._error(fault)
 
     def first(self) -> GatherError:
-        """Return the error of the first fault."""
+        """Return the error for the first fault."""
         return self._error(self._first(self._faults, 0))
 
     def raise_first(self, *place: int | str) -> None:
-        """Raise the error of the first fault within the member at `place`, if there is one."""
+        """Raise the error for the first fault within the member at `place`, if there is one."""
         faults = [fault for fault in self._faults if fault["loc"][: len(place)] == place]
         if faults:
             raise self._error(self._first(faults, len(place)))
@@ -126,7 +126,10 @@ def _refusal(model: type[BaseModel], document: Any) -> ValidationError:
 
 
 def _with_one_unknown(annotation: Any, value: Any) -> Any:
-    """Return `value` without unknown members, except the first one of each object; only that one can be reported."""
+    """Return `value` without its unknown members, except for the first one in each object.
+
+    Only that one can be reported.
+    """
     models = list(_models(annotation))
     if type(value) is list:
         item = _items(annotation)
@@ -226,9 +229,10 @@ class _Place:
         return None if form is None else f"Write at {pointer} {form}."
 
     def _type(self) -> str:
-        """Return an example of an element type for this tensor, which depends on the tensor's name.
+        """Return an example element type for this tensor. It depends on the tensor's name.
 
-        The name is that of the member, or the member `name` for an input of the inference protocol.
+        The tensor's name is that of its member or, for an input of the inference protocol, the value of the member
+        `name`.
         """
         tensor = self.of
         if self.name == "datatype" and type(self._holder) is dict:
@@ -244,7 +248,7 @@ def _field(model: type[BaseModel], name: str) -> Any:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models among the alternatives of a type, without those of a list's items."""
+    """Yield the models among the alternatives of a type, excluding those of a list's items."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) is Annotated:

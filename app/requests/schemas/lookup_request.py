@@ -1,4 +1,4 @@
-"""JSON requests of lookups. In binary formats, the JSON lacks the arrays, which are tensors of the body."""
+"""JSON requests for lookups. In binary formats, the JSON does not contain the arrays, which are tensors in the body."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class QueryText(str):
 
 
 class FromText(NamedTuple):
-    """How to read a field from the text of a query parameter.
+    """Specifies how to read a field from the text of a query parameter.
 
     `parse` returns the value or raises ValueError. `detail` is the message for invalid text; by default, it is the
     field's message for invalid JSON. OpenAPI shows `schema`, if given, and appends `note` to the description.

@@ -1,4 +1,4 @@
-"""Models of requests to an operator or for a gradient, and of changes of a resident tensor.
+"""Models of requests to an operator or for a gradient, and of changes to a resident tensor.
 
 The model of an operator or gradient is built from its kind and its signature.
 """
@@ -81,7 +81,7 @@ class ScatterCallRequest(RequestModel):
 
 
 def check_reduction(signature: Signature, dialect: str, reduction: Reduction, pointer: str) -> None:
-    """Raise invalid_field unless the dialect has the reduction."""
+    """Raise invalid_field unless the dialect supports the reduction."""
     known = signature.reductions[dialect]
     if reduction not in known:
         having = next(name for name, others in signature.reductions.items() if reduction in others)
@@ -148,7 +148,10 @@ _MEMBERS: Final[dict[str, type[RequestModel]]] = {
 
 @lru_cache(64)
 def operator_request(signature: Signature) -> type[RequestModel]:
-    """Return the model of the JSON requests. The first parameter is the field `parameter`, aliased to its own name."""
+    """Return the model of the operator's JSON requests.
+
+    Its first parameter is the field `parameter`, aliased to the parameter's own name.
+    """
     base = _MEMBERS[signature.kind]
     own: dict[str, Any] = {parameter.name: parameter_field(parameter) for parameter in signature.parameters[1:]}
     own |= dialect_fields(signature)

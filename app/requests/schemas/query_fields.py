@@ -42,8 +42,8 @@ def field_names(model: type[BaseModel]) -> tuple[str, ...]:
 def query_fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of the query, by name, for a request with a binary body.
 
-    The body has the arrays. `tensor` names a resident tensor in place of `data`; the name of another input does so in
-    place of that input. A request whose answer has tensors may have `explain`.
+    The body has the arrays. `tensor` specifies a resident tensor instead of `data`; a field named after another input
+    does the same for that input. A request whose response has tensors may have `explain`.
     """
     fields: dict[str, FieldInfo] = {}
     own: dict[str, FieldInfo] = {}  # only the operator's fields
@@ -64,7 +64,7 @@ def query_fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def value_of_text(field: FieldInfo, text: str) -> Any:
-    """Return the value of a query parameter; return invalid text as `QueryText`, which the model refuses."""
+    """Return the value of a query parameter. Invalid text is returned as `QueryText`, which the model refuses."""
     way = from_text(field)
     if way is None:
         return text
@@ -92,7 +92,7 @@ def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
 
 
 def _resident(name: str) -> dict[str, Any]:
-    """Return the schema of a parameter that names a resident tensor."""
+    """Return the schema of a parameter that specifies a resident tensor."""
     described = f"{RESIDENT}, in place of `{name}` in the body."
     return {"type": "string", "pattern": REFERENCE_PATTERN, "description": described}
 
