@@ -97,18 +97,3 @@ def test_the_ranges_of_a_version_that_is_removed_are_closed_and_dropped(cluster:
     cluster.client.transact(lambda at: transitions.remove_versions(at, "gone"))
     until(lambda: tensor not in cluster.catalogue.ranges, "the record is removed")
     until(lambda: all(held != tensor for _, held in cluster.stored()), "the rows are dropped")
-
-
-def test_a_primary_that_is_killed_is_followed_by_a_replica_and_another_shard_gets_the_rows(cluster: Clustered) -> None:
-    """The last test: the shard does not come back."""
-    table = Replicated.made(cluster, "killed", ROWS)
-    (tensor,) = table.tensors
-    with scattered_all_the_time(table, tensor) as acknowledged:
-        until(lambda: acknowledged, "a scatter is acknowledged")
-        first = table.record(tensor).primary
-        cluster.kill(first)
-        until(lambda: table.record(tensor).primary != first, "another one is primary")
-        before = len(acknowledged)
-        until(lambda: len(acknowledged) > before + 1, "scatters go on")
-        until(lambda: is_settled(table, tensor, first), "two others are in sync")
-    check(table, tensor, acknowledged)
