@@ -213,5 +213,5 @@ class AsgiApp:
             await context.send_empty(204, (b"allow", allow))
             return
         hint = hint_for_method(route, method)
-        error = GatherError("method_not_allowed", f"{path} does not take {method}", hint=hint)
+        error = GatherError("method_not_allowed", f"{path} does not accept {method}", hint=hint)
         await context.send_error(error, (b"allow", allow))

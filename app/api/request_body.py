@@ -39,7 +39,7 @@ _MOST: Final = 1 << 22
 _MOST_JSON: Final = 1 << 14
 """Maximum size in bytes of a JSON body without arrays."""
 _FORM: Final = b"application/x-www-form-urlencoded"
-_FIX: Final = "Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H."
+_FIX: Final = "Send 'Content-Type: application/json' with JSON in UTF-8; with curl, use -H."
 
 
 def whole_body(context: RequestContext, limit: int, name: str = BODY_BYTES) -> Buffer | None:
@@ -232,5 +232,5 @@ def check_json_type(content_type: bytes, also_read: Iterable[bytes] = ()) -> Non
     read = " and ".join((JSON.decode(), *others)) + (" are" if others else " is")
     hint = "; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)" if kind == _FORM else ""
     near = near_name(kind.decode("latin-1"), others)
-    fix = _FIX if near is None else f"Send 'Content-Type: {near}' if the body is that."
-    raise GatherError("unsupported_media_type", f"{shown!r} is not read here; {read}{hint}", hint=fix)
+    fix = _FIX if near is None else f"Send 'Content-Type: {near}' if the body has that type."
+    raise GatherError("unsupported_media_type", f"{shown!r} is not accepted here; {read}{hint}", hint=fix)

@@ -31,9 +31,9 @@ class Conditions:
                 "precondition_failed",
                 f"{match} does not hold: " + (f"the {kind} does not exist" if etag is None else f"the ETag is {etag}"),
                 pointer=self.pointer,
-                hint=f"Leave out {match}, or {'upload the tensor' if kind == 'tensor' else f'make the {kind}'} first."
+                hint=f"Leave out {match}, or {'upload the tensor' if kind == 'tensor' else f'create the {kind}'} first."
                 if etag is None
-                else f"Read the {kind} again, and send {self._field_for(etag)} if the change still holds.",
+                else f"Read the {kind} again, and send {self._field_for(etag)} if the change still applies.",
             )
         if self.none_match is not None and etag is not None and (etag in self.none_match or self.none_match == ("*",)):
             raise GatherError(

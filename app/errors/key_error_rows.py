@@ -13,7 +13,10 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
     "no_keys": ErrorRow(
         "No keys",
         grpc_status="FAILED_PRECONDITION",
-        meaning="The request names rows by key, but the table has no key column: its rows have positions only.",
+        meaning=(
+            "The request selects rows by key, but the table has no key column, so its rows can be selected only by "
+            "position."
+        ),
         fix=(
             "Send positions in `indices`, or upload the table with its keys: a safetensors body with `keys` and `data`."
         ),
@@ -30,12 +33,12 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
         "Key not found",
         grpc_status="NOT_FOUND",
         meaning=(
-            "The table does not have one of the keys. `total` counts all missing keys; `errors` lists the first ten in "
-            "row-major order."
+            "At least one of the requested keys is not in the table. `total` counts all missing keys; `errors` lists "
+            "the first ten in row-major order."
         ),
         fix=(
-            "Leave the keys out, or say what to return for them: `missing` fill returns rows of `fill_value`, "
-            "`missing` row returns the row that `missing_row` names. `found` says which keys the table has."
+            "Leave the keys out, or set `missing` to say what to return for them: fill returns rows of `fill_value`, "
+            "and row returns the row given in `missing_row`. `found` says which keys the table has."
         ),
         hints=(
             "Leave out the key at {pointer}, or send 'missing': 'fill' to get a row of zeros for each missing key.",
@@ -58,7 +61,7 @@ ROWS: Final[Mapping[KeyCode, ErrorRow]] = {
     "keys_not_unique": ErrorRow(
         "Keys not unique",
         meaning=(
-            "A key column has a key more than once. `total` counts all repetitions; `errors` lists the first ten "
+            "A key column contains a key more than once. `total` counts all repetitions; `errors` lists the first ten "
             "positions that repeat an earlier key."
         ),
         fix="Give each row its own key: remove the repeated rows, or merge them.",
@@ -73,7 +76,7 @@ head = json.dumps({"keys": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16
                    "data": {"dtype": "F32", "shape": [2, 1], "data_offsets": [16, 24]}}).encode()
 sys.stdout.buffer.write(struct.pack("<Q", len(head)) + head + struct.pack("<qqff", 7, 7, 1, 2))' |
 curl -s http://127.0.0.1:8080/tensors/items -X PUT -H 'Content-Type: application/x-safetensors' --data-binary @-""",
-            "keys[1] = 7 is the key of another row, too",
+            "keys[1] = 7 is also the key of another row",
             members={"errors": [{"pointer": "/keys", "position": [1], "value": 7}], "total": 1},
         ),
     ),

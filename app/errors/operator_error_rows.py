@@ -32,7 +32,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
     "invalid_field": ErrorRow(
         "Invalid field",
         meaning="A field is missing, unknown, repeated, of the wrong JSON type, or has a value that is not allowed.",
-        fix="Compare the request with the schema at /openapi.json; the pointer names the field.",
+        fix="Compare the request with the schema at /openapi.json; the pointer says which field.",
         hints=(
             "Correct {pointer} to match the schema at /openapi.json.",
             "Correct the request to match the schema at /openapi.json.",
@@ -54,8 +54,8 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "carry it."
         ),
         fix=(
-            "Convert the tensor, or choose another dialect (openvino-8 takes indices of every integer type) or another "
-            "format (JSON carries every type)."
+            "Convert the tensor, or choose another dialect (openvino-8 accepts indices of every integer type) or "
+            "another format (JSON carries every type)."
         ),
         hints=(
             "Convert {pointer} to a supported type.",
@@ -65,12 +65,12 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
   "indices": {"dtype": "int32", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
-            "onnx-13 does not take indices of type int32; it takes int64",
+            "onnx-13 does not accept indices of type int32; it accepts int64",
             members={
                 "rule": {"dialect": "onnx-13", "clause": None, "text": "indices - tensor(int64)"},
                 "errors": [{"pointer": "/indices/dtype"}],
             },
-            hint="Convert indices to int64, which onnx-13 takes.",
+            hint="Convert indices to int64, which onnx-13 accepts.",
         ),
     ),
     "value_not_representable": ErrorRow(
@@ -79,7 +79,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "The dtype cannot hold a value: it is out of range, not integral, not a boolean, or a string with a lone "
             "surrogate. Values are never wrapped, clipped or truncated; floats are rounded once, half to even."
         ),
-        fix="Correct the value or choose a wider dtype; the pointer names the value.",
+        fix="Correct the value or choose a wider dtype; the pointer says which value.",
         hints=(
             "Correct the value at {pointer}, or choose a wider dtype.",
             "Correct the value, or choose a wider dtype.",
@@ -110,9 +110,9 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [[0, 1], [2]]},
   "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
-            "data: the values are neither a flat list of 4 items nor lists nested as the shape says",
+            "data: the values are neither a flat list of 4 items nor lists nested like the shape",
             members={"errors": [{"pointer": "/data/values"}]},
-            hint="Send 2 values in the list at /data/values/1, as shape [2, 2] asks: 1 came.",
+            hint="Send 2 values in the list at /data/values/1, as shape [2, 2] requires; it has 1.",
         ),
     ),
     "rank_too_small": ErrorRow(
@@ -151,7 +151,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gather_elements -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
   "indices": {"dtype": "int64", "shape": [2], "values": [0, 1]}}'""",
-            "indices has rank 1 and data rank 2; they must be equal",
+            "indices has rank 1 and data has rank 2; the ranks must be equal",
             members={
                 "rule": {
                     "dialect": "onnx-13",
@@ -179,7 +179,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
   "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
   "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]},
   "batch_dims": 2}'""",
-            "batch_dims = 2 is outside [0, 1], as data has rank 2 and indices rank 2",
+            "batch_dims = 2 is outside [0, 1], as data has rank 2 and indices has rank 2",
             members={
                 "rule": {"dialect": "onnx-13", "clause": "3", "text": "b < min(q, r) is to be honored"},
                 "errors": [{"pointer": "/batch_dims", "value": 2, "allowed": [0, 1]}],
@@ -191,7 +191,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         meaning="The first batch_dims dimensions of data and indices must be equal. They are not broadcast.",
         fix="Give both tensors the same leading dimensions.",
         hints=(
-            "Make dimension {axis} of indices {size}, as in data.",
+            "Set dimension {axis} of indices to {size}, as in data.",
             "Give data and indices the same leading dimensions.",
         ),
         example=Example(
@@ -218,10 +218,10 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "The last dimension of indices is the length of an index tuple. It must be at least 1 and at most "
             "rank(data) - batch_dims."
         ),
-        fix="Make the last dimension of indices the number of data axes that you index.",
+        fix="Set the last dimension of indices to the number of data axes that you index.",
         hints=(
-            "Make the last dimension of indices {low}.",
-            "Make the last dimension of indices the number of data axes that you index.",
+            "Set the last dimension of indices to {low}.",
+            "Set the last dimension of indices to the number of data axes that you index.",
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
@@ -272,7 +272,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         ),
         fix="Cut indices to the size of data on every other axis, or choose another axis.",
         hints=(
-            "Make dimension {axis} of indices {size} or less, as data has {size} there, or choose another axis.",
+            "Reduce dimension {axis} of indices to {size} or less, its size in data, or choose another axis.",
             "Cut indices to the size of data on every axis except `axis`.",
         ),
         example=Example(
@@ -307,11 +307,11 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
         ),
         hints=(
             (
-                "Use an index from {low} to {high} at {pointer}, since axis {axis} of data has size {size}; a gather "
-                "also takes 'out_of_bounds'."
+                "Use an index from {low} to {high} at {pointer}, since axis {axis} of data has size {size}; in a "
+                "gather, you can also set 'out_of_bounds'."
             ),
             "Send no index for axis {axis}: it has size {size}, so no index is valid.",
-            "Use indices within the size of each axis of data; a gather also takes 'out_of_bounds'.",
+            "Use indices within the size of each axis of data; in a gather, you can also set 'out_of_bounds'.",
         ),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
@@ -344,13 +344,13 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             "The output would exceed the limit of bytes. The service decides this from the shapes, before it allocates "
             "anything."
         ),
-        fix="Ask for fewer slices per request, or have the operator raise GATHERND_MAX_OUTPUT_BYTES.",
+        fix="Gather fewer slices per request, or have the operator raise GATHERND_MAX_OUTPUT_BYTES.",
         hints=(
             (
-                "Ask for fewer slices per request, so that the output has at most {maximum} bytes, or have the "
-                "operator raise {setting}."
+                "Gather fewer slices per request, so that the output has at most {maximum} bytes, or have the operator "
+                "raise {setting}."
             ),
-            "Ask for fewer slices per request.",
+            "Gather fewer slices per request.",
         ),
         example=Example(
             """printf '{"data": {"dtype": "int8", "shape": [1, 524288], "base64": "%s"},
@@ -366,7 +366,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
         grpc_status="RESOURCE_EXHAUSTED",
         meaning=(
             "A rank, a dimension, an element count, a byte size or the length of a string exceeds the service's limit; "
-            "`limit` and `maximum` name it."
+            "`limit` says which limit, and `maximum` is its value."
         ),
         fix="Send smaller tensors, or have the operator raise the limit.",
         hints=(
@@ -421,7 +421,10 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             """curl -s http://127.0.0.1:8080/lookup -H 'Content-Type: application/json' -d '{
   "features": [{"tensor": "items", "indices": {"dtype": "int64", "shape": [3], "values": [2, 0, 1]},
     "offsets": {"dtype": "int64", "shape": [2], "values": [0, 4]}, "pooling": "sum"}]}'""",
-            "offsets[1] = 4, but bag 1 must begin at or after the one before, and not after the end of the 3 indices",
+            (
+                "offsets[1] = 4, but bag 1 must begin at or after the start of the bag before it, and no later than "
+                "the end of the 3 indices"
+            ),
             members={
                 "rule": {
                     "dialect": "openvino-15",
@@ -435,7 +438,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             },
             hint=(
                 "Send an offset from 0 to 3 at /features/0/offsets/values/1, since bag 1 must begin at or after the "
-                "one before, and not after the end of the 3 indices."
+                "start of the bag before it, and no later than the end of the 3 indices."
             ),
             about="The service has the resident tensor `items`, float32 of shape [3, 2].",
         ),

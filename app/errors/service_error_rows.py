@@ -35,7 +35,10 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         ),
         fix="Send the request again after the number of seconds in Retry-After.",
         hints=(
-            "Send the request again after {retry_after} s, or have the operator raise {setting} if this goes on.",
+            (
+                "Send the request again after {retry_after} s, or have the operator raise {setting} if this keeps "
+                "happening."
+            ),
             "Send the request again after {retry_after} s.",
         ),
         example=Example(
@@ -50,11 +53,11 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=503,
         grpc_status="UNAVAILABLE",
         meaning="The service is starting or stopping.",
-        fix="Wait until GET /readyz answers 200.",
-        hints=("Send the request again after {retry_after} s, once GET /readyz answers 200.",),
+        fix="Wait until GET /readyz returns 200.",
+        hints=("Send the request again after {retry_after} s, once GET /readyz returns 200.",),
         example=Example(
             _GATHER,
-            "the service is starting and waits for: kernels",
+            "the service is still starting and is waiting for: kernels",
             about="The service was started a moment ago.",
         ),
     ),
@@ -89,9 +92,9 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         grpc_status="UNAVAILABLE",
         meaning=(
             "The table is split into row ranges on several services, and no replica of a range that the request needs "
-            "answers. `ranges` says which rows are unavailable, `errors` which indices need them. Requests for other "
-            "rows succeed. A scatter also gets this error if a range has no primary or too few in-sync replicas, or if "
-            "the outcome of the scatter is unknown."
+            "is responding. `ranges` says which rows are unavailable, `errors` which indices need them. Requests for "
+            "other rows succeed. A scatter also gets this error if a range has no primary or too few in-sync replicas, "
+            "or if the outcome of the scatter is unknown."
         ),
         fix=(
             "Send the request again after the number of seconds in Retry-After; send a scatter with the same "
@@ -102,7 +105,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"tensor": "items"},
   "indices": {"dtype": "int64", "shape": [1, 1], "values": [7]}}'""",
-            "no replica of rows 5 to 9 of 'items@1' answers",
+            "no replica of rows 5 to 9 of 'items@1' is responding",
             members={
                 "errors": [{"pointer": "/indices/values/0", "position": [0, 0], "value": 7}],
                 "ranges": [{"tensor": "items@1", "start": 5, "stop": 10}],
@@ -119,9 +122,9 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         grpc_status="UNIMPLEMENTED",
         meaning=(
             "The service does not implement this part of the inference protocol: shared memory, classification of an "
-            "output, or changes of log and trace settings. In a cluster also: the request needs the whole table on one "
-            "machine, such as a scatter with If-Match to several ranges, or it names rows by position in a table with "
-            "keys, whose rows a cluster places by key."
+            "output, or changes of log and trace settings. In a cluster, this error also means that the request needs "
+            "the whole table on one machine (for example, a scatter with If-Match to several ranges), or that it "
+            "selects rows by position in a table with keys, whose rows a cluster places by key."
         ),
         fix="Send the tensors in the request. An operator sets the log level when the service starts.",
         hints=("Leave out this part of the protocol, and send the tensors in the request itself.",),
@@ -135,7 +138,8 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=500,
         grpc_status="DATA_LOSS",
         meaning=(
-            "The file of this resident tensor no longer holds the acknowledged content. Other tensors are still served."
+            "The file of this resident tensor no longer holds the data that was acknowledged. Other tensors are "
+            "still served."
         ),
         fix="Upload the tensor again, or restore the store from a backup.",
         hints=("Upload the tensor again with PUT, or have the operator restore the store from a backup.",),
@@ -152,9 +156,9 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         status=502,
         grpc_status="UNAVAILABLE",
         meaning=(
-            "The service could not import the file at the URL. Its server did not answer, refused, or closed the "
-            "connection; its host has an address that is not public; or the file changed during the import, does not "
-            "match its checksum, or is not a valid npy or safetensors file. Nothing was changed."
+            "The service could not import the file at the URL. Possible reasons: The file's server did not respond, "
+            "refused the request, or closed the connection. The host's address is not public. The file changed during "
+            "the import, does not match its checksum, or is not a valid npy or safetensors file. Nothing was changed."
         ),
         fix=(
             "Check from the service's machine that the URL can be read, and send the request again; or download the "
@@ -176,17 +180,17 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         grpc_status="RESOURCE_EXHAUSTED",
         meaning=(
             "The disk is full, or the store has reached its quota of bytes, tensors or remembered Idempotency-Keys. "
-            "The old content of the tensor is unchanged."
+            "The tensor's existing data is unchanged."
         ),
-        fix="Delete tensors, or have the operator make room or raise the quota.",
+        fix="Delete tensors, or have the operator free disk space or raise the quota.",
         hints=(
             "Delete tensors that are not needed, or have the operator raise {setting}.",
-            "Delete tensors that are not needed, or have the operator make room on the disk.",
+            "Delete tensors that are not needed, or have the operator free disk space.",
         ),
         example=Example(
             "printf abc | curl -s 'http://127.0.0.1:8080/tensors/letters?dtype=uint8&shape=3' -X PUT -H "
             "'Content-Type: application/octet-stream' --data-binary @-",
-            "the quota of the store is 1 tensors",
+            "this would exceed the store's quota of 1 tensors",
             members={"limit": "store_tensors", "maximum": 1},
             about="The service has the tensor `items`, and `GATHERND_MAX_TENSORS` is 1.",
         ),
@@ -195,13 +199,13 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
         "Internal error",
         status=500,
         grpc_status="INTERNAL",
-        meaning="The service failed. This is a defect of the service, not of the request.",
+        meaning="The service failed. This is a bug in the service, not a problem with the request.",
         fix="Report it with the request_id; the service's log has it too.",
         hints=("Report it to the operator with the request_id; the service's log has it too.",),
         example=Example(
             _GATHER,
             "the service failed; its log has the request_id",
-            about="A defect of the service; no known request causes it.",
+            about="This is a bug in the service; no known request causes it.",
         ),
     ),
 }

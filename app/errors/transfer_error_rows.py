@@ -34,15 +34,15 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             "invalid), broken framing, or a binary part that ends early."
         ),
         fix=(
-            'Send valid JSON in UTF-8. Write non-finite numbers as the strings "NaN", "Infinity" and "-Infinity", '
-            "and name each key once."
+            'Send valid JSON in UTF-8. Write non-finite numbers as the strings "NaN", "Infinity" and '
+            '"-Infinity", and use each key only once.'
         ),
         hints=("Send one JSON object in UTF-8, or a complete body of the type that Content-Type names.",),
         example=Example(
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [NaN, 1, 2, 3]},
   "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]}}'""",
-            "the body is not JSON in UTF-8, nested at most 512 deep: see at byte 61",
+            "the body is not JSON in UTF-8, nested at most 512 levels deep; the error is at byte 61",
             hint='Write "NaN" in place of NaN at byte 61.',
         ),
     ),
@@ -51,16 +51,16 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=401,
         grpc_status="UNAUTHENTICATED",
         meaning="The service requires an API key. The request has no key, or an unknown one.",
-        fix="Send 'Authorization: Bearer KEY'. An operator makes a key with 'gathernd keys add'.",
+        fix="Send 'Authorization: Bearer KEY'. An operator creates a key with 'gathernd keys add'.",
         hints=(
             (
-                "Send 'Authorization: Bearer KEY' with a key that 'gathernd keys add' made; the Python client and the "
+                "Send 'Authorization: Bearer KEY' with a key created by 'gathernd keys add'; the Python client and the "
                 "command read it from the environment variable GATHERND_API_KEY."
             ),
         ),
         example=Example(
             "curl -s http://127.0.0.1:8080/tensors",
-            "this service asks for a key: send 'Authorization: Bearer KEY'",
+            "this service requires an API key: send 'Authorization: Bearer KEY'",
             about="The service has `GATHERND_API_KEYS_FILE` set.",
         ),
     ),
@@ -69,10 +69,10 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=403,
         grpc_status="PERMISSION_DENIED",
         meaning=(
-            "The service understood the request and refuses it. Either the key lacks the scope; or the Host or Origin "
-            "header is not allowed (on a loopback address, or with GATHERND_ALLOWED_HOSTS); or the service has no "
-            "keys, and then accepts changes of tensors over loopback only; or GATHERND_IMPORT_FROM does not allow the "
-            "URL of an import."
+            "The service understood the request but refuses it. Possible reasons: The key lacks the required scope. "
+            "The Host or Origin header is not allowed (this is checked on a loopback address, and if "
+            "GATHERND_ALLOWED_HOSTS is set). The service has no keys, so it accepts changes of tensors over loopback "
+            "only. GATHERND_IMPORT_FROM does not allow the URL of an import."
         ),
         fix=(
             "Use a key with the required scope; call the service by its own name, or add the name to "
@@ -87,7 +87,9 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
   "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
             "requests from pages of the origin 'https://example.com' are refused",
             hint="Leave out the field Origin, or have the operator add the origin to GATHERND_CORS_ORIGINS.",
-            about="A page of another site posts to a service on a loopback address: its Origin gives it away.",
+            about=(
+                "A page of another site posts to a service on a loopback address; its Origin header shows which site."
+            ),
         ),
     ),
     "not_found": ErrorRow(
@@ -95,8 +97,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=404,
         grpc_status="UNIMPLEMENTED",
         meaning=(
-            "No route has this path, no import has this id, or the service has forgotten the import, as it does with "
-            "old ones."
+            "No route has this path, no import has this id, or the import is so old that the service has forgotten it."
         ),
         fix=(
             "See /docs for the routes. The operators are POST /gathernd, POST /gather, POST /gather_elements, POST "
@@ -116,11 +117,11 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=405,
         grpc_status="UNIMPLEMENTED",
         meaning="The route exists but does not accept this method.",
-        fix="Use one of the methods in the answer's Allow header.",
-        hints=("Use one of the methods in the answer's Allow header.",),
+        fix="Use one of the methods in the response's Allow header.",
+        hints=("Use one of the methods in the response's Allow header.",),
         example=Example(
             "curl -s http://127.0.0.1:8080/gathernd",
-            "/gathernd does not take GET",
+            "/gathernd does not accept GET",
             hint="Use the method POST.",
         ),
     ),
@@ -169,7 +170,7 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         grpc_status="DEADLINE_EXCEEDED",
         meaning=(
             "The request did not arrive in time: the sender was too slow or stopped. A connection whose client does "
-            "not read its answer is closed with the same code."
+            "not read the response is closed with the same code."
         ),
         fix="Send faster, send less, or have the operator raise the limit.",
         hints=(
@@ -191,8 +192,8 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         meaning="The request line and header fields are too long or too many.",
         fix="Send fewer and shorter header fields.",
         hints=(
-            "Send fewer and shorter header fields, cookies above all, or have the operator raise {setting}.",
-            "Send fewer and shorter header fields, cookies above all.",
+            "Send fewer and shorter header fields, especially cookies, or have the operator raise {setting}.",
+            "Send fewer and shorter header fields, especially cookies.",
         ),
         example=Example(
             "curl -s http://127.0.0.1:8080/gathernd -H \"Cookie: $(head -c 70000 /dev/zero | tr '\\0' x)\"",
@@ -251,15 +252,21 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         status=412,
         grpc_status="FAILED_PRECONDITION",
         meaning=(
-            "If-Match or If-None-Match does not hold for the current tensor or alias. In a cluster also: a scatter was "
-            "retried with its Idempotency-Key after the version it was first sent to was removed."
+            "If-Match or If-None-Match does not hold for the current tensor or alias. In a cluster, this error also "
+            "means that a scatter was retried with its Idempotency-Key after the version it was first sent to was "
+            "removed."
         ),
-        fix="Read the current ETag, decide again, and send that ETag.",
-        hints=("Read the current ETag with GET, decide again, and send that ETag in If-Match.",),
+        fix="Read the current ETag, decide whether the change still applies, and send that ETag.",
+        hints=(
+            (
+                "Read the current ETag with GET, decide whether the change still applies, and send that ETag in "
+                "If-Match."
+            ),
+        ),
         example=Example(
             "curl -s http://127.0.0.1:8080/tensors/items -X DELETE -H 'If-Match: \"4e07408562bedb8b-3\"'",
             'If-Match does not hold: the ETag is "9f86d081884c7d65-0"',
-            hint="Read the tensor again, and send 'If-Match: \"9f86d081884c7d65-0\"' if the change still holds.",
+            hint="Read the tensor again, and send 'If-Match: \"9f86d081884c7d65-0\"' if the change still applies.",
             about="The service has the resident tensor `items`, float32 of shape [3, 2].",
         ),
     ),
@@ -270,13 +277,13 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
         meaning=(
             "The requested rows are outside the tensor: rows=a:b needs 0 <= a <= b <= n, where n is the number of rows."
         ),
-        fix="Ask for rows=a:b within the tensor's first dimension.",
-        hints=("Ask for rows=a:b with 0 <= a <= b <= n, where n is the tensor's number of rows.",),
+        fix="Request rows=a:b within the tensor's first dimension.",
+        hints=("Request rows=a:b with 0 <= a <= b <= n, where n is the tensor's number of rows.",),
         example=Example(
             "curl -s 'http://127.0.0.1:8080/tensors/items/content?rows=2:9'",
-            "rows 2:9 are asked for; the tensor has 3 rows",
+            "rows 2:9 were requested; the tensor has 3 rows",
             members={"errors": [{"pointer": "/query/rows"}]},
-            hint="Ask for rows=2:3, since the tensor has 3 rows.",
+            hint="Request rows=2:3, since the tensor has 3 rows.",
             about="The service has the resident tensor `items`, float32 of shape [3, 2].",
         ),
     ),
@@ -311,9 +318,9 @@ ROWS: Final[Mapping[TransferCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gathernd -d '{
   "data": {"dtype": "float32", "shape": [2, 2], "values": [0, 1, 2, 3]},
   "indices": {"dtype": "int64", "shape": [2, 2], "values": [0, 0, 1, 1]}}'""",
-            "'application/x-www-form-urlencoded' is not read here; application/json and application/x-safetensors "
+            "'application/x-www-form-urlencoded' is not accepted here; application/json and application/x-safetensors "
             "are; with curl add -H 'Content-Type: application/json' (curl -d alone sends a form)",
-            hint="Send 'Content-Type: application/json' with JSON in UTF-8, with curl by -H.",
+            hint="Send 'Content-Type: application/json' with JSON in UTF-8; with curl, use -H.",
         ),
     ),
 }

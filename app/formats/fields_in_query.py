@@ -91,10 +91,10 @@ def _not_in_query(name: str, body: type[BaseModel], where: str) -> GatherError:
     elif name in field_names(body):
         hint = f"Move '{given}' from the query into {where}."
     else:
-        hint = f"Leave out '{given}' in the query, since this request has all its fields in {where}."
+        hint = f"Leave out '{given}' in the query, since this request must have all its fields in {where}."
     return GatherError(
         "invalid_field",
-        f"{shown(name)!r} is given in the query; this request has all its fields in {where}",
+        f"{shown(name)!r} was sent in the query, but this request must have all its fields in {where}",
         pointer=f"/query/{escape(name)}",
         hint=hint,
     )

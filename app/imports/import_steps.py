@@ -89,7 +89,7 @@ class ImportSteps:
         total = self.span[1] - self.span[0]
         check_shape(start.dtype, start.shape, store.limits, "/url")
         if bounded_product(start.shape, total + 1) * start.dtype.item_size != total:
-            raise SourceFailed(f"it has {total} bytes of items, and its shape asks for another number")
+            raise SourceFailed(f"it has {total} bytes of items, but its shape requires a different number")
         origin = _origin(request)
         spec = UploadSpec(
             request.name, start.dtype, start.shape, start.swap, start.fortran, request.prefault, request.lock,

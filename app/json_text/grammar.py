@@ -57,7 +57,7 @@ def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = Fals
     place, members = check.run(view, end, stack, _NO_KEYS, bare)
     if place >= 0:
         where = f"at byte {place}" if place < end else "at its end"
-        detail = f"the body is not JSON in UTF-8, nested at most {MAX_DEPTH} deep: see {where}"
+        detail = f"the body is not JSON in UTF-8, nested at most {MAX_DEPTH} levels deep; the error is {where}"
         places = (Place("", offset=place),) if end > LONG_TEXT else ()
         raise FramingFault("malformed_request", detail, places=places, hint=malformed_hint.hint(body, place, end))
     if members < 2:

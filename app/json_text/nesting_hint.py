@@ -51,21 +51,23 @@ def hint(lists: bytes, name: str, shape: Sequence[int] | None, pairs: bool, dept
     if what == "value":
         return f"Put a list at {where} in place of one value."
     if shape is None:
-        return f"Send {wanted} values in the list at {where}, as in the first of these lists: {what} came."
+        return f"Send {wanted} values in the list at {where}, as in the first of these lists; it has {what}."
     if not way and sizes is not None and len(sizes) == 1 + pairs:
         return hint_for_flat_list(name, shape, int(what))
-    return f"Send {wanted} values in the list at {where}, {_expected_shape(shape)}: {what} came."
+    return f"Send {wanted} values in the list at {where}, {_expected_shape(shape)}; it has {what}."
 
 
 def hint_for_flat_list(name: str, shape: Sequence[int], came: int) -> str:
     """Return a one-sentence hint for a flat list of `came` values."""
     wanted = items_text(shape).partition(" items")[0]
-    return f"Send {wanted} values in {name}, {_expected_shape(shape)}, or make the shape fit them: {came} came."
+    return (
+        f"Send {wanted} values in {name}, {_expected_shape(shape)}, or change the shape to match the {came} received."
+    )
 
 
 def _expected_shape(shape: Sequence[int]) -> str:
     short = len(shape) <= _SHOWN_RANK and all(size < _SHOWN_SIZE for size in shape)
-    return f"as shape {list(shape)} asks" if short else "as the shape asks"
+    return f"as shape {list(shape)} requires" if short else "as the shape requires"
 
 
 def end_of_sample(first: int, end: int) -> int:

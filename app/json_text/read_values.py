@@ -204,7 +204,7 @@ class Values:
             if is_complex:
                 detail += " down to pairs [re, im]"
         else:
-            detail = f"the values are neither a flat list of {items_text(shape)} nor lists nested as the shape says"
+            detail = f"the values are neither a flat list of {items_text(shape)} nor lists nested like the shape"
             if is_complex:
                 detail += ", each item a pair [re, im]"
         if shape is None and self.protocol:

@@ -111,7 +111,7 @@ def check_same_rank(dialect: Dialect, data: Tensor, indices: Tensor) -> None:
     if given != rank:
         raise GatherError(
             "rank_mismatch",
-            f"indices has rank {given} and data rank {rank}; they must be equal",
+            f"indices has rank {given} and data has rank {rank}; the ranks must be equal",
             places=[Place(indices.shape_pointer, value=given, allowed=(rank, rank))],
             rule=dialect.rules["rank_mismatch"],
             hint=f"Give indices {rank} dimensions, as many as data has, or use POST /scatternd for whole slices."

@@ -58,7 +58,7 @@ def check_batch_dims(dialect: Dialect, data: Tensor, indices: Tensor, batch_dims
     limit = min(len(data.shape), len(indices.shape)) if dialect.has_batch_dims else 1
     if not 0 <= batch_dims < limit:
         reason = (
-            f"is outside [0, {limit - 1}], as data has rank {len(data.shape)} and indices rank {len(indices.shape)}"
+            f"is outside [0, {limit - 1}], as data has rank {len(data.shape)} and indices has rank {len(indices.shape)}"
             if dialect.has_batch_dims
             else f"is not 0, and {dialect.name} has no batch_dims"
         )
@@ -142,7 +142,7 @@ def check_relative_batch_dims(
     rank, index_rank = len(data.shape), len(indices.shape)
     least = min(rank, index_rank)
     if not -least <= batch_dims <= least:
-        reason = f"is outside [{-least}, {least}], as data has rank {rank} and indices rank {index_rank}"
+        reason = f"is outside [{-least}, {least}], as data has rank {rank} and indices has rank {index_rank}"
         most = min(least, axis % rank if -rank <= axis < rank else least)
         raise _batch_dims_error(dialect, batch_dims, reason, axis_pointer, (-least, least), most)
     axis = check_axis(dialect, data, axis, axis_pointer)

@@ -249,8 +249,8 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
             f"indices has rank {rank} and needs rank 1, since its bags are pooled",
             places=[Place(feature.indices.shape_pointer, value=rank, allowed=(1, 1))],
             rule=RULES["rank_mismatch"],
-            hint=f"Give the indices of {feature.pointer} one dimension: the bags one behind the other, each beginning "
-            "where offsets says.",
+            hint=f"Give the indices of {feature.pointer} one dimension: concatenate the bags and give the start of "
+            "each in offsets.",
         )
     assert feature.offsets is not None, "the format has refused pooling without offsets"
     rank = len(feature.offsets.shape)
@@ -365,7 +365,10 @@ def check_offsets(feature: Feature) -> None:
         else:
             low, high = int(values[item - 1]), count
             wanted = f"an offset from {low} to {high}"
-            why = f"bag {item} must begin at or after the one before, and not after the end of the {count} indices"
+            why = (
+                f"bag {item} must begin at or after the start of the bag before it, and no later than the end of the "
+                f"{count} indices"
+            )
     value = int(values[item])
     raise _wrong_offset(
         f"offsets[{item}] = {value}, but {why}",

@@ -85,7 +85,7 @@ def plan_scatter(dtype: DType, shape: Sequence[int], call: ScatterCall) -> Scatt
     if indices.dtype.name not in dialect.index_dtypes:
         raise GatherError(
             "unsupported_dtype",
-            f"ScatterND does not take indices of type {indices.dtype.name}; it takes int64",
+            f"ScatterND does not accept indices of type {indices.dtype.name}; it accepts int64",
             pointer=indices.dtype_pointer,
             rule=dialect.rules["index_dtype"],
             hint="Convert indices to int64.",

@@ -35,7 +35,7 @@ def check_dtypes(dialect: Dialect, data: Tensor, indices: Tensor, further: Mappi
         if taken is not None and tensor.dtype.name not in taken:
             raise GatherError(
                 "unsupported_dtype",
-                f"{dialect.name} does not take {name} of type {tensor.dtype.name}; it takes {', '.join(taken)}",
+                f"{dialect.name} does not accept {name} of type {tensor.dtype.name}; it accepts {', '.join(taken)}",
                 pointer=tensor.dtype_pointer,
                 rule=dialect.rules[f"{name}_dtype"],
                 hint=f"Convert {name} to {taken[0]}.",
@@ -50,10 +50,10 @@ def check_data_dtype(dialect: Dialect, data: Tensor) -> None:
         wanted = "float32" if "float32" in dialect.data_dtypes else min(dialect.data_dtypes)
         raise GatherError(
             "unsupported_dtype",
-            f"{dialect.name} does not take data of type {data.dtype.name}",
+            f"{dialect.name} does not accept data of type {data.dtype.name}",
             pointer=data.dtype_pointer,
             rule=dialect.rules["data_dtype"],
-            hint=f"Use the dialect '{other}', which takes data of type {name}."
+            hint=f"Use the dialect '{other}', which accepts data of type {name}."
             if other is not None
             else f"Convert data to {wanted}, since no dialect takes {name}.",
         )
@@ -65,10 +65,10 @@ def check_index_dtype(dialect: Dialect, indices: Tensor) -> None:
         allowed = ", ".join(sorted(dialect.index_dtypes))
         raise GatherError(
             "unsupported_dtype",
-            f"{dialect.name} does not take indices of type {indices.dtype.name}; it takes {allowed}",
+            f"{dialect.name} does not accept indices of type {indices.dtype.name}; it accepts {allowed}",
             pointer=indices.dtype_pointer,
             rule=dialect.rules["index_dtype"],
-            hint=f"Convert indices to int64, which {dialect.name} takes.",
+            hint=f"Convert indices to int64, which {dialect.name} accepts.",
         )
 
 

@@ -153,7 +153,7 @@ def _changed_labels(before: Mapping[bytes, Key], now: Mapping[bytes, Key]) -> di
 
 def _unauthorized(credential: bytes | None) -> GatherError:
     if credential is None:
-        return GatherError("unauthorized", "this service asks for a key: send 'Authorization: Bearer KEY'")
+        return GatherError("unauthorized", "this service requires an API key: send 'Authorization: Bearer KEY'")
     if not credential:
         return GatherError("unauthorized", "the Authorization field is not of the form 'Bearer KEY'")
     return GatherError("unauthorized", "the key is not known to this service")

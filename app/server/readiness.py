@@ -38,5 +38,5 @@ class Readiness:
         elif self.failed:
             detail = f"the service could not start: {self.failed}"
         else:
-            detail = f"the service is starting and waits for: {', '.join(self.waiting_for)}"
+            detail = f"the service is still starting and is waiting for: {', '.join(self.waiting_for)}"
         return GatherError("not_ready", detail, retry_after=1)

@@ -68,7 +68,7 @@ def over_quota(limit: str, maximum: int) -> GatherError:
     """Return insufficient_storage for an exceeded quota. `limit` is "bytes", "tensors" or "aliases"."""
     return GatherError(
         "insufficient_storage",
-        f"the quota of the store is {maximum} {limit}",
+        f"this would exceed the store's quota of {maximum} {limit}",
         facts={"limit": f"store_{limit}", "maximum": maximum},
     )
 

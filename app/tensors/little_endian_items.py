@@ -51,7 +51,7 @@ def packed_size_hint(dtype: DType, shape: Sequence[int], given: int) -> str:
     if dtype.kind == "string":
         return f"Send {asked}, each behind the number of its bytes in 4 bytes."
     fits, rest = divmod(given, dtype.item_size)
-    other = "" if rest else f", or make the shape fit the {fits} items that came"
+    other = "" if rest else f", or change the shape to match the {fits} items received"
     return f"Send {asked}{other}."
 
 
@@ -71,7 +71,7 @@ def unpack(
     if dtype.kind == "string":
         return _unpack_strings(dtype, shape, raw, memory, name, pointers)
     if bounded_product(shape, len(raw) + 1) * dtype.item_size != len(raw):
-        what = f"{len(raw)} bytes are given and {items_text(shape)} of {dtype.name} are asked for"
+        what = f"{len(raw)} bytes were sent, but the shape requires {items_text(shape)} of {dtype.name}"
         raise _wrong_size(dtype, shape, name, pointers[0], what, len(raw))
     items: NDArray[Any] = np.frombuffer(raw, dtype.numpy) if len(raw) else np.empty(0, dtype.numpy)
     if dtype.kind == "bool":

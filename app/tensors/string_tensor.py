@@ -121,7 +121,7 @@ class PackedStrings(Tensor):
         strings in a request are validated frame by frame.
         """
         if size < 0:
-            raise GatherError("tensor_damaged", "a string reaches beyond the content that it is part of")
+            raise GatherError("tensor_damaged", "a string extends past the end of the data")
         return size
 
 

@@ -161,7 +161,7 @@ class Launcher:
         return [1, 2]
 
     def shard_problems(self) -> dict[str, str]:
-        return {"c": "a shard of this name is alive at 10.0.0.1:1000"}
+        return {"c": "a shard with this name is already running at 10.0.0.1:1000"}
 
     def stop_launcher(self) -> None:
         self.stopped = True
@@ -190,7 +190,7 @@ def test_start_writes_options_and_launches_what_it_is_given(launcher: Launcher, 
     assert launcher.client.refresh().options.key is not None
     late = run("start", "--shards", "3", "--wait", "0.2", code=1).output
     assert "not all 3 shards serve" in late
-    assert "c: a shard of this name is alive at 10.0.0.1:1000" in late
+    assert "c: a shard with this name is already running at 10.0.0.1:1000" in late
     assert "--tls-cert and --cluster-ca" in run("start", "--tls-key", "own.key", code=1).output
 
 

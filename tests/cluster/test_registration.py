@@ -102,7 +102,7 @@ def test_a_name_is_not_taken_from_a_shard_that_is_alive(
             until(lambda: client.refresh().alive, "it is registered")
             folder = ShardFolder(tmp_path / "store")
             stack.enter_context(registering(second, "a", other, tmp_path / "other", tell=folder.record_problem))
-            until(lambda: "is alive at 127.0.0.1:1000" in folder.read_problem(), "it is refused")
+            until(lambda: "is already running at 127.0.0.1:1000" in folder.read_problem(), "it is refused")
             assert client.refresh().nodes == {"a": NODE}
         first.close()
         until(lambda: client.refresh().nodes == {"a": other}, "it takes the name of one that has gone")

@@ -244,7 +244,7 @@ def check_count(start: Start, declared: int) -> None:
         raise GatherError(
             "element_count_mismatch",
             f"{declared - start.offset} bytes of {'items' if start.keys is None else 'keys and rows'} are announced, "
-            f"which is not what {of_keys}shape {list(start.shape)} of {start.dtype.name} asks for",
+            f"which is not what {of_keys}shape {list(start.shape)} of {start.dtype.name} requires",
             pointer="/body",
             hint=WHOLE_FILE_HINT
             if start.offset

@@ -276,14 +276,14 @@ def row_range(text: str | None, shape: tuple[int, ...]) -> tuple[int, int]:
         return 0, shape[0]
     match = _ROWS.fullmatch(text)
     if match is None:
-        hint = f"Write rows={_suggested_rows(text)}, the first row and the one behind the last."
+        hint = f"Write rows={_suggested_rows(text)}, the first row and the one after the last."
         raise invalid_field("/query/rows", "rows must be a:b, as in rows=0:100", hint)
     first, last = int(match[1]), int(match[2])
     if not shape or not first <= last <= shape[0]:
         rows = f"{shape[0]} rows" if shape else "no rows, as it is a scalar"
         raise GatherError(
             "range_not_satisfiable",
-            f"rows {first}:{last} are asked for; the tensor has {rows}",
+            f"rows {first}:{last} were requested; the tensor has {rows}",
             pointer="/query/rows",
             hint=_hint_for_rows(first, last, shape),
         )
@@ -303,7 +303,7 @@ def _hint_for_rows(first: int, last: int, shape: tuple[int, ...]) -> str:
     if first > last:
         first, last = last, first
     last = min(last, shape[0])
-    return f"Ask for rows={min(first, last)}:{last}, since the tensor has {shape[0]} rows."
+    return f"Request rows={min(first, last)}:{last}, since the tensor has {shape[0]} rows."
 
 
 def _copy(content: MappedContent, begin: int, end: int) -> tuple[str, bytes | None]:

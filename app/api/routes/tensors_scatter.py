@@ -251,7 +251,9 @@ class ScatterAttempt:
             if answered is None:
                 raise
             return answered
-        raise GatherError("overloaded", f"{self._name!r} is replaced repeatedly", retry_after=1)
+        raise GatherError(
+            "overloaded", f"{self._name!r} was replaced during every attempt to apply this scatter", retry_after=1
+        )
 
     def outcome(self) -> Scattered | None:
         """Return the response if another request's batch included this change; None if `advance` must be called."""

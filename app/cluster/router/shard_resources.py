@@ -127,7 +127,7 @@ def unavailable(resident: ShardedResident, lost: Sequence[LostRange], needing: S
     places = sorted((place for one in needing for place in one.places), key=lambda place: place[0])
     return GatherError(
         "shard_unavailable",
-        f"no replica of rows {rows} of {name!r} answers",
+        f"no replica of rows {rows} of {name!r} is responding",
         places=[place for _, place in places[:REPORTED_PLACES]],
         total=sum(one.total for one in needing),
         facts={"ranges": [{"tensor": name, "start": start, "stop": stop} for start, stop in bounds]},

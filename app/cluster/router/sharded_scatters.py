@@ -94,7 +94,9 @@ class ShardedScatters:
             except ContentGone:
                 if not one.is_own:
                     _refuse_gone(one.version.content_id)
-        raise GatherError("overloaded", f"{sent.name!r} is replaced repeatedly", retry_after=1)
+        raise GatherError(
+            "overloaded", f"{sent.name!r} was replaced during every attempt to apply this scatter", retry_after=1
+        )
 
     # Choosing the content
 
@@ -315,8 +317,8 @@ def _problem(conditions: Conditions, etag: str) -> GatherError | None:
 def _refuse_gone(content_id: str) -> NoReturn:
     raise GatherError(
         "precondition_failed",
-        f"the version that this request was sent to, of content {content_id}, was removed",
-        hint="Read the tensor, and send the request with a new Idempotency-Key if the change still holds.",
+        f"the version this request was sent to (content {content_id}) has been removed",
+        hint="Read the tensor, and send the request with a new Idempotency-Key if the change still applies.",
     )
 
 

@@ -91,7 +91,8 @@ class Registration:
         known = catalogue.nodes.get(self._name)
         if known is not None and known.address != node.address and self._name in catalogue.alive:
             raise GatherError(
-                "name_conflict", f"a shard of this name is alive at {known.address}; this one is at {node.address}"
+                "name_conflict",
+                f"a shard with this name is already running at {known.address}; this one is at {node.address}",
             )
         alive = f"alive/{self._name}"
         return Change({f"nodes/{self._name}": node, alive: Mark()}, leased=frozenset({alive}))

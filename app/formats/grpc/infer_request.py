@@ -196,9 +196,12 @@ def typed_items(one: Input, contents: Any, memory: Memory) -> ReadArray:
             asked = items_text(shape)
             raise GatherError(
                 "element_count_mismatch",
-                f"{one.name}: {count} items are given, but the shape requires {asked}",
+                f"{one.name}: {count} items were sent, but the shape requires {asked}",
                 pointer=pointer,
-                hint=f"Send {asked} in {field or 'raw_input_contents'}, or make the shape fit the {count} that came.",
+                hint=(
+                    f"Send {asked} in {field or 'raw_input_contents'}, or change the shape to match the {count} "
+                    "received."
+                ),
             )
         items = _pack(one, field, contents, memory) if field else b""
         tensor = unpack(dtype, shape, items, memory, one.name, (pointer, shape_pointer, dtype_pointer))

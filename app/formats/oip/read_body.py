@@ -242,4 +242,4 @@ class _Items:
         """Raise malformed_request unless the inputs use exactly the bytes that follow the JSON."""
         if self._place != len(self._behind):
             wanted = str(self._place) if self._place < 2**63 else "more than 2^63"
-            raise malformed(f"{len(self._behind)} bytes follow the JSON of the request, which asks for {wanted}")
+            raise malformed(f"{len(self._behind)} bytes follow the JSON of the request, which requires {wanted}")

@@ -65,7 +65,7 @@ class Entry:
         self.fault = ""
         known, size = self.known, self.end - self.begin
         if known is not None and bounded_product(self.shape, size + 1) * known.item_size != size:
-            self.fault = f"{size} bytes are given and {items_text(self.shape)} of {known.name} are asked for"
+            self.fault = f"{size} bytes were sent, but the shape requires {items_text(self.shape)} of {known.name}"
 
 
 _DESCRIBED: Final = ("dtype", "shape", "data_offsets")

@@ -77,7 +77,7 @@ class FramedStrings:
         if self._incomplete:
             raise self._mismatch(f"string {self._count} ends early")
         if self._count != self._expected:
-            raise self._mismatch(f"{self._count} strings are given and {self._expected} are asked for")
+            raise self._mismatch(f"{self._count} strings were sent, but the shape requires {self._expected}")
 
     def _mismatch(self, what: str) -> GatherError:
         return GatherError("element_count_mismatch", what, pointer=BODY)

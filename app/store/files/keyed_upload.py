@@ -311,5 +311,5 @@ def _duplicates_error(found: Duplicates, column: KeyColumn) -> GatherError:
         Place(KEYS_POINTER, (row,), shorten(value.decode()) if isinstance(value, bytes) else value)
         for row, value in zip(found.first, values, strict=True)
     ]
-    detail = f"keys[{found.first[0]}] = {places[0].value} is the key of another row, too"
+    detail = f"keys[{found.first[0]}] = {places[0].value} is also the key of another row"
     return GatherError("keys_not_unique", detail, places=places, total=found.total)

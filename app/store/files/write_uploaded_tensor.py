@@ -199,7 +199,7 @@ class Upload:
 
     def _wrong_count(self, what: str) -> GatherError:
         return GatherError(
-            "element_count_mismatch", f"{what}, which is not what shape {list(self.shape)} asks for", pointer=BODY
+            "element_count_mismatch", f"{what}, which is not what shape {list(self.shape)} requires", pointer=BODY
         )
 
     def finish(self) -> None:
