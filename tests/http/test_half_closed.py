@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from tests.http.conftest import Start
 from tests.http.held import faulty, held, metric, until, wait_for_queue
@@ -106,4 +108,27 @@ def test_a_client_that_has_gone_altogether_is_noticed_while_its_request_waits(sl
                     second.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             wait_for_queue(slow, 1)
             until(lambda: metric(slow, GONE) == gone + 1)
+        assert first.read().status == 200
+
+
+def test_a_client_that_has_gone_is_noticed_while_its_body_waits_for_room(start: Start, tmp_path: Path) -> None:
+    """Over TCP and on a Unix socket, which tell of it in different ways."""
+    mib, kind = 1 << 20, "Content-Type: application/x-safetensors"
+    large = save({"data": np.zeros((20, mib), np.uint8), "indices": np.arange(20)[:, None]})
+    flags = ("--uds", str(tmp_path / "a.sock"), "--memory-budget", "64MiB", "--threads", "1", "--queue-timeout", "100")
+
+    def on_unix_socket() -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.connect(str(tmp_path / "a.sock"))
+        return made
+
+    with start(*flags, command=faulty("held")) as server, Wire(server) as first:
+        with held(server):
+            first.send(request(large, kind))
+            wait_for_queue(server, 1)
+            for number, connect in enumerate((server.connect, on_unix_socket), 1):
+                with Wire(connect()) as second:
+                    second.send(request(bytes(80_000), f"Content-Length: {16 * mib}", kind, length=False))
+                    until(lambda: metric(server, "gathernd_requests_in_flight") == 3)
+                until(lambda number=number: metric(server, GONE) == number)  # type: ignore[misc]
         assert first.read().status == 200
