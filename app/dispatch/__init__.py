@@ -1,1 +1,1 @@
-"""Where work runs: the decision by size, the measured rates that it uses, and the thread pool."""
+"""Decides where work runs: the decision by size, the measured rates that it uses, and the thread pool."""

@@ -1,7 +1,7 @@
 """Admission: decide, before any work, whether a request may start.
 
 If a body is large or of unknown length, the decision is made as soon as the header has arrived, so an overloaded
-service refuses before it reads the body.
+service refuses the request before it reads the body.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SMALL_BODY_BYTES: Final = 1 << 16
 class Admission:
     """Checks that a request can run.
 
-    It needs bytes of `budget`, a thread of `pool`, a place in `body_reads` for a large body, and fewer than `requests`
-    other requests in flight.
+    A request needs bytes from `budget`, a thread of `pool`, a place in `body_reads` if its body is large, and fewer
+    than `requests` other requests in flight.
     """
 
     def __init__(self, budget: Budget, pool: RequestThreadPool, requests: int) -> None:
@@ -40,10 +40,10 @@ class Admission:
         )
 
     def admit(self, size: int | None) -> None:
-        """Check a request whose body is not read yet. `size` is the size of the body in bytes; None if unknown.
+        """Check a request whose body has not been read yet. `size` is the size of the body in bytes; None if unknown.
 
-        Raises payload_too_large if the body exceeds the whole memory budget, and overloaded if there is no room for it
-        now or the queue is full.
+        Raises payload_too_large if the body exceeds the whole memory budget, and overloaded if there is currently no
+        room for it or the queue is full.
         """
         if size is not None:
             self.budget.admit_now(size)

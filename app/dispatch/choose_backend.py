@@ -1,9 +1,9 @@
 """Decide where a gather runs: on the GPU, split over threads, on the event loop, or on one thread of the pool.
 
-The decision depends on size: the number of items that a gather picks and of bytes that it copies. The machine's
-measured rates turn GATHERND_LOOP_MAX_US and GATHERND_SPLIT_MIN_US into thresholds for both. `BackendChooser.decide`
-takes the first open route in the order of `ROUTES`. It is a pure function, so tests need neither a GPU nor a certain
-machine. An explanation prints the same decision.
+The decision depends on size: how many items a gather picks and how many bytes it copies. The machine's measured rates
+convert GATHERND_LOOP_MAX_US and GATHERND_SPLIT_MIN_US into thresholds for both. `BackendChooser.decide` chooses the
+first open route in the order of `ROUTES`. It is a pure function, so tests need neither a GPU nor a particular machine.
+An explanation shows the same decision.
 
 Work other than the gather itself runs on the event loop if it is below LARGE_INDEX_SCAN, LARGE_COPY or FEW_STRINGS, and
 on a thread otherwise.
@@ -62,14 +62,17 @@ NEVER: Final = Size(inf, inf)
 
 
 def size_of(plan: Plan) -> Size:
-    """Return the size of a gather. Its items are the components of indices or the slices, whichever are more."""
+    """Return the size of a gather.
+
+    Its items are the components of indices or the slices, whichever are more numerous.
+    """
     slices = plan.batches * plan.tuples
     items = max(plan.index_items, slices) if plan.slice_items else plan.index_items
     return Size(items, (slices * plan.slice_items + plan.copied_items) * plan.item_size)
 
 
 def device_bytes(plan: Plan) -> int:
-    """Return the maximum device memory of a gather in bytes, without the copy of its data."""
+    """Return the maximum device memory that a gather needs, in bytes, excluding the copy of its data."""
     return 8 * plan.index_items + plan.output_bytes
 
 
@@ -78,8 +81,8 @@ class Rates:
     """Rates of this machine in seconds, from `measured_rates`.
 
     `hand_off_s` is the time for a hand-off to a pool thread and back. A thread takes `byte_s` per byte that it copies
-    from memory. Per item picked at random it takes `near_item_s` from data in a core's cache and `far_item_s` from
-    memory.
+    from memory. Per item picked at random, it takes `near_item_s` if the data is in a core's cache, and `far_item_s` if
+    it is in memory.
     """
 
     hand_off_s: float
@@ -93,7 +96,9 @@ TYPICAL: Final = Rates(hand_off_s=30e-6, byte_s=0.15e-9, near_item_s=1e-9, far_i
 
 
 class Thresholds(NamedTuple):
-    """The largest gather for the event loop, the smallest to split, and the smallest part that justifies a helper."""
+    """The largest gather for the event loop, the smallest gather to split, and the smallest part that justifies a
+    helper.
+    """
 
     loop: Size
     split: Size
@@ -101,7 +106,10 @@ class Thresholds(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The inputs of a decision other than plan and machine. A plan meets few combinations of them."""
+    """The inputs of a decision other than the plan and the machine.
+
+    Few combinations of them occur with any one plan.
+    """
 
     device: Device = "auto"
     """The device that the request asks for."""
@@ -114,7 +122,10 @@ class Facts(NamedTuple):
 
 
 class ConsideredRoute(NamedTuple):
-    """A route, whether it is open, and why. `threshold` is the size that decided; None if size did not decide."""
+    """A route, whether it is open, and why.
+
+    `threshold` is the size that decided this, or None if size did not decide it.
+    """
 
     route: Route
     is_open: bool
@@ -151,7 +162,7 @@ class Decision:
 
     @property
     def device(self) -> Literal["cpu", "gpu"]:
-        """The device of the choice."""
+        """The device of the chosen route."""
         return "gpu" if self.choice.route == "gpu" else "cpu"
 
     @property
@@ -169,12 +180,12 @@ _ON_GPU: Final = ChosenRoute("gpu")
 
 @dataclass(frozen=True)
 class BackendChooser:
-    """Chooses a route by the service's settings and the machine's rates.
+    """Chooses a route based on the service's settings and the machine's rates.
 
-    When one of them changes, a new chooser replaces this one, and cached decisions of the old one are void. `no_gpu` is
-    the reason why there is no GPU, or None if there is one. The GPU has `gpu_memory` bytes for gathers. Under `auto` it
-    runs gathers from size `gpu_from` on, or with `always_gpu` all that fit into its memory. `force_route` is for tests
-    and measurements.
+    When one of these changes, a new chooser replaces this one, and decisions cached for the old one become invalid.
+    `no_gpu` is the reason why there is no GPU, or None if there is one. The GPU has `gpu_memory` bytes for gathers.
+    Under `auto`, it runs gathers of size `gpu_from` or more or, with `always_gpu`, all gathers that fit into its
+    memory. `force_route` is for tests and measurements.
     """
 
     threads: int
@@ -189,7 +200,9 @@ class BackendChooser:
 
     @cached_property
     def loop_max_s(self) -> float:
-        """Seconds of the longest gather for the event loop: the setting, or a multiple of the hand-off time."""
+        """Duration in seconds of the longest gather for the event loop: the setting, or a multiple of the hand-off
+        time.
+        """
         if self.loop_max_us is not None:
             return self.loop_max_us * 1e-6
         low, high = _LOOP_BOUNDS_S
@@ -217,8 +230,8 @@ class BackendChooser:
         """Decide where a gather with this plan runs.
 
         The event loop neither runs nor leads a gather above its threshold, because all other requests would wait. A
-        request that names a device gets it or is refused. Under `auto` the GPU runs a gather if it holds a copy of the
-        data, the gather reaches its threshold, and its memory has room.
+        request for a specific device gets that device or is refused. Under `auto`, the GPU runs a gather if it holds a
+        copy of the data, if the gather reaches its threshold, and if its memory has room.
         """
         size, slices = size_of(plan), plan.batches * plan.tuples
         near = plan.batches * plan.block_items * plan.item_size <= NEAR_BYTES

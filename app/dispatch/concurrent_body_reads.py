@@ -1,9 +1,9 @@
 """Limit how many large bodies are read concurrently. The others wait in order of arrival.
 
-Reading a thousand bodies at once would need the memory for all of them and finish none: all would be refused after most
-of the work. So only a few bodies are read at a time, and only while the memory budget has room for them and for
-responses of the same size. The other senders wait, as on a slow network. Only brisk bodies count: a slow body does not
-block the others, whatever its announced size.
+Reading a thousand bodies at once would need memory for all of them and would finish none: all would be refused after
+most of the work. So only a few bodies are read at a time, and only while the memory budget has room for them and for
+responses of the same size. The other senders wait, as on a slow network. Only bodies that arrive briskly count: a slow
+body does not block the others, whatever its announced size.
 """
 
 from __future__ import annotations
@@ -43,26 +43,29 @@ class IncomingBody(Protocol):
 
     @property
     def received(self) -> int:
-        """Bytes that have arrived."""
+        """Number of bytes that have arrived."""
         ...
 
     def unread(self) -> int:
-        """Return the number of further bytes that wait in the socket."""
+        """Return the number of further bytes that are waiting in the socket."""
         ...
 
     def ask_for_it(self) -> None:
-        """Send 100-continue to a sender that waits for it."""
+        """Send 100-continue to a sender that is waiting for it."""
         ...
 
     def client_has_gone(self) -> bool:
-        """Return whether the client disconnected before the end of the body. Polls the socket, and closes it if so."""
+        """Return whether the client disconnected before the end of the body.
+
+        Polls the socket, and closes it if the client did.
+        """
         ...
 
 
 class BodyReadLimit:
     """The bodies being read, and the waiting ones in order of arrival.
 
-    Use all methods from the thread of one event loop. The timer runs only while a body waits.
+    Use all methods from the thread of one event loop. The timer runs only while a body is waiting.
     """
 
     def __init__(self, budget: Budget, body_reads: int = MAX_BODY_READS, queue_timeout: float = 3600.0) -> None:
@@ -71,18 +74,21 @@ class BodyReadLimit:
         self.queue_timeout = queue_timeout
         self.waiting: deque[_Body] = deque()
         self._reading: dict[IncomingBody, _Body] = {}
-        self._unanswered: dict[MemoryReservation, int] = {}  # bytes of the body plus a response of the same size
+        self._unanswered: dict[MemoryReservation, int] = {}  # the body's bytes plus a response of the same size
         self._ticking = False
         self._ticks = 0
         self._next_check = 0  # index of the next waiting body to check
 
     def full(self, queue: int, size: int | None) -> bool:
-        """Return whether the maximum number of bodies, `queue` or one, is waiting. Small bodies count separately."""
+        """Return whether the maximum number of bodies (`queue`, but at least one) is waiting.
+
+        Small bodies count separately.
+        """
         waiting = [each for each in self.waiting if each.small] if _is_small(size) else self.waiting
         return len(waiting) >= max(queue, 1)
 
     async def acquire(self, body: IncomingBody, size: int | None, patience: float = inf) -> None:
-        """Wait until `body` may be read. Call `release` afterward. `size` is its announced size in bytes, or None.
+        """Wait until `body` may be read. Call `release` after the read. `size` is its announced size in bytes, or None.
 
         Raises overloaded after `queue_timeout` seconds, deadline_exceeded after `patience` seconds, and ClientGone if
         the client disconnects first.
@@ -157,7 +163,10 @@ class BodyReadLimit:
         return both > total or waiting.waiting_time() >= self.queue_timeout / 2
 
     def _admit(self) -> None:
-        """Start reading bodies while there is room. Small bodies have their own budget and may overtake large ones."""
+        """Start reading waiting bodies while there is room.
+
+        Small bodies have their own budget and may overtake large ones.
+        """
         free, planned = self._free_slots(), self._planned_bytes()
         blocked = False
         for waiting in tuple(self.waiting):
@@ -197,10 +206,10 @@ class BodyReadLimit:
 
 
 class _Body:
-    """A body that is waiting or being read. While it is `brisk`, room is reserved for `counted` bytes of it.
+    """A body that is waiting or being read. While it is `brisk`, room for `counted` of its bytes is reserved.
 
-    `both` is the size of the body plus a response of the same size; 0 if unknown, or if the body is charged to the
-    budget for `small` requests. If the body must wait, its reader awaits `future`.
+    `both` is the size of the body plus a response of the same size. It is 0 if the size is unknown, or if the body is
+    charged to the budget for `small` requests. If the body must wait, its reader awaits `future`.
     """
 
     __slots__ = ("before", "begun", "both", "brisk", "counted", "future", "incoming", "small")
@@ -227,7 +236,7 @@ class _Body:
         self.counted = self.both if self.brisk else 0
 
     def estimate_during_read(self, least: int) -> None:
-        """Update `brisk` and `counted` while the body is read. `counted` is at least `least` if the body is that long.
+        """Update `brisk` and `counted` while the body is read. `counted` is at least `least`, if the body is that long.
 
         A body that has been read for less than JUDGED_AFTER ticks is unchanged.
         """

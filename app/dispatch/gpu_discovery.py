@@ -1,4 +1,4 @@
-"""Find the GPU that this process may use, or the reason why there is none."""
+"""Find the GPU that this process may use, or why there is none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def allow_gpu(device: gather_call.Device, workers: int) -> None:
 
 
 def may_use_gpu(device: gather_call.Device, workers: int) -> bool:
-    """Return whether a service for `device` with `workers` worker processes may find a GPU. Does not open one."""
+    """Return whether a service for `device` with `workers` worker processes might find a GPU. Does not open one."""
     return device != "cpu" and workers == 1 and find_spec("cupy") is not None
 
 

@@ -3,8 +3,9 @@
 `choose_backend` decides which gathers run there. A resident tensor is copied to the device
 
 - at once, for a request with the device gpu;
-- in the background, under `auto`, once gathers have read as many bytes from host memory as the copy has and a copy
-  would have saved. For any sequence of requests, the total cost is then at most twice the optimum.
+- in the background, under `auto`, once gathers have read as many bytes from host memory as the copy holds, where only
+  reads that a copy would have saved count. For any sequence of requests, the total cost is then at most twice the
+  optimum.
 
 This module does not import CuPy or need a GPU: the device is a `app.kernels.gpu_interface.Device`.
 """
@@ -54,7 +55,7 @@ class Gpu:
     """One device with its gathers in flight and its copies of tensors. Use it from the event loop."""
 
     def __init__(self, device: Device, threshold: Size, queue: int, queue_timeout: float = 3600.0) -> None:
-        """Create the queue for a device that runs gathers from size `threshold` on.
+        """Create the queue for a device that runs gathers of size `threshold` or more.
 
         At most `queue` gathers wait, each for at most `queue_timeout` seconds.
         """
@@ -124,13 +125,14 @@ class Gpu:
     # Copies of resident tensors
 
     def has_copy(self, etag: str) -> bool:
-        """Return whether the device holds a copy of the content with this ETag."""
+        """Return whether the device holds a copy of the version with this ETag."""
         return etag in self.copies
 
     def count_missed(self, name: str, content: ResidentTensor, missed_bytes: int) -> None:
-        """Count bytes that a gather read from host memory for lack of a copy. Start a copy when they reach its size.
+        """Count bytes that a gather read from host memory because there was no copy.
 
-        Does nothing if the content is already copied, or does not fit into the device.
+        Start a copy when they reach its size. Does nothing if `content` is already copied or does not fit into the
+        device's memory.
         """
         etag, nbytes = content.etag, content.tensor.items.nbytes
         if missed_bytes <= 0 or etag in self.copies or nbytes > self.device.memory:
@@ -158,7 +160,7 @@ class Gpu:
             self._missed_bytes.pop(content.etag, None)
 
     def close(self) -> None:
-        """Run the queued gathers, then free the device's memory."""
+        """Run the remaining queued gathers, then free the device's memory."""
         self.pool.close()
         self.copies.clear()
 

@@ -1,7 +1,7 @@
 """Copies of resident tensors on the GPU, made on demand and evicted in LRU order when device memory is short.
 
-The key of a copy is the ETag of its content: the upload's content id and the number of scatters since. An ETag never
-names two contents, so a copy is never stale. `sweep` drops copies whose ETag belongs to no tensor any more.
+The key of a copy is the ETag of its data: the upload's content id and the number of scatters since. An ETag never
+identifies two versions, so a copy is never stale. `sweep` drops copies whose ETag no longer belongs to any tensor.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Result = TypeVar("Result")
 
 
 class ContentChanged(VersionChanged):
-    """A scatter changed the content while it was being copied to the device."""
+    """A scatter changed the tensor while it was being copied to the device."""
 
 
 class TensorCopy:
-    """A copy on the device, the number of its current readers, and the names of the tensors with that content."""
+    """A copy on the device, the number of its current readers, and the names of the tensors with that data."""
 
     __slots__ = ("items", "names", "readers")
 
@@ -46,11 +46,11 @@ class GpuTensorCopies:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all copies."""
+        """Total number of bytes in all copies."""
         return sum(copy.items.nbytes for copy in list(self._copies.values()))
 
     def acquire(self, name: str, content: ResidentTensor) -> TensorCopy:
-        """Return the copy of `content`, the content of tensor `name`. Makes it if needed. Call `release` afterward.
+        """Return the copy of `content`, the data of tensor `name`, and create it if needed. Call `release` afterward.
 
         May raise OutOfDeviceMemory, DeviceFailed or ContentChanged.
         """
@@ -92,7 +92,10 @@ class GpuTensorCopies:
         return copy
 
     def with_eviction(self, work: Callable[[], Result]) -> Result:
-        """Return the result of `work`. If memory is short, evict a copy and retry, until no copy can be evicted."""
+        """Return the result of `work`.
+
+        If memory is short, evict copies one at a time and retry, until no copy can be evicted.
+        """
         while True:
             try:
                 return work()
@@ -111,9 +114,9 @@ class GpuTensorCopies:
         return False
 
     def sweep(self, etag_of: Callable[[str], str | None]) -> None:
-        """Drop copies whose content belongs to no tensor any more.
+        """Drop copies whose data no longer belongs to any tensor.
 
-        `etag_of` returns the current ETag of a name. Cheap.
+        `etag_of` returns the current ETag of a name. This is cheap.
         """
         with self._lock:
             for etag, copy in list(self._copies.items()):
@@ -122,5 +125,5 @@ class GpuTensorCopies:
                     del self._copies[etag]
 
     def clear(self) -> None:
-        """Drop all copies. Their memory is freed when their readers have finished."""
+        """Drop all copies. Their memory is freed once their readers have finished."""
         self._copies.clear()

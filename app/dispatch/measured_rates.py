@@ -1,7 +1,7 @@
 """Measure the rates for `choose_backend` in a fraction of a second, and cache them on disk.
 
-A file is valid for one machine and one version of the software: its name contains a digest of both. The thresholds of a
-GPU are measured at each start, because the GPU may have been replaced.
+A file is valid for one machine and one version of the software: its name contains a digest of both. The thresholds for
+a GPU are measured at each startup, because the GPU may have been replaced.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MOST_GPU_ITEMS: Final = 1 << 20
 def machine_rates(kernel: Kernel, cache_dir: Path, *, refresh: bool = False) -> Rates:
     """Load the rates of this machine from the file in `cache_dir`, or measure them and write the file.
 
-    If the cache cannot be read or written, each start measures again and logs a warning.
+    If the cache cannot be read or written, the rates are measured again at each startup, and a warning is logged.
     """
     path = cache_dir / f"rates-{_fingerprint(kernel)}.json"
     rates = None if refresh else _load(path)
@@ -83,7 +83,7 @@ def measure(kernel: Kernel) -> Rates:
     data = np.ones(_FAR_BYTES // 4, np.uint32)
 
     def gather(size: int, width: int, count: int) -> Callable[[], int]:
-        """Make a gather of `count` slices of `width` bytes from the first `size` bytes of data."""
+        """Build a gather of `count` slices of `width` bytes from the first `size` bytes of data."""
         rows = size // width
         plan = GatherPlan(1, count, (rows,), width // _ITEM, _ITEM, False, True)
         # Use new indices for each call: repeated slices would be cached.
@@ -99,7 +99,7 @@ def measure(kernel: Kernel) -> Rates:
 
 
 def measure_gpu(device: Device, kernel: Kernel, threads: int, nbytes: int = _FAR_BYTES) -> Size:
-    """Find the fewest items, and the fewest bytes in long rows, for which a GPU with a copy of the data is faster.
+    """Find the smallest number of items, and of bytes in long rows, at which a GPU with a copy of the data is faster.
 
     Whole gathers are timed, including the transfer of indices and output. The data has `nbytes` bytes, or an eighth of
     the device's memory if that is less. May raise OutOfDeviceMemory or DeviceFailed.
@@ -126,7 +126,7 @@ def measure_gpu(device: Device, kernel: Kernel, threads: int, nbytes: int = _FAR
 
 
 async def _measure_hand_off(work: Callable[[], Any]) -> float:
-    """Return how many seconds longer `work` takes in a pool thread than in this thread, by the medians of both.
+    """Return how many seconds longer `work` takes in a pool thread than in this thread. Compares the medians.
 
     Each side runs several times in a row. Its first run is discarded, because its memory is in the other core's caches.
     """

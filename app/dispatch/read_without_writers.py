@@ -1,4 +1,4 @@
-"""Read a resident tensor while writers are locked out. Needed if scatters keep changing it."""
+"""Read a resident tensor while writers are locked out. This is needed if scatters keep changing the tensor."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ class VersionChanged(Exception):
 
 
 class ExcludesWriters(Protocol):
-    """Content whose writers can be locked out."""
+    """Data whose writers can be locked out."""
 
     def exclude_writers(self) -> AbstractContextManager[object]:
-        """Return a context in which the content does not change. Entering it blocks."""
+        """Return a context in which the data does not change. Entering the context blocks."""
         ...
 
 
 class ResidentTensor(ExcludesWriters, Protocol):
-    """A resident tensor as of one moment. `app.store.Resident` implements it."""
+    """A resident tensor as of one moment. `app.store.Resident` implements this interface."""
 
     tensor: Tensor
     etag: str
 
     @property
     def is_consistent(self) -> bool:
-        """Whether everything read since this object was created belongs to one version, that of `etag`."""
+        """Return whether everything read since this object was created belongs to one version, that of `etag`."""
         ...
 
     def refreshed(self) -> Self:
-        """Return the same content at its current version."""
+        """Return the same data as of its current state."""
         ...
 
 
@@ -56,7 +56,7 @@ async def default_thread(name: str, work: Callable[[], None]) -> None:
 async def without_writers(
     content: ExcludesWriters, name: str, run_in_lock_thread: RunInLockThread, deadline: float
 ) -> AsyncIterator[None]:
-    """Return a context in which no scatter changes `content`, the content of tensor `name`.
+    """Return a context in which no scatter changes `content`, the data of tensor `name`.
 
     `deadline` is a time of `perf_counter`. Raises deadline_exceeded if it passes before the writers are locked out.
     """
@@ -77,7 +77,7 @@ async def without_writers(
 
 
 class _AbandonableContext:
-    """A context that is entered in a thread. If the caller has already given up, it is left immediately."""
+    """A context that is entered in a thread. If the caller has given up in the meantime, it is left immediately."""
 
     def __init__(self, context: AbstractContextManager[object]) -> None:
         self._context = context

@@ -1,11 +1,11 @@
 """The thread pool for gathers that are too long for the event loop. It refuses requests when it is full.
 
-Plain threads wait on one queue and return results through the event loop. In measurements this hand-off took about half
-the time of `loop.run_in_executor`, and a fifth under load.
+Plain threads wait on one queue and return results through the event loop. In measurements, this hand-off took about
+half the time of `loop.run_in_executor`, and a fifth of it under load.
 
-A request may need several calls: decompress, read, gather, write. Only its first call is refused if the queue is full,
-and later calls take precedence over those of new requests. Otherwise an overloaded service would spend most of its time
-on requests that it finally refuses.
+A request may need several calls: to decompress, read, gather and write. Only its first call is refused if the queue is
+full, and its later calls take precedence over those of new requests. Otherwise an overloaded service would spend most
+of its time on requests that it finally refuses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Result = TypeVar("Result")
 
 
 class ClientGone(Exception):
-    """The client closed its connection before the request was complete or executed. No response can be sent."""
+    """The client closed its connection before the request was complete or had been executed.
+
+    No response can be sent.
+    """
 
 
 def past_deadline() -> GatherError:
@@ -59,7 +62,7 @@ class RequestThreadPool:
 
     @property
     def full(self) -> bool:
-        """Whether the first call of a request would be refused."""
+        """Return whether the first call of a request would be refused."""
         return self._free <= 0
 
     async def run(self, work: Callable[[], Result], request: ServedRequest | None = None) -> Result:
@@ -91,7 +94,7 @@ class RequestThreadPool:
         timer = None
         if request is not None:
             request.admitted = True
-            if self._free < self.queue:  # all threads are taken, so the call waits
+            if self._free < self.queue:  # all threads are busy, so the call waits
                 left = request.deadline - perf_counter()
                 timer = loop.call_later(min(self.queue_timeout, left), self._time_out, call, left < self.queue_timeout)
             if caller is not None:
@@ -199,13 +202,13 @@ class _PoolCall:
             except BaseException as failure:  # noqa: BLE001  (the caller raises it)
                 self._failure = failure
         del work
-        # RuntimeError: the loop has been closed, so no request waits any more.
+        # RuntimeError: the loop has been closed, so no request is waiting any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._set_result)
 
     def _set_result(self) -> None:
         self._release()
-        # The failure's traceback refers to the frame of `run`, and so to the call's arrays. Do not keep this cycle.
+        # The failure's traceback refers to the frame of `run`, and thus to the call's arrays. Break this cycle.
         failure, self._failure = self._failure, None
         if self.future.cancelled():
             if failure is not None:

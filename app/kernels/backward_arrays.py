@@ -24,7 +24,7 @@ def check_backward_arrays(
 ) -> None:
     """Check that all arrays match the plan and have exactly its sizes. Raises TypeError if not.
 
-    `scratch` is int64 with at least plan.scratch_items items. Only sparse plans take `places` (int64, plan.rows items)
+    `scratch` is int64 with at least plan.scratch_items items. Only sparse plans use `places` (int64, plan.rows items)
     and `count` (one int64).
     """
     if plan.float_type not in FLOAT_TYPES or plan.item_size != DTYPES[plan.float_type].item_size:
@@ -47,7 +47,10 @@ def check_backward_arrays(
 def sets_of(
     plan: BackwardPlan, data: NDArray[Any], indices: NDArray[Any], out: NDArray[Any]
 ) -> Iterator[tuple[int, BackwardPlan, NDArray[Any], NDArray[Any], NDArray[Any]]]:
-    """Split a gradient by sets of batches that share tuples. Yields each set's first component, plan and arrays."""
+    """Split a gradient into sets of batches that share tuples.
+
+    Yields the first component, plan and arrays of each set.
+    """
     gather = plan.gather
     part = replace(plan, gather=replace(gather, batches=gather.batches_per_set, broadcast_indices=True))
     for number in range(gather.batches // gather.batches_per_set):

@@ -1,7 +1,7 @@
 """Check a kernel's arrays against its plan, before their memory is touched.
 
-Every kernel does this itself. `numba_cpu` does it in compiled code and calls these functions only for the error
-message; the other kernels call `check_arrays`.
+Every kernel performs this check itself. `numba_cpu` performs it in compiled code and calls these functions only for the
+error message; the other kernels call `check_arrays`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _CARRIER_KINDS: Final = "uc"  # NumPy kinds of the carriers (see `app.tensors.dt
 
 
 def check_arrays(plan: GatherPlan, data: object, indices: object, out: object) -> None:
-    """Check that the arrays meet `app.kernels.Kernel.run` and have the plan's sizes. Raises TypeError if not."""
+    """Check that the arrays are as `app.kernels.Kernel.run` requires and have the plan's sizes.
+
+    Raises TypeError if not.
+    """
     check_sets(plan)
     check_data(plan, data)
     check_indices_and_output(plan, indices, out)
@@ -37,12 +40,14 @@ def check_sets(plan: GatherPlan) -> None:
 
 
 def can_fill(plan: Plan) -> bool:
-    """Return whether kernels fill the slices of a plan themselves: only if no two batches share tuples."""
+    """Return whether kernels fill the slices of a plan themselves, which they do only if no two batches share
+    tuples.
+    """
     return isinstance(plan, GatherPlan) and (plan.batches == 1 or plan.batches_per_set == 1)
 
 
 def check_fill(plan: GatherPlan, fill: object, replaced: object) -> None:
-    """Check that `fill` is a slice of carriers and `replaced` one writable int64. Raises TypeError if not."""
+    """Check that `fill` is a slice of carriers and that `replaced` is one writable int64. Raises TypeError if not."""
     if not can_fill(plan):
         raise TypeError("several batches use the same tuples")
     _check_carriers(plan, fill, "fill", plan.slice_items)
@@ -57,9 +62,9 @@ def check_elements_arrays(plan: GatherElementsPlan, data: object, indices: objec
 
 
 def check_scatter_arrays(plan: ScatterPlan, data: object, indices: object, out: object, updates: object) -> None:
-    """Check that all arrays meet `app.kernels.Kernel.run` and have the plan's sizes. Raises TypeError if not.
+    """Check that all arrays are as `app.kernels.Kernel.run` requires and have the plan's sizes.
 
-    `updates` must hold carriers too.
+    Raises TypeError if not. `updates` must also hold carriers.
     """
     check_scatter_plan(plan)
     check_data(plan, data)
@@ -68,7 +73,7 @@ def check_scatter_arrays(plan: ScatterPlan, data: object, indices: object, out: 
 
 
 def check_scatter_plan(plan: ScatterPlan) -> None:
-    """Check the plan alone, as a part of `check_scatter_arrays`. Raises TypeError if it is invalid.
+    """Check the plan alone. Part of `check_scatter_arrays`. Raises TypeError if the plan is invalid.
 
     The size of its dtype must be the item size, a reduction needs an arithmetic dtype, and no item that the plan can
     reach may lie outside the output.
@@ -121,7 +126,10 @@ def _check_carriers(plan: Plan, array: object, role: str, items: int) -> NDArray
 
 
 def check_carriers(array: object, role: str, items: int | None, item_size: int) -> NDArray[Any]:
-    """Return the array if it holds carriers of `item_size` bytes and passes `check_array`. Raises TypeError if not."""
+    """Return the array if it holds carriers of `item_size` bytes and passes `check_array`.
+
+    Raises TypeError otherwise.
+    """
     found = check_array(array, role, items)
     if found.dtype.kind not in _CARRIER_KINDS or found.itemsize != item_size or not found.dtype.isnative:
         raise TypeError(f"{role} of type {found.dtype}: the plan is for carriers of {item_size} bytes")
@@ -129,7 +137,7 @@ def check_carriers(array: object, role: str, items: int | None, item_size: int) 
 
 
 def check_int64(array: object, role: str, items: int | None) -> NDArray[np.int64]:
-    """Return the array if it holds writable int64 and passes `check_array`. Raises TypeError if not."""
+    """Return the array if it holds writable int64 items and passes `check_array`. Raises TypeError otherwise."""
     found = check_array(array, role, items)
     if found.dtype != np.int64 or not found.flags.carray:
         raise TypeError(f"{role} must be a writable array of int64")
@@ -137,7 +145,10 @@ def check_int64(array: object, role: str, items: int | None) -> NDArray[np.int64
 
 
 def check_array(array: object, role: str, items: int | None) -> NDArray[Any]:
-    """Return the array if it is 1-D, contiguous and has `items` items (None: any number). Raises TypeError if not."""
+    """Return the array if it is 1-D and contiguous and has `items` items (None: any number).
+
+    Raises TypeError otherwise.
+    """
     if type(array) is not np.ndarray:
         raise TypeError(f"{role} must be an array of NumPy's, not a {type(array).__name__}")
     if array.ndim != 1 or not array.flags.c_contiguous:

@@ -1,6 +1,6 @@
-"""The arrays of a lookup, and their check against the plan before a kernel touches their memory.
+"""The arrays of a lookup, and a check of these arrays against the plan before a kernel touches their memory.
 
-`numba_cpu` repeats the check in compiled code and calls this one only for its error message.
+`numba_cpu` performs the same check in compiled code, and calls this one only for its error message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BAD_OFFSETS: Final = 1 << 62
 class FeatureArrays(NamedTuple):
     """The arrays of a feature, each 1-D and contiguous. `table`, `weights`, `fill` and `out` hold carriers.
 
-    If `fill` is given, an index equal to the number of rows selects it as the row. `out` is the whole output; the
+    If `fill` is given, an index equal to the number of rows selects `fill` as the row. `out` is the whole output; the
     feature writes only its own columns.
     """
 
@@ -77,7 +77,7 @@ def _check_plan(plan: FeaturePlan) -> None:
 
 
 def _check_indices(role: str, array: object, items: int) -> str:
-    """Check the array. Returns the name of its type."""
+    """Check an array of indices or offsets. Returns the name of its type."""
     found = check_array(array, role, items)
     if found.dtype not in (np.int32, np.int64) or not found.flags.aligned:
         raise TypeError(f"{role} of type {found.dtype}: they must be int32 or int64, aligned")

@@ -1,4 +1,4 @@
-"""Convert floats to another float type, with one rounding, half to even. `output_dtype` uses it."""
+"""Convert floats to another float type, rounding once, half to even. Used for `output_dtype`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
 def convert_floats(items: NDArray[Any], dtype: DType, target: DType) -> NDArray[Any]:
     """Convert floats of type `dtype`, given as carriers or items, to the type `target`.
 
-    Values out of range become infinite and NaN stays NaN. Both types must be float types.
+    Values out of range become infinite, and NaN stays NaN. Both types must be float types.
     """
     numbers = items.view(dtype.numpy)
     with np.errstate(over="ignore", invalid="ignore"):
         if target.numpy == _BFLOAT16 and dtype.item_size == 8:
-            numbers = _rounded_to_odd(numbers)  # ml_dtypes would round twice, by way of float32
+            numbers = _rounded_to_odd(numbers)  # ml_dtypes would round twice, via float32
         elif dtype.numpy.kind != "f":
             numbers = numbers.astype(np.float32)  # ml_dtypes floats convert exactly; NumPy does the rounding
         found: NDArray[Any] = numbers.astype(target.numpy, copy=False)

@@ -1,4 +1,4 @@
-"""The interface of a GPU: copy tensors to its memory, run gathers there, and its three errors.
+"""The interface of a GPU, with its three errors. It copies tensors to the GPU's memory and runs gathers there.
 
 `cupy_gpu.device` implements it; no other module imports CuPy.
 """
@@ -21,7 +21,7 @@ class OutOfDeviceMemory(Exception):
 
 
 class DeviceFailed(Exception):
-    """The device or its driver reported an error. Nothing that the device does can be trusted any more."""
+    """The device or its driver reported an error. From then on, nothing that the device does can be trusted."""
 
 
 class Copy(Protocol):
@@ -33,7 +33,8 @@ class Copy(Protocol):
 class Device(Protocol):
     """One GPU. All methods block and are thread-safe.
 
-    `description` is its name for people; `memory` is the maximum number of its bytes that the service may use.
+    `description` is its human-readable name; `memory` is the maximum number of bytes of its memory that the service may
+    use.
     """
 
     description: str
@@ -51,5 +52,5 @@ class Device(Protocol):
         ...
 
     def used(self) -> int:
-        """Return the bytes of device memory that copies and gathers hold now."""
+        """Return the number of bytes of device memory that copies and gathers currently hold."""
         ...

@@ -1,4 +1,4 @@
-"""Find the CPU kernel for the name in a setting."""
+"""Find a CPU kernel by its name in the settings."""
 
 from __future__ import annotations
 

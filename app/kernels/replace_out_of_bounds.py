@@ -1,4 +1,4 @@
-"""Replace indices that are out of bounds before a kernel runs, and fill the slices of such tuples afterward.
+"""Replace indices that are out of bounds before a kernel runs, and fill the slices of the affected tuples afterward.
 
 Every kernel can then rely on valid indices.
 """
@@ -28,10 +28,11 @@ _BEYOND_INT64: Final = np.uint64(2**63)
 
 
 class Replacement(NamedTuple):
-    """Flat `indices` without invalid ones, and the number of components that were `replaced`.
+    """Flat `indices` in which invalid components were replaced, and the number of components that were `replaced`.
 
-    `filled` says for each tuple whether its slice must be filled; None if no slice must be. An axis of size 0 has no
-    valid index: with clip and wrap its components are kept and not counted, and the kernel reports the first of them.
+    `filled` says for each tuple whether its slice must be filled; it is None if no slice must be. An axis of size 0 has
+    no valid index: with clip and wrap, its components are kept and not counted, and the kernel reports the first of
+    them.
     """
 
     indices: NDArray[Any]
@@ -67,7 +68,8 @@ def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) 
     if replaced == 0:
         return Replacement(indices, 0, None)
     if mode != "fill" and 0 in plan.dims and indices.dtype == np.uint64:
-        # No component is negative now. Kept ones may exceed int64, and the error must show the values of the request.
+        # No component is negative at this point. Kept components may exceed int64, and the error must show the values
+        # of the request.
         unsigned = valid.view(np.uint64)
         unsigned[:, empty] = indices.reshape(-1, plan.depth)[:, empty]
         return Replacement(unsigned.reshape(-1), replaced, None)
@@ -75,7 +77,7 @@ def replace_out_of_bounds(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) 
 
 
 def _as_int64(plan: Plan, indices: NDArray[Any], mode: OutOfBounds) -> NDArray[np.int64]:
-    """Convert the indices to int64. Those too large for it become others on which `mode` has the same effect."""
+    """Convert the indices to int64. Replace those too large for int64 by others on which `mode` has the same effect."""
     if indices.dtype != np.uint64 or not (indices >= _BEYOND_INT64).any():
         return indices.astype(np.int64) if indices.dtype != np.int64 else indices.view()
     if mode != "wrap":
@@ -100,7 +102,7 @@ def zero_item(dtype: DType) -> Tensor:
 def filled_output(
     plan: Plan, output: Tensor, filled: NDArray[np.bool_], item: Tensor, charge: Callable[[int], None]
 ) -> Tensor:
-    """Write `item` to the slices of the tuples in `filled`. Returns the output, for strings a new tensor.
+    """Write `item` to the slices of the tuples in `filled`. Returns the output, which is a new tensor for strings.
 
     `charge` is called with the bytes of the new strings before they are allocated, and may raise. Also raises
     tensor_damaged.

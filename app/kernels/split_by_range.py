@@ -26,7 +26,7 @@ def split(indices: NDArray[np.int64], dims: Sequence[int], wrap: bool, stops: ND
     """Split flat `indices`, tuples with one component for each of `dims`, by the ranges of axis 0 that end at `stops`.
 
     `stops` may be read-only. Raises IndexError if a component is out of bounds: outside [-size, size - 1] with `wrap`,
-    outside [0, size - 1] without.
+    or outside [0, size - 1] without it.
     """
     tuples, sizes = indices.reshape(-1, len(dims)), np.array(dims, np.int64)
     if len(tuples) == 0:

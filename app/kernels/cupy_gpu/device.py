@@ -3,13 +3,13 @@
 Indices, and data that is not on the device yet, are sent in pieces through pinned memory: one piece is copied into it
 while the previous one is transferred. The kernel checks and gathers in one pass (gather.cu). The word with the first
 invalid position comes back together with the beginning of the output; the rest follows only if all positions are valid.
-For a small gather the kernel writes the word and the output directly into pinned memory, across the bus, so they need
+For a small gather, the kernel writes the word and the output across the bus directly into pinned memory, so they need
 no copy.
 
-Each concurrent gather has its own stream and pinned memory, so the copies of one overlap the kernel of another. Device
-memory comes from a pool with a limit, which leaves memory for other processes.
+Each concurrent gather has its own stream and pinned memory, so the copies of one gather overlap the kernel of another.
+Device memory comes from a pool whose limit leaves memory for other processes.
 
-The device is number 0. Select it with CUDA_VISIBLE_DEVICES.
+The device with index 0 is used. Select it with CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -144,12 +144,13 @@ class CupyDevice:
         """Launch the kernel in `stream`, a CUDA handle, for the arrays at `addresses` (see `kernel_launch.launch`).
 
         The word for the first invalid position must already contain `kernel_launch.NOTHING`. The service calls `run`;
-        benchmarks also call this method, to exclude transfers to the device and back. The calling thread must have used
-        the device through CuPy before. Raises CuPy's own errors.
+        benchmarks also call this method in order to exclude transfers to and from the device. The calling thread must
+        already have used the device through CuPy. Raises CuPy's own errors.
         """
         prepared = kernel_launch.launch(plan, index_size, addresses, self._multiprocessors)
         if prepared is not None:
-            # An array of pointers to the arguments, here only one. The launch has read them when it returns.
+            # An array of pointers to the arguments, of which there is only one. The launch has read them by the time it
+            # returns.
             arguments = (c_char_p * 1)(prepared.argument)
             block, grid = (kernel_launch.BLOCK, 1, 1), (*prepared.grid, 1)
             driver.launchKernel(self._entries[prepared.entry], *grid, *block, 0, stream, addressof(arguments), 0)
@@ -159,7 +160,7 @@ class CupyDevice:
 
     @contextmanager
     def _stream(self) -> Iterator[_StagedStream]:
-        """Return a context with an exclusive stream, which translates CUDA errors. The stream is idle on exit."""
+        """Return a context that provides an exclusive stream and translates CUDA errors. The stream is idle on exit."""
         staged = self._streams.get()
         try:
             yield staged
@@ -192,7 +193,7 @@ class _StagedStream:
         self._turn = 0
 
     def send(self, pointer: int, source: NDArray[Any], dtype: np.dtype[Any] = _BYTES) -> None:
-        """Enqueue the copy of `source` to the device, as items of `dtype`. `source` has been read on return.
+        """Enqueue the copy of `source` to the device, as items of `dtype`. `source` has been fully read on return.
 
         Items of another type are converted piece by piece in the pinned memory. A uint64 too large for int64 becomes
         the largest int64.
@@ -215,9 +216,9 @@ class _StagedStream:
         return nbytes <= self._half
 
     def pinned_for_output(self) -> int:
-        """Return the address to which the kernel may write its results.
+        """Return the host address to which the kernel may write its results.
 
-        They are the word for the first invalid position and, _HEADER bytes later, the output.
+        The results are the word for the first invalid position and, _HEADER bytes later, the output.
         """
         self._events[self._turn].synchronize()  # wait until the previous contents have been copied
         self._halves[self._turn][:8] = 0xFF

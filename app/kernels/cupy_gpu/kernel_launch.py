@@ -1,4 +1,4 @@
-"""Convert a plan to a launch of gather.cu: its entry point, number of threads and arguments.
+"""Convert a plan into a launch of gather.cu: its entry point, number of threads and arguments.
 
 This module does not need CUDA. It is separate from `cupy_gpu.device` so that tests can run the same source, with the
 same launch parameters, on a CPU.
@@ -69,7 +69,7 @@ def launch(
     output, and the word for the first invalid position.
     """
     data, _, out, _ = addresses
-    # The lowest set bit of the three gives their common alignment.
+    # The lowest bit set in any of the three is their common alignment.
     width = plan.slice_items * plan.item_size
     shaped = _shape(plan, index_size, alignment(data | out | width), multiprocessors)
     if shaped is None:
@@ -134,8 +134,8 @@ def _shape(
 def division(divisor: int) -> tuple[int, int]:
     """Return a factor and a shift: number // divisor == (number * factor >> 64) >> shift for all numbers below 2**63.
 
-    Returns (0, 0) for 0 and 1, by which the kernel does not divide. With 2**(n-1) < divisor <= 2**n, the factor is
-    2**(63+n) / divisor, rounded up. The rounding adds less than 1/divisor to the quotient of such a number.
+    Returns (0, 0) for the divisors 0 and 1, by which the kernel does not divide. With 2**(n-1) < divisor <= 2**n, the
+    factor is 2**(63+n) / divisor, rounded up. The rounding adds less than 1/divisor to the quotient of such a number.
     """
     if divisor < 2:
         return 0, 0

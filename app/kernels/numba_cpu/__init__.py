@@ -1,7 +1,7 @@
 """The CPU kernel compiled by Numba: one function for each type of plan, each in a module of its own.
 
-Until the function for a plan or for lookups is compiled, the NumPy kernel runs instead. So the first start can answer
-requests before it has compiled anything.
+Until the function for a plan or for lookups is compiled, the NumPy kernel runs instead. So even on its first startup,
+the service can answer requests before it has compiled anything.
 """
 
 from __future__ import annotations

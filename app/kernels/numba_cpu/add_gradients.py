@@ -1,6 +1,6 @@
 """The loops of a gradient: add slices to the sums of their rows, and round the sums to the result.
 
-Sums are float32, or float64 for float64. Each float type has its own compiled loops.
+Sums are float32, or float64 for float64 items. Each float type has its own compiled loops.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def add_slices(job: Any, batch: int, rows: Items, begin: int, end: int) -> bool:
 
 @inner
 def finish_rows(job: Any, begin: int, end: int) -> None:
-    """Write rows [begin, end) of the result from their sums. Rows are counted over all batches."""
+    """Write rows [begin, end) of the result from their sums. Rows are numbered across all batches."""
     width = job.row_items
     result = job.result + begin * width * job.item_size
     sums = job.sums + begin * width * job.sum_size

@@ -1,7 +1,7 @@
 """The loops of a scatter: each update of a block replaces its target or is reduced into it.
 
-There is one loop for rows and one for single items, compiled for each reduction and item type. Where the type does not
-matter they are compiled once per item size. Minimum and maximum share their loops.
+There is one loop for rows and one for single items. Both are compiled for each reduction and item type. Where the type
+does not matter, they are compiled once per item size. Minimum and maximum share their loops.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Combine = Callable[[Any, Any, int], Any]
 def kind_of(dtype: str, reduction: str, row_bytes: int) -> int:
     """Return the kind of the items in a row, for a reduction of a dtype.
 
-    It is the item size, except for floats. A row that is replaced consists of the largest integers that divide it.
+    The kind is the item size, except for floats. A row that is replaced counts as consisting of the largest integers
+    that divide it.
     """
     if reduction == "none":
         return next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)
@@ -42,7 +43,7 @@ def kind_size(kind: int) -> int:
 
 
 def flip_of(dtype: str, reduction: str) -> int:
-    """Return what turns any minimum or maximum into a maximum of signed integers: the bits to flip.
+    """Return the bits to flip so that any minimum or maximum becomes a maximum of signed integers.
 
     For floats, any value other than 0 selects the minimum.
     """
@@ -72,7 +73,7 @@ def _extreme_integer(old: int, new: int, flip: int) -> int:
 
 
 def _extreme(number: FloatKind) -> Combine:
-    """Make the minimum or maximum of IEEE 754-2019: the first NaN wins, and -0 is less than 0."""
+    """Build the minimum or maximum of IEEE 754-2019: the first NaN wins, and -0 is less than 0."""
     widen, bits = number.widen, number.bits
 
     @inlined
@@ -106,7 +107,7 @@ def _with_branch(extreme: Combine, widen: Callable[[Any], float]) -> Combine:
 
 
 def _rounded(number: FloatKind, combine: Combine) -> Combine:
-    """Make `combine` for floats: computed in float32 or float64, and rounded half to even."""
+    """Build `combine` for floats: it computes in float32 or float64 and rounds half to even."""
     widen, narrow = number.widen, number.narrow
 
     @inlined
@@ -129,7 +130,7 @@ def _are_equal(items: Items) -> bool:
 
 
 def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> Loop:
-    """Make the loop over a block of updates for one item type.
+    """Build the loop over a block of updates for one item type.
 
     `combine_one` replaces `combine` for consecutive updates of the same item, if another form is faster there.
     """
@@ -141,7 +142,7 @@ def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> 
         count = end - begin
         if ult(items[0] - begin, count) and _are_equal(items):
             first = np.uint64(items[0])
-            total = output[first]  # kept in a register: in memory each update would wait for the previous store
+            total = output[first]  # kept in a register: if in memory, each update would wait for the previous store
             for t in range(len(items)):
                 total = combine_in_turn(total, updates[t], flip)
             output[first] = total
@@ -176,7 +177,7 @@ def _loop(number: Any, combine: Combine, combine_one: Combine | None = None) -> 
 
 
 def _by_size(combine: Combine) -> Loop:
-    """Make the loop for items whose kind is their size."""
+    """Build the loop for items whose kind is their size."""
     of_1, of_2, of_4, of_8 = (_loop(number, combine) for number in (np.int8, np.int16, np.int32, np.int64))
 
     @inner
@@ -194,7 +195,7 @@ def _by_size(combine: Combine) -> Loop:
 
 
 def _by_type(of_integers: Combine, loop_of: Callable[[FloatKind], Loop]) -> Loop:
-    """Make the loop for items of any kind."""
+    """Build the loop for items of any kind."""
     integers, floats = _by_size(of_integers), by_float_kind(loop_of)
 
     @inner
@@ -224,7 +225,7 @@ _extreme_by_type: Final = _by_type(_extreme_integer, _extreme_loop)
 
 @inner
 def apply_updates(job: Any, source: Address, rows: Items, own: Items, begin: int, end: int) -> None:
-    """Apply the updates at `source` to the output rows that they name, as far as these are in [begin, end).
+    """Apply the updates at `source` to their target rows of the output, if these are in [begin, end).
 
     For updates of more than one item, `own` selects these updates (see `find_own`).
     """

@@ -1,10 +1,10 @@
 """The gradient of a gather, compiled by Numba and run by the thread team.
 
-First the row indices named by the tuples are checked and recorded. For a sparse gradient the distinct rows are
-numbered; they become the rows of its result. Then each chunk owns some rows: it clears their sums, scans all tuples in
-order, adds the slices for its rows (`add_gradients`), and writes the result. Sums in float32 and float64 are computed
-in the result itself, those of 16-bit floats in working memory. So no two threads add to the same sum, each sum is added
-up in the order of the tuples, and the result is bit-identical for any number of threads.
+First, the row indices in the tuples are checked and recorded. For a sparse gradient, the distinct rows are numbered;
+they become the rows of the result. Then each chunk owns some rows: it clears their sums, scans all tuples in order,
+adds the slices for its rows (`add_gradients`), and writes the result. Sums in float32 and float64 are computed in the
+result itself; sums of 16-bit floats are computed in working memory. So no two threads add to the same sum, each sum is
+added up in the order of the tuples, and the result is bit-identical for any number of threads.
 
 The working memory `scratch` is an int64 array that holds, in this order:
 
@@ -82,7 +82,7 @@ def run(
     may_leave_unfinished: bool = False,
     **further: NDArray[np.int64],
 ) -> int:
-    """See `app.kernels.reference.backward.run` for `further`. A gradient is never left unfinished."""
+    """See `app.kernels.reference.backward.run` for the arrays in `further`. A gradient is never left unfinished."""
     kernel, team = compiled(), shared_team()
     if threads > 1:
         team.prepare(threads)
@@ -106,7 +106,7 @@ def run(
 
 @lru_cache(maxsize=KEPT_PLANS)
 def job_of_plan(plan: BackwardPlan, chunk: Address) -> NDArray[np.int64]:
-    """Make the job of a plan without arrays and coefficient: a `BackwardJob` as int64.
+    """Build the job of a plan, without its arrays and coefficient: a `BackwardJob` as int64.
 
     Raises TypeError if the plan is invalid.
     """
@@ -152,7 +152,8 @@ def _backward(
     """Compute the gradient from checked arrays, with at most `helpers` helpers. Returns the first invalid component or
     -1.
 
-    A sparse gradient writes the distinct rows to `distinct` and their number to the job's `result_rows`.
+    A sparse gradient writes the distinct rows to `distinct`, and the number of distinct rows to the job's
+    `result_rows`.
     """
     job = _job_at(address(job_array))
     job.gradient, job.result, job.indices = address(data), address(out), address(indices)
@@ -175,7 +176,7 @@ def _backward(
         return -1
     row_bytes, slices = job.row_items * job.item_size, job.batches * job.tuples
     work = (slices + rows) * row_bytes // 8 + tuples * job.depth
-    # Every chunk scans all tuples; for short slices the scan costs as much as the additions.
+    # Every chunk scans all tuples. For short slices, the scan costs as much as the additions.
     if row_bytes < LINE and rows * row_bytes < slices * LINE:
         helpers = 0
     job_address = stack_job()

@@ -1,6 +1,6 @@
 """The loops of the block-quantized gather, compiled by Numba: one pass to dequantize a portion and one to round it.
 
-They take a third of the time of NumPy, which makes several passes.
+The loops take a third of the time that NumPy takes, because NumPy makes several passes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _to_bfloat16: Final = intrinsic(types.uint16, (types.float32,), _bfloat16_bits)
 
 
 def _narrow(values: NDArray[np.float32], out: NDArray[np.uint16], to_float16: bool) -> None:
-    """Write the values rounded to float16, or to bfloat16 if not `to_float16`."""
+    """Write the values rounded to float16, or to bfloat16 if `to_float16` is False."""
     rows, groups, width = out.shape
     for row in range(rows):
         for group in range(groups):

@@ -1,6 +1,6 @@
-"""Run a job: the work of an operator, cut into chunks for its owner and for helpers.
+"""Run a job: the work of an operator, divided into chunks that its owner and helpers run.
 
-Each operator defines a record for its jobs, whose first fields are those of `Job`, and a function that runs one chunk.
+Each operator defines a record for its jobs, which begins with the fields of `Job`, and a function that runs one chunk.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ def end_of_chunk(job: Address, number: int) -> int:
 
 @inner
 def take_chunks(team: Address, owning: bool) -> None:
-    """Run chunks of the team's job until none is left: the owner from the front, helpers from the back."""
+    """Run chunks of the team's job until none is left.
+
+    The owner works from the front, and helpers work from the back.
+    """
     job = job_at(job_of(team))
     run_chunk, chunks = job.run_chunk, job.chunks
     front = 0
@@ -101,9 +104,9 @@ def take_chunks(team: Address, owning: bool) -> None:
 def run(team: Address, job: Address, helpers: int, work: int, may_leave_unfinished: bool) -> int:
     """Run a job with at most `helpers` helpers.
 
-    Returns the position of the first invalid component, -1 if all are valid, or UNFINISHED if a helper still runs.
-    `job` is a `stack_job`. `work` is the sum of components, slices and 16-byte units of output. If it exceeds the
-    team's `wake_from`, sleeping helpers are woken.
+    Returns the position of the first invalid component, -1 if all are valid, or UNFINISHED if a helper is still
+    running. `job` is a `stack_job`. `work` is the sum of components, slices and 16-byte units of output. If it exceeds
+    the team's `wake_from`, sleeping helpers are woken.
     """
     head = job_at(job)
     long = work > settings_of(team).wake_from

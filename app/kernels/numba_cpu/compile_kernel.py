@@ -1,4 +1,4 @@
-"""Compile the functions of a kernel, and choose where their code is cached.
+"""Compile the functions of a kernel, and set where their code is cached.
 
 A kernel has two compiled functions: its entry, which Python calls for a whole job, and the function for one chunk,
 which the job's owner and its helpers call by address (`chunked_job`).
@@ -42,12 +42,12 @@ class CompiledKernel(NamedTuple):
 
 
 def configure(cache_dir: Path) -> Path:
-    """Cache the compiled code under `cache_dir` for the next start. Call this before anything is compiled.
+    """Cache the compiled code under `cache_dir` for the next startup. Call this before anything is compiled.
 
     Returns the folder for the code. Raises RuntimeError if functions have already been compiled with another folder.
     """
-    # Numba's cache only detects changes to the file of the compiled function, so the folder's name depends on all
-    # files.
+    # Numba's cache detects changes only to the file that contains the compiled function, so the folder's name depends
+    # on all files.
     folders = (Path(__file__).parent, Path(str(compilation.__file__)).parent)
     sources = [str(path) for folder in folders for path in folder.glob("*.py")]
     folder = folder_of(cache_dir, "numba", [*sources, *(str(one.__file__) for one in _COMPILED_FROM)])
@@ -62,7 +62,7 @@ _compiled: Final[list[str]] = []
 
 
 def compile_entry(function: Callable[..., object], arguments: tuple[Any, ...]) -> Any:
-    """Compile a function for the given Numba argument types, or load it. Python calls it without the GIL."""
+    """Compile a function for the given Numba argument types, or load it from the cache. It runs without the GIL."""
     _compiled.append(function.__name__)
     dispatcher: Any = _njit(**_OPTIONS, nogil=True, no_cfunc_wrapper=True)(function)
     dispatcher.compile(arguments)
@@ -75,7 +75,7 @@ def compile_kernel(
 ) -> CompiledKernel:
     """Compile the functions of a kernel, or load them from the cache folder set by `configure`.
 
-    Raises RuntimeError if the memory layout of NumPy arrays is not the one that compiled code expects.
+    Raises RuntimeError if the memory layout of NumPy arrays differs from what compiled code expects.
     """
     check_layout()
     compiler: Any = cfunc(types.int64(types.int64, types.int64), **_OPTIONS)

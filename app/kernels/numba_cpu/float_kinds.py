@@ -19,7 +19,7 @@ FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = 16, 17, 18, 19
 
 
 class FloatKind(NamedTuple):
-    """A float type. Sums of its items are float32, or float64 for float64."""
+    """A float type. Sums of its items are float32, or float64 for float64 items."""
 
     name: str
     kind: int
@@ -64,7 +64,7 @@ KINDS: Final = {each.name: each.kind for each in FLOATS}
 
 
 def by_float_kind(make: Callable[[FloatKind], F]) -> Callable[..., Any]:
-    """Make a compiled function (kind, *arguments) that calls the function made for that kind.
+    """Build a compiled function (kind, *arguments) that calls the function built for that kind.
 
     `make` returns one function for each float type. All of them take the same arguments.
     """

@@ -76,12 +76,12 @@ gather_job_at: Final = record_of(GatherJob)
 
 
 def gather_chunk(job_address: Address, number: int) -> int:
-    """Gather chunk `number` of a job. Returns its first invalid component, or -1.
+    """Gather the chunk with index `number` of a job. Returns its first invalid component, or -1.
 
-    A block is part of one batch, or has the length of several whole batches but may start anywhere in a batch. `bases`
-    has for each tuple of a block the byte distance from the batch of the first tuple to its own batch. It is the same
-    for all blocks. Example: for batches of 3 tuples, and blocks of 6 that start at the second tuple of a batch, it is
-    (0, 0, 1, 1, 1, 2) * stride.
+    A block is part of one batch, or has the length of several whole batches but may start anywhere in a batch. For each
+    tuple of a block, `bases` holds the distance in bytes from the batch of the first tuple to its own batch. It is the
+    same for all blocks. Example: for batches of 3 tuples, and blocks of 6 that start at the second tuple of a batch, it
+    is (0, 0, 1, 1, 1, 2) * stride.
     """
     job = gather_job_at(job_address)
     first, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
@@ -145,10 +145,10 @@ def _write_bases(bases: Address, count: int, left: int, tuples: int, stride: int
 def _copy(target: Address, addresses: Address, count: int, width: int, ahead: int, joint: Address) -> None:
     """Copy the slices of a block. Prefetch each one `ahead` slices before its copy, or never if `ahead` is 0.
 
-    `joint` is a line of memory for slices that are stored past the caches, else 0.
+    `joint` is a line of memory for slices whose stores bypass the caches, else 0.
     """
     last = load_item(addresses, count - 1)
-    # The hardware prefetcher handles items that share cache lines; software prefetches only disturb it.
+    # The hardware prefetcher handles items that share cache lines; software prefetches would only disturb it.
     if width < LINE and abs(last - load_item(addresses, 0)) < NEIGHBORS_BYTES * count:
         ahead = 0
     for t in range(min(count, ahead)):
@@ -181,7 +181,7 @@ def _write_addresses(
 
 @inlined
 def _first_tuple(job_address: Address, batch: int, place: int) -> int:
-    """Return the index tuple for tuple number `place` of a batch."""
+    """Return which index tuple is used for position `place` of a batch."""
     job = gather_job_at(job_address)
     if job.batches_per_set == 0:
         return place
@@ -192,7 +192,8 @@ def _first_tuple(job_address: Address, batch: int, place: int) -> int:
 def _block_of_components(job_address: Address, batch: int, place: int, count: int, block: Address) -> Address:
     """Return the address of the components, as int64, of `count` tuples, starting at tuple `place` of a batch.
 
-    They are read in place if the indices are int64 and the tuples are contiguous. Otherwise they are copied to `block`.
+    If the indices are int64 and the tuples are contiguous, the components are read in place; otherwise, they are copied
+    to `block`.
     """
     job = gather_job_at(job_address)
     tuples, depth = job.tuples, job.depth
@@ -211,10 +212,10 @@ def _block_of_components(job_address: Address, batch: int, place: int, count: in
 
 
 def _address_writer(depth: int) -> Callable[[Address, Address, int, Address, Address, Address], int]:
-    """Make a loop that writes the slice addresses for tuples of `depth` components.
+    """Build a loop that writes the slice addresses for tuples of `depth` components.
 
     `origin` is the address of the first tuple's batch. The loop returns a negative number if any component is invalid:
-    for each component it combines the signs of the index and of its distance to the last valid index.
+    for each component, it combines the sign of the index with the sign of its distance to the last valid index.
     """
 
     @inner
@@ -280,7 +281,9 @@ def _write_block(
 
 @inner
 def _fill_bad_tuples(components: Address, count: int, job_address: Address, addresses: Address) -> None:
-    """Make each of `count` tuples with an invalid component select the slice `fill`. Count these components."""
+    """Make each of the `count` tuples that has an invalid component select the slice `fill`, and count these
+    components.
+    """
     job = gather_job_at(job_address)
     replaced = 0
     for t in range(count):

@@ -1,7 +1,7 @@
 """GatherElements in one function compiled by Numba, run by the thread team.
 
-A chunk processes the entries of indices in blocks. It checks them, records the addresses of the items that they name
-(`write_items`), and copies the items.
+A chunk processes the entries of indices in blocks. It checks the entries, records the addresses of the items that they
+select (`write_items`), and copies the items.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def run(
 
 @lru_cache(maxsize=KEPT_PLANS)
 def job_of_plan(plan: GatherElementsPlan, chunk: Address) -> NDArray[np.int64]:
-    """Make the job of a plan without its arrays: an `ElementsJob` as int64. Raises TypeError if the plan is invalid."""
+    """Build the job of a plan, without its arrays: an `ElementsJob` as int64.
+
+    Raises TypeError if the plan is invalid.
+    """
     check_places(plan)
     if not 1 <= len(plan.sizes) <= MAX_DEPTH:
         raise TypeError(f"the plan has {len(plan.sizes)} axes")
@@ -112,7 +115,7 @@ def _gather_elements(
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
-    """Run the gather with at most `helpers` helpers. Returns the first invalid entry, -1, or REFUSED.
+    """Run the gather with at most `helpers` helpers. Returns the first invalid entry, -1 if there is none, or REFUSED.
 
     With `may_leave_unfinished` it may also return UNFINISHED.
     """
@@ -131,7 +134,7 @@ def _gather_elements(
 
 
 def gather_elements_chunk(job_address: Address, number: int) -> int:
-    """Gather chunk `number` of a job. Returns its first invalid entry, or -1."""
+    """Gather the chunk with index `number` of a job. Returns its first invalid entry, or -1."""
     job = _job_at(record_job_at(job_address).record)
     done, end = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
     addresses = _stack_addresses()

@@ -1,8 +1,8 @@
 """The gather, compiled by Numba for CPUs.
 
-One function serves every plan, because each compiled function costs start-up time. It handles slices as bytes, so it
-does not depend on dtypes and item sizes. It has a loop for each tuple length up to five and one for longer tuples. It
-has a single signature, so no request can need a combination that is not compiled.
+One function serves every plan, because each compiled function adds to the startup time. It handles slices as bytes, so
+it does not depend on dtypes or item sizes. It has a loop for each tuple length up to five and one for longer tuples. It
+has a single signature, so no request can need a combination of types that is not compiled.
 
 It runs without the GIL, alone or with the helpers of a `ThreadTeam`, chunk by chunk (`gather_chunk`). Chunks write
 disjoint ranges of the output. The result is the smallest of their first invalid components.
@@ -112,10 +112,10 @@ def _gather(
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
-    """Run the gather with at most `helpers` helpers. Returns the first invalid component, -1, or REFUSED.
+    """Run the gather with at most `helpers` helpers.
 
-    With `may_leave_unfinished` it may also return UNFINISHED. The arrays at the addresses in `plan` must be checked
-    already.
+    Returns the first invalid component, -1 if there is none, or REFUSED. With `may_leave_unfinished` it may also return
+    UNFINISHED. The arrays at the addresses in `plan` must already have been checked.
     """
     settings = settings_of(team)
     index_type = index_type_if_usable(data, indices, out, plan.item_size, settings.array_type)
@@ -123,7 +123,7 @@ def _gather(
         return REFUSED
     depth = length(dims)
     negative = plan.batches | plan.tuples | plan.slice_items | plan.batches_per_set
-    items = checked_product(plan.batches, plan.slice_items)  # items of data
+    items = checked_product(plan.batches, plan.slice_items)  # number of items in data
     for axis in range(depth):
         size = load_item(address(dims), axis)
         negative |= size
@@ -147,7 +147,7 @@ def _gather(
     job_address = stack_job()
     job = gather_job_at(job_address)
     job.run_chunk = plan.run_chunk
-    # If the output has no items nothing is copied, but all components are still checked.
+    # If the output has no items, nothing is copied, but all components are still checked.
     job.total = slices if plan.batches > 0 else sets * plan.tuples
     job.least_chunk = min(settings.least_tuples, max(1, LONG_CHUNK_BYTES // max(width, 1)))
     job.data = address(data)

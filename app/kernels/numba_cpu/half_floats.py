@@ -1,7 +1,7 @@
 """Convert float16 and bfloat16 to float32 and back, rounded half to even, for scalars and vectors.
 
 If the processor has no instructions for a conversion, integer operations produce the same bits. A NaN stays a NaN with
-the same sign. As a float16 it becomes the quiet NaN without payload; as a bfloat16 it keeps the upper payload bits.
+the same sign. As a float16, it becomes the quiet NaN without payload; as a bfloat16, it keeps the upper payload bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _registry: Any = numba.core.registry
 def has_instructions() -> bool:
     """Return whether the target processor has instructions for float16 conversion.
 
-    They round half to even by default.
+    These instructions round half to even by default.
     """
     if platform.machine() in ("aarch64", "arm64"):
         return True
@@ -54,9 +54,9 @@ def half_of_float(builder: Builder, value: Any) -> Any:
 
 
 def float_of_half_by_integers(builder: Builder, bits: Any) -> Any:
-    """Do `float_of_half` without conversion instructions.
+    """Perform `float_of_half` without conversion instructions.
 
-    The bits are shifted into place. The exponent is then 112 too small, which a multiplication corrects.
+    The bits are shifted into place. The exponent is then too small by 112; a multiplication corrects it.
     """
     word, real = type_like(_WORD, bits), type_like(_FLOAT, bits)
     wide = builder.zext(bits, word)
@@ -69,11 +69,11 @@ def float_of_half_by_integers(builder: Builder, bits: Any) -> Any:
 
 
 def half_of_float_by_integers(builder: Builder, value: Any) -> Any:
-    """Do `half_of_float` without conversion instructions."""
+    """Perform `half_of_float` without conversion instructions."""
     word, real = type_like(_WORD, value), type_like(_FLOAT, value)
     bits = builder.bitcast(value, word)
     size = builder.and_(bits, constant(word, 0x7FFFFFFF))
-    # Normal numbers: add half of the dropped part before it is dropped, and reduce the exponent by 112.
+    # Normal numbers: add half of the part to be dropped before dropping it, and reduce the exponent by 112.
     odd = builder.and_(builder.lshr(size, constant(word, 13)), constant(word, 1))
     rounded = builder.add(builder.add(size, constant(word, (0xFFF - (112 << 23)) % 2**32)), odd)
     normal = builder.lshr(rounded, constant(word, 13))
@@ -108,7 +108,7 @@ def bfloat16_of_float(builder: Builder, value: Any) -> Any:
 
 
 def choose(builder: Builder, condition: Any, one: Any, other: Any) -> Any:
-    """Return `one` if the condition holds, else `other`. It does not branch, because the data is unpredictable."""
+    """Return `one` if the condition holds, else `other`. Does not branch, because the data is unpredictable."""
     found = builder.select(condition, one, other)
     found.set_metadata("unpredictable", builder.module.add_metadata([]))
     return found
@@ -120,7 +120,7 @@ def type_like(kind: Any, value: Any) -> Any:
 
 
 def constant(kind: Any, value: int | float) -> Any:
-    """Return a constant of a type. For a vector type every lane has the value."""
+    """Return a constant of a type. For a vector type, every lane has the value."""
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
     return ir.Constant(kind, value)

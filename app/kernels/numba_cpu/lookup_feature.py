@@ -1,4 +1,4 @@
-"""The record for one feature of a lookup, and how compiled code finds its bags and rows."""
+"""The record for one feature of a lookup, and functions with which compiled code finds its bags and rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POOLINGS: Final = {"none": NONE, "sum": SUM, "mean": MEAN, "max": MAX}
 
 
 class Feature:
-    """A feature. `lookup_kernel.run` sets the first GIVEN fields, `_lookup` the others."""
+    """A feature. `lookup_kernel.run` sets the first GIVEN fields, and `_lookup` sets the others."""
 
     table_object: Address
     """Address of the array object, as for the next five; 0 if there is none."""
@@ -64,7 +64,7 @@ feature_at: Final = record_of(Feature)
 
 @inlined
 def load_index(indices: Address, index_bytes: int, at: int) -> int:
-    """Return index number `at` of the array at `indices`, with 4 or 8 bytes per index."""
+    """Return the index at position `at` of the array at `indices`, with 4 or 8 bytes per index."""
     if index_bytes == 8:
         return load_item(indices, at)
     value = load_u32(indices + 4 * at)
@@ -79,7 +79,7 @@ def rows_ahead(row_bytes: int) -> int:
 
 @inlined
 def row_of(feature_address: Address, at: int) -> Address:
-    """Return the address of the row that index number `at` selects."""
+    """Return the address of the row selected by the index at position `at`."""
     feature = feature_at(feature_address)
     index = load_index(feature.indices, feature.index_bytes, at)
     return feature.fill if index == feature.rows else feature.table + index * feature.row_bytes
@@ -87,7 +87,7 @@ def row_of(feature_address: Address, at: int) -> Address:
 
 @inlined
 def prefetch_row(feature_address: Address, at: int) -> None:
-    """Prefetch the row that index number `at` selects."""
+    """Prefetch the row selected by the index at position `at`."""
     row = row_of(feature_address, at)
     for place in range(0, min(feature_at(feature_address).row_bytes, LOOKUP_BYTES_AHEAD), LINE):
         prefetch(row + place)
@@ -95,7 +95,7 @@ def prefetch_row(feature_address: Address, at: int) -> None:
 
 @inlined
 def start_of_bag(feature_address: Address, bag: int) -> int:
-    """Return the offset of a bag's first index. For the number of bags, returns the end of the last one."""
+    """Return the offset of a bag's first index. If `bag` is the number of bags, returns the end of the last bag."""
     feature = feature_at(feature_address)
     if bag >= feature.bags:
         return feature.count

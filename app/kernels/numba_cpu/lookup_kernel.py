@@ -2,7 +2,7 @@
 
 Each feature is a record (`lookup_feature.Feature`) with the addresses of its array objects and the sizes of its plan.
 `_lookup` checks the arrays against the plan and then the offsets. A chunk is a stretch of the work of all features,
-measured in bytes read and written, so threads end together even if bags differ in length. A chunk checks the indices
+measured in bytes read and written, so threads finish together even if bags differ in length. A chunk checks the indices
 that it needs from a feature before it reads any row.
 """
 
@@ -194,7 +194,7 @@ def _is_usable(feature_address: Address, array_type: Address) -> bool:
 
 @inner
 def _are_offsets(feature_address: Address) -> bool:
-    """Return whether the offsets of a feature start with 0, never decrease, and do not exceed the number of indices."""
+    """Return whether the offsets of a feature start at 0, never decrease, and do not exceed the number of indices."""
     feature = feature_at(feature_address)
     offsets, size = feature.offsets, feature.index_bytes
     if feature.bags == 0:
@@ -209,7 +209,7 @@ def _are_offsets(feature_address: Address) -> bool:
 
 
 def _lookup(features: ArrayHeader, chunk: Address, team: Address, helpers: int) -> int:
-    """Look up all features with at most `helpers` helpers. Returns -1, the number of an invalid feature, or REFUSED."""
+    """Look up all features with at most `helpers` helpers. Returns -1, the index of an invalid feature, or REFUSED."""
     array_type = settings_of(team).array_type
     count = length(features) * 8 // _FEATURE_BYTES
     total = 0
@@ -243,7 +243,7 @@ def _lookup(features: ArrayHeader, chunk: Address, team: Address, helpers: int) 
 
 
 def lookup_chunk(job_address: Address, number: int) -> int:
-    """Look up chunk `number` of a job. Returns -1, or the number of a feature with an invalid index."""
+    """Look up the chunk with index `number` of a job. Returns -1, or the index of a feature with an invalid index."""
     job = _job_at(job_address)
     low, high = first_of_chunk(job_address, number), end_of_chunk(job_address, number)
     for at in range(job.count):
@@ -286,7 +286,7 @@ def _first_bag(feature_address: Address, work: int) -> int:
 
 @inner
 def _are_in_bounds(feature_address: Address, first: int, end: int) -> bool:
-    """Return whether each of these indices selects a row, or the row `fill` if there is one."""
+    """Return whether each of the indices [first, end) selects a row of the table, or the row `fill` if there is one."""
     feature = feature_at(feature_address)
     indices, size, last = feature.indices, feature.index_bytes, feature.rows
     if feature.fill == 0:
@@ -300,7 +300,7 @@ def _are_in_bounds(feature_address: Address, first: int, end: int) -> bool:
 
 @inner
 def _copy_rows(feature_address: Address, first: int, end: int) -> None:
-    """Copy the rows of these indices to their places in the output."""
+    """Copy the rows of the indices [first, end) to their places in the output."""
     feature = feature_at(feature_address)
     group, stride, width, ahead = feature.group, feature.stride, feature.row_bytes, feature.ahead
     if width == 0:

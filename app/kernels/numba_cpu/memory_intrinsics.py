@@ -1,6 +1,7 @@
 """Memory access by address for compiled kernels, beyond what Numba's arrays offer.
 
-Unaligned copies of fixed width, stores past the caches, and prefetches. Addresses are int64 and are not checked.
+This module provides unaligned copies of fixed width, stores that bypass the caches, and prefetches. Addresses are int64
+and are not checked.
 """
 
 from __future__ import annotations
@@ -53,10 +54,9 @@ def _aligned_line(builder: Builder) -> Any:
 
 
 def copy_of(width: int, *, nontemporal: bool = False) -> Copy:
-    """Make an intrinsic that copies `width` bytes, a power of two up to 64, by one load and one store.
+    """Build an intrinsic that copies `width` bytes, a power of two up to 64, with one load and one store.
 
-    A nontemporal store goes past the caches; its target must be aligned to the width. Other addresses need no
-    alignment.
+    A nontemporal store bypasses the caches; its target must be aligned to the width. Other addresses need no alignment.
     """
     kind = ir.IntType(8 * width) if width <= 8 else ir.VectorType(_INT64, width // 8)
 

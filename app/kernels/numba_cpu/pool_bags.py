@@ -1,7 +1,7 @@
-"""Pool bags of rows (sum, mean or maximum) without a copy of the rows.
+"""Pool bags of rows (sum, mean or maximum) without copying the rows.
 
-Rows are added one by one in float32 (float64 for float64), and each product is rounded before it is added. The sums for
-a block of columns stay in registers while the rows are added.
+Rows are added one by one in float32 (float64 for float64 items), and each product is rounded before it is added. The
+sums for a block of columns stay in registers while the rows are added.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Pool = Callable[[Address, Address, int, int, int], None]
 
 
 def _block_pooler(number: FloatKind, lanes: int) -> PoolBlock:
-    """Make a function that pools `lanes` columns, starting at `column` (see `_pooler`)."""
+    """Build a function that pools `lanes` columns, starting at `column` (see `_pooler`)."""
     zeros, load, load_one, add_product, larger, divide, store = vector_functions(number.name, lanes)
     wide, item_size = number.sum, np.dtype(number.item).itemsize
     block_bytes = lanes * item_size
@@ -68,10 +68,10 @@ def _block_pooler(number: FloatKind, lanes: int) -> PoolBlock:
 
 
 def _pooler(number: FloatKind) -> Pool:
-    """Make a function that pools the rows of indices [begin, end) of a feature into the row at `target`.
+    """Build a function that pools the rows of indices [begin, end) of a feature into the row at `target`.
 
-    It prefetches rows, up to the one of index number `last`. A block that would extend past the last column is moved
-    back, so some columns are computed twice.
+    The function prefetches rows, up to the row of the index at position `last`. A block that would extend past the last
+    column is moved back, so some columns are computed twice.
     """
     block_64, block_16, block_4, block_1 = (_block_pooler(number, lanes) for lanes in _LANES)
 

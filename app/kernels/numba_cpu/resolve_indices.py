@@ -1,6 +1,6 @@
-"""Check indices and compute the rows and items that they name. The gather has its own loops; other kernels use these.
+"""Check indices and compute the rows and items that they select. The gather has its own loops; other kernels use these.
 
-A chunk processes the indices in blocks and records the rows or items that each block names (`write_rows`,
+A chunk processes the indices in blocks and records the rows or items that each block selects (`write_rows`,
 `write_items`). A scatter or a gradient then selects those that the chunk owns (`find_own`), and prefetches their memory
 some rows ahead (`prefetch_update`).
 """
@@ -29,7 +29,7 @@ _stack_entries: Final = stack_words(BLOCK)
 
 
 class IndexedJob:
-    """The fields that determine which rows the tuples of a job name."""
+    """The fields that determine which rows the tuples of a job select."""
 
     indices: Address
     index_type: int
@@ -43,9 +43,9 @@ class IndexedJob:
 
 
 class IndexedItemsJob(IndexedJob):
-    """The fields that determine which items single indices name. Indices are entries of an array of shape `sizes`.
+    """The fields that determine which items single indices select. Indices are entries of an array of shape `sizes`.
 
-    Entry e at (p0, p1, ...) names item base + e * axis_stride + p0 * strides[0] + p1 * strides[1] + ... For a gather
+    Entry e at (p0, p1, ...) selects item base + e * axis_stride + p0 * strides[0] + p1 * strides[1] + ... For a gather,
     the strides are in bytes and `base` is the address of data, so the results are addresses instead of item numbers.
     """
 
@@ -60,7 +60,7 @@ class IndexedItemsJob(IndexedJob):
 
 @inner
 def write_rows(job: Any, first: int, count: int, rows: Items) -> int:
-    """Write the rows that `count` tuples name to `rows`, starting at tuple `first`.
+    """Write the rows that `count` tuples select to `rows`, starting at tuple `first`.
 
     Returns the first invalid component, counted from tuple 0, or -1.
     """
@@ -98,7 +98,7 @@ def as_int64(job: Any, first: int, count: int, block: Address) -> Address:
 
 @inner
 def first_bad(components: Address, tuples: int, sizes: Address, depth: int, wrap: bool) -> int:
-    """Return the first component out of bounds, or -1. Components are int64, for axes of these sizes."""
+    """Return the first component out of bounds, or -1. Components are int64, for axes whose sizes are at `sizes`."""
     for t in range(tuples):
         for axis in range(depth):
             index, size = load_item(components, t * depth + axis), load_item(sizes, axis)
@@ -109,9 +109,9 @@ def first_bad(components: Address, tuples: int, sizes: Address, depth: int, wrap
 
 @inner
 def write_items(job: Any, first: int, items: Items) -> int:
-    """Write the items that entries name to `items`, starting at entry `first`. Returns the first invalid entry, or -1.
+    """Write the items that entries select to `items`, starting at entry `first`.
 
-    `job` is an `IndexedItemsJob`.
+    Returns the first invalid entry, or -1. `job` is an `IndexedItemsJob`.
     """
     entries, done = as_int64(job, first, len(items), _stack_entries()), 0
     row, last = job.row_entries, job.depth - 1
@@ -128,9 +128,9 @@ def write_items(job: Any, first: int, items: Items) -> int:
 
 @inner
 def _write_places(entries: Items, bounds: tuple[int, int], places: tuple[int, int, int], items: Items) -> int:
-    """Write the item that each entry of a row names. Returns the first invalid entry, or -1.
+    """Write the item that each entry of a row selects. Returns the first invalid entry, or -1.
 
-    Entry `t` with value e, below `size`, names item `stride * e + first + t * step`.
+    Entry `t` with value e, below `size`, selects item `stride * e + first + t * step`.
     """
     (size, wrapped), (stride, first, step) = bounds, places
     signs = 0
@@ -148,7 +148,7 @@ def _write_places(entries: Items, bounds: tuple[int, int], places: tuple[int, in
 
 @inner
 def _origin(job: Any, number: int) -> int:
-    """Return the item that entry `number` would name if its value were 0.
+    """Return the item that entry `number` would select if its value were 0.
 
     No size is 0, because there is at least one entry.
     """
@@ -163,7 +163,7 @@ def _origin(job: Any, number: int) -> int:
 
 @inner
 def find_own(rows: Items, begin: int, end: int, own: Items) -> int:
-    """Write the positions of those `rows` that are in [begin, end) to `own`, in order. Returns their number.
+    """Write the positions of those `rows` that are in [begin, end) to `own`, in order. Returns how many there are.
 
     `own` must have at least as many items as `rows`. The loop has no branch that depends on a row, because such a
     branch could not be predicted.

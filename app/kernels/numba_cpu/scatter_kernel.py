@@ -4,13 +4,13 @@ A chunk owns some units of the output. It copies them from data, scans the updat
 targets it owns (`apply_updates`). So no two threads write the same item, each item receives its updates in order, and
 the result is bit-identical for any number of threads.
 
-Units are normally rows of the output. Any update may name any row, so each chunk scans all updates. ScatterElements has
-two cheaper cases: if entries name only items in their own stretch of the output or, along the first axis, in their own
-column, then these stretches or columns are the units, and a chunk scans only their entries.
+Units are normally rows of the output. Any update may target any row, so each chunk scans all updates. ScatterElements
+has two cheaper cases: if entries select only items in their own stretch of the output or, along the first axis, in
+their own column, then these stretches or columns are the units, and a chunk scans only their entries.
 
-Updates are processed in blocks: their indices are checked and their rows recorded. Items that are not cached are
-prefetched, all of a block at once; rows are prefetched some rows ahead. A chunk of stretches copies as many of them as
-fit into a cache, scatters into them, and continues with the next.
+Updates are processed in blocks: their indices are checked, and their rows are recorded. Items that are not cached are
+prefetched for a whole block at once; rows are prefetched some rows ahead. A chunk of stretches copies as many of them
+as fit into a cache, scatters into them, and continues with the next.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def run(
 
 @lru_cache(maxsize=KEPT_PLANS)
 def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> NDArray[np.int64]:
-    """Make the job of a plan without its arrays: a `ScatterJob` as int64. Raises TypeError if the plan is invalid."""
+    """Build the job of a plan, without its arrays: a `ScatterJob` as int64. Raises TypeError if the plan is invalid."""
     check_scatter_plan(plan)
     elements = isinstance(plan, ScatterElementsPlan)
     sizes = plan.sizes if isinstance(plan, ScatterElementsPlan) else plan.dims
@@ -168,13 +168,15 @@ def job_of_plan(plan: ScatterNDPlan | ScatterElementsPlan, chunk: Address) -> ND
 
 
 def _division(plan: ScatterNDPlan | ScatterElementsPlan) -> tuple[int, int, int]:
-    """Return the kind of the units (ROWS, STRETCHES or COLUMNS), their number, and rows per unit."""
+    """Return the kind of the units (ROWS, STRETCHES or COLUMNS), the number of units, and the number of rows per
+    unit.
+    """
     if isinstance(plan, ScatterNDPlan):
         return ROWS, plan.data_items // max(plan.slice_items, 1), 1
     if not plan.index_items or not plan.axis_size:
         return ROWS, plan.data_items, 1
     sizes, strides = plan.sizes, plan.strides
-    # The span, in items, of what the entries at one position of the first axis of indices can reach.
+    # The span, in items, that the entries at one position of the first axis of indices can reach.
     reach = 1 + (plan.axis_size - 1) * plan.axis_stride
     reach += sum((size - 1) * stride for size, stride in zip(sizes[1:], strides[1:], strict=True))
     if reach <= strides[0] and plan.data_items % strides[0] == 0:
@@ -200,9 +202,10 @@ def _scatter(
     helpers: int,
     may_leave_unfinished: bool,
 ) -> int:
-    """Run the scatter with at most `helpers` helpers. Returns the first invalid component, -1, or REFUSED.
+    """Run the scatter with at most `helpers` helpers.
 
-    With `may_leave_unfinished` it may also return UNFINISHED.
+    Returns the first invalid component, -1 if there is none, or REFUSED. With `may_leave_unfinished` it may also return
+    UNFINISHED.
     """
     job = _job_at(address(job_array))
     array_type = settings_of(team).array_type
@@ -227,7 +230,7 @@ def _scatter(
 
 
 def scatter_chunk(job_address: Address, number: int) -> int:
-    """Scatter chunk `number` of a job. Returns its first invalid component, or -1."""
+    """Scatter the chunk with index `number` of a job. Returns its first invalid component, or -1."""
     job = _job_at(record_job_at(job_address).record)
     low = first_of_chunk(job_address, number)
     end = end_of_chunk(job_address, number)
@@ -251,7 +254,7 @@ def scatter_chunk(job_address: Address, number: int) -> int:
 
 @inner
 def _scatter_columns(job: Any, low: int, high: int) -> int:
-    """Copy the columns [low, high) and apply their updates. Returns the first invalid entry among these, or -1."""
+    """Copy the columns [low, high) and apply their updates. Returns the first invalid entry in these columns, or -1."""
     columns, size = job.axis_stride, job.item_size
     for place in range(job.axis_size):
         first = place * columns + low

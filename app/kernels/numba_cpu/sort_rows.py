@@ -1,4 +1,6 @@
-"""Find the distinct rows that tuples name, in ascending order, and number the tuples by them."""
+"""Find the distinct rows that tuples select, in ascending order, and replace each tuple's row by its position among
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ DIGITS: Final = 1 << DIGIT_BITS
 
 @inner
 def number_distinct_rows(rows: Items, distinct: Items, order: Items, counts: Items, most: int) -> int:
-    """Write the distinct values of `rows`, all below `most`, to `distinct` in ascending order. Returns their number.
+    """Write the distinct values of `rows`, all below `most`, to `distinct` in ascending order.
 
-    Each item of `rows` is replaced by the position of its value in `distinct`. `order` must have room for twice as many
-    items as `rows`, `counts` for DIGITS.
+    Returns how many there are. Each item of `rows` is replaced by the position of its value in `distinct`. `order` must
+    have room for twice as many items as `rows`, and `counts` must have room for DIGITS items.
     """
     count = len(rows)
     order = _sorted_by_row(rows, order[:count], order[count:], counts, most)
@@ -34,7 +36,7 @@ def number_distinct_rows(rows: Items, distinct: Items, order: Items, counts: Ite
 
 @inner
 def _sorted_by_row(rows: Items, order: Items, other: Items, counts: Items, most: int) -> Items:
-    """Return the numbers of all tuples sorted by row (LSD radix sort), in either `order` or `other`."""
+    """Return the indices of all tuples, sorted by row (LSD radix sort), in either `order` or `other`."""
     count = len(rows)
     for t in range(count):
         order[t] = t

@@ -1,9 +1,9 @@
-"""Threads that share one job without Python: waiting and the distribution of chunks are compiled, too.
+"""Threads that share one job without running Python: even waiting and the distribution of chunks are compiled.
 
-A `ThreadTeam` is a block of memory and a number of helper threads that watch it. A thread with a job acquires the team,
-writes the job into that memory and publishes it. Then the owner takes chunks like every helper, so it never waits for a
-helper to wake. An idle helper spins for some microseconds before it sleeps, because waking a sleeping core takes longer
-than many jobs. The spin is short, because a spinning core may slow its hyper-threading sibling.
+A `ThreadTeam` is a block of memory and some helper threads that watch it. A thread with a job acquires the team, writes
+the job into that memory, and publishes it. Then that thread, the owner, takes chunks like every helper, so it never
+waits for a helper to wake. An idle helper spins for some microseconds before it sleeps, because waking a sleeping core
+takes longer than many jobs. The spin is short, because a spinning core may slow its hyper-threading sibling.
 
 States of the team. EPOCH counts up, and is odd while helpers may join:
 
@@ -27,19 +27,19 @@ States of a helper:
        | woken (sem_post) or a signal
     asleep <----- SPIN nanoseconds have passed: ASLEEP + 1; EPOCH is unchanged ----------------------------- watching
 
-One job at a time has the team. A thread that finds it owned runs its whole job alone.
+Only one job at a time has the team. A thread that finds the team owned runs its whole job alone.
 
 Every atomic operation is sequentially consistent (`atomics`). Two handshakes require this: in each, both sides write
 one word and then read the other's word, and with acquire and release both could read the old value. In the first, a
-helper adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE; otherwise the owner could end a job
-that a helper still writes. The second is the same with ASLEEP; otherwise a helper could sleep through a job that counts
-on it. Everything else needs only acquire and release: the job is written before EPOCH is raised and read after, and
-output is written before INSIDE falls and read after it is 0.
+helper adds to INSIDE and reads EPOCH while the owner raises EPOCH and reads INSIDE. If both read old values, the owner
+could end a job that a helper is still writing. The second handshake is the same with ASLEEP: if both read old values, a
+helper could sleep through a job that relies on it. Everything else needs only acquire and release: the job is written
+before EPOCH is raised and read afterward, and output is written before INSIDE falls and read once INSIDE is 0.
 
 The operating system may suspend a helper in the middle of its chunk for any length of time. Only that helper can finish
-the chunk: a second writer might still write after the memory has been reused. So an owner that must not block leaves
-the job unfinished after a timeout, together with the team and the arrays, and a thread that may block takes it over
-(`UnfinishedJob`).
+the chunk: a second writer might still write after the memory has been reused. So after a timeout, an owner that must
+not block leaves the job unfinished, together with the team and the arrays, and a thread that may block takes over the
+job (`UnfinishedJob`).
 
 The compiled functions and the objects that own the memory are in one module because both access the same words. No
 other module knows the layout.
@@ -164,8 +164,8 @@ def is_worth_sharing(team: Address, long: bool) -> bool:
 def _is_in_series(team: Address) -> bool:
     """Return whether the last job ended just now.
 
-    The limit is much shorter than the time until helpers fall asleep. Otherwise each job of a series might wake them
-    again.
+    The limit is much shorter than the time after which helpers fall asleep. Otherwise, each job of a series might wake
+    them again.
     """
     return nanoseconds() - load_seq_cst(team, _LAST_END) < load_seq_cst(team, _SPIN) // 5
 
@@ -185,7 +185,7 @@ def acquire(team: Address) -> bool:
 def publish(team: Address, helpers: int, long: bool, gives_way: bool) -> None:
     """Let up to `helpers` helpers join. Wakes sleeping helpers if the job is `long` or closely follows another one.
 
-    With `gives_way`, threads yield their core to other threads between chunks (see `give_way`).
+    If `gives_way` is set, threads yield their core to other threads between chunks (see `give_way`).
     """
     exchange_seq_cst(team, _GIVES_WAY, 1 if gives_way else 0)
     exchange_seq_cst(team, _TAKEN, 0)
@@ -226,9 +226,10 @@ def _claim_sleeper(team: Address) -> bool:
 
 @inner
 def close(team: Address, timeout_ns: int) -> int:
-    """Stop helpers from joining, wait for those inside, and free the team. Returns the first invalid component, or -1.
+    """Stop helpers from joining, wait for those inside, and free the team.
 
-    After `timeout_ns` (negative: no limit) it returns UNFINISHED and leaves the job as it is.
+    Returns the first invalid component, or -1 if none. After `timeout_ns` nanoseconds (negative: no limit), returns
+    UNFINISHED and leaves the job as it is.
     """
     fetch_add_seq_cst(team, _EPOCH, 1)
     return wait_for_helpers(team, timeout_ns)
@@ -301,7 +302,7 @@ def join(team: Address, last: int) -> int:
 def _sleep(team: Address, epoch: int) -> None:
     """Sleep until woken, unless the epoch has already changed."""
     fetch_add_seq_cst(team, _ASLEEP, 1)
-    # If another thread has already claimed this sleeper, it is about to post: then wait for that post.
+    # If another thread has already claimed this sleeper, that thread is about to post; in that case, wait for the post.
     if load_seq_cst(team, _EPOCH) != epoch and _claim_sleeper(team):
         return
     while sem_wait(team + 8 * _SEMAPHORE) != 0:
@@ -310,7 +311,7 @@ def _sleep(team: Address, epoch: int) -> None:
 
 @inner
 def leave(team: Address) -> None:
-    """Leave the job, as a helper that reads nothing more of it."""
+    """Leave the job. The calling helper reads nothing more of it."""
     fetch_add_seq_cst(team, _INSIDE, -1)
 
 
@@ -327,9 +328,10 @@ def shut_down(team: Address) -> None:
 
 @inner
 def take_chunk(team: Address, chunks: int) -> bool:
-    """Take a chunk of `chunks`. Returns False if none is left. The owner works from the front, helpers from the back.
+    """Take one of `chunks` chunks. Returns False if none is left.
 
-    So each core is likely to work on the same memory as in the previous job.
+    The owner works from the front, and helpers work from the back. In this way, each core is likely to work on the same
+    memory as in the previous job.
     """
     return fetch_add_seq_cst(team, _TAKEN, 1) < chunks
 
@@ -344,9 +346,9 @@ def count_helper_chunk(team: Address) -> int:
 def give_way(team: Address, chunks: int, since: int) -> int:
     """Yield the core between two of `chunks` chunks if the caller has run since `since` for long enough.
 
-    Returns the time since which the caller has had the core, in `nanoseconds`. Kernel threads on all cores would
-    otherwise keep the event loop, and all other requests, waiting for a scheduler time slice of a millisecond or more.
-    Threads do not yield if the event loop itself waits for the chunks, or if no chunk is left.
+    Returns the time since which the caller has had the core, as in `nanoseconds`. Without yielding, kernel threads on
+    all cores would keep the event loop and all other requests waiting for a scheduler time slice of a millisecond or
+    more. Threads do not yield if the event loop itself is waiting for the chunks, or if no chunk is left.
     """
     if load_seq_cst(team, _GIVES_WAY) == 0 or load_seq_cst(team, _TAKEN) >= chunks or nanoseconds() - since < _TURN_NS:
         return since
@@ -404,9 +406,10 @@ class UnfinishedJob(Unfinished):
 
 
 class ThreadTeam:
-    """The memory at `address` and its helpers: threads that run `help_with(address)` until `shut_down(address)`.
+    """The memory at `address` and its helpers: threads that run `help_with(address)` until `shut_down(address)` is
+    called.
 
-    The three functions are compiled and run without the GIL; `poll_helpers` is `wait_for_helpers(address, 0)`.
+    The three functions are compiled and run without the GIL. `poll_helpers` calls `wait_for_helpers(address, 0)`.
     `settings` is an array of one `TeamSettings`. `unfinished` contains the unfinished job, if there is one. `helpers`
     is the number of helper threads.
     """
@@ -438,7 +441,9 @@ class ThreadTeam:
         atexit.register(self.end)
 
     def prepare(self, threads: int) -> None:
-        """Start helpers for `threads` threads in total, and free the team if its unfinished job has ended."""
+        """Start helpers so that there are `threads` threads in total, and free the team if its unfinished job has
+        ended.
+        """
         if threads - 1 > self.helpers:
             self.grow(threads - 1)
         if self.unfinished:
@@ -455,7 +460,7 @@ class ThreadTeam:
         return self._poll_helpers(self.address)
 
     def grow(self, helpers: int) -> None:
-        """Start helpers until there are at least `helpers`, unless the team has ended."""
+        """Start helpers until there are at least `helpers` of them, unless the team has ended."""
         with self._lock:
             while len(self._threads) < helpers and not self._ended:
                 thread = Thread(target=self._help_with, args=(self.address,), name="gather-helper", daemon=True)
@@ -465,7 +470,7 @@ class ThreadTeam:
                 self._items[_HELPERS] += 1
 
     def end(self) -> None:
-        """End the helpers after their current job. Later jobs run on their own threads alone."""
+        """End the helpers after their current job. Each later job runs only on the thread that calls it."""
         for left in tuple(self.unfinished):
             left.wait()
         with self._lock:

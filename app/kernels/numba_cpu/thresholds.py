@@ -1,4 +1,4 @@
-"""The work sizes at which kernels change their strategy. All measured sizes are here.
+"""The amounts of work at which kernels change their strategy. All measured sizes are defined here.
 
 Measure them with `python -m benchmarks.kernels gather`.
 """

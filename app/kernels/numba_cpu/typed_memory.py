@@ -41,7 +41,7 @@ _FIELD_TYPES: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def dtype_of(kind: type[Any]) -> np.dtype[Any]:
-    """Return the NumPy dtype of the record that a class describes by its annotations, base classes first.
+    """Return the NumPy dtype of the record described by a class's annotations, base classes first.
 
     The annotations may be `bool`, `float` (float64) or `Sizes`; all others mean int64.
     """
@@ -53,7 +53,7 @@ def dtype_of(kind: type[Any]) -> np.dtype[Any]:
 
 @lru_cache(maxsize=KEPT_PLANS)
 def int64_array(numbers: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return the numbers as an array for compiled code, which must not be changed.
+    """Return the numbers as an array for compiled code. The array must not be changed.
 
     Raises OverflowError if a number does not fit.
     """
@@ -61,7 +61,7 @@ def int64_array(numbers: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def record_as_int64(kind: type[Any], values: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Make a record of a class as an int64 array, which NumPy copies twenty times as fast.
+    """Build a record of a class as an int64 array, which NumPy copies twenty times as fast.
 
     Missing fields are 0. A field with several numbers may be given partially, from the front. Raises TypeError if a
     number does not fit.
@@ -79,7 +79,7 @@ def record_as_int64(kind: type[Any], values: Mapping[str, Any]) -> NDArray[np.in
 
 
 def record_of(kind: type[R], *, offset: int = 0) -> Callable[[Address], R]:
-    """Make a compiled function that returns the record of a class at an address plus `offset` bytes.
+    """Build a compiled function that returns the record of a class at an address plus `offset` bytes.
 
     Compiled code accesses its fields as `record.name`.
     """
@@ -94,7 +94,7 @@ def record_of(kind: type[R], *, offset: int = 0) -> Callable[[Address], R]:
 
 
 def items_at(dtype: Any) -> Callable[[Address, int], Items]:
-    """Make a compiled function (address, count) that returns a 1-D array.
+    """Build a compiled function (address, count) that returns a 1-D array.
 
     Items need no alignment. Nothing is checked.
     """
@@ -103,7 +103,7 @@ def items_at(dtype: Any) -> Callable[[Address, int], Items]:
 
 
 def table_at(dtype: Any) -> Callable[[Address, int, int], Table]:
-    """Make a compiled function (address, rows, columns) that returns a 2-D array. Nothing is checked."""
+    """Build a compiled function (address, rows, columns) that returns a 2-D array. Nothing is checked."""
     made: Callable[[Address, int, int], Table] = _array_at(dtype, 2)
     return made
 

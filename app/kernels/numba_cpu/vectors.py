@@ -50,7 +50,7 @@ class VectorFunctions(NamedTuple):
 
 
 def vector_functions(dtype: str, lanes: int) -> VectorFunctions:
-    """Make the functions for float16, bfloat16, float32 or float64 items."""
+    """Build the functions for float16, bfloat16, float32 or float64 items."""
     double = dtype == "float64"
     vector = _VectorType(ir.DoubleType() if double else ir.FloatType(), lanes)
     number = types.float64 if double else types.float32

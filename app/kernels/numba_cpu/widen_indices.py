@@ -17,7 +17,7 @@ _INT64: Final = ir.IntType(64)
 
 
 def widen(bits: int, *, signed: bool) -> Callable[[Address, int, int, Address], None]:
-    """Make a loop that writes items [first, first + count) of `source`, integers of `bits` bits, as int64.
+    """Build a loop that writes items [first, first + count) of `source`, integers of `bits` bits, as int64.
 
     A uint64 above 2**63 - 1 becomes 2**63 - 1, which is always out of bounds.
     """

@@ -1,6 +1,6 @@
 """The reference kernels, in plain NumPy. Tests compare other kernels to them, and `--kernel numpy` runs them.
 
-They work in blocks: temporary memory is a few MiB regardless of the size of a request.
+They work in blocks, so temporary memory is only a few MiB, regardless of the size of a request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The gradient of a gather in plain NumPy: each slice is added to the row that its tuple names (see `BackwardPlan`)."""
+"""The gradient of a gather in plain NumPy: each slice is added to the row that its tuple selects (see
+`BackwardPlan`).
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ def run(
 ) -> int:
     """See `app.kernels.Kernel.run`. `data` is grad_output; `out` is grad_data, or grad_values for a sparse plan.
 
-    `scratch` is working memory of plan.scratch_items. A sparse plan writes to `places`, for each slice of `out`, its
-    slice number in grad_data, and adds the number of slices to `count`. The rest of `out` is undefined.
+    `scratch` is working memory of plan.scratch_items. For each slice of `out`, a sparse plan writes the position of
+    that slice in grad_data to `places`, and it adds the number of slices to `count`. The rest of `out` is undefined.
     """
     check_backward_arrays(plan, data, indices, out, scratch, places, count)
     assert scratch is not None

@@ -1,7 +1,7 @@
 """Block-quantized gather: rows of 4-bit or 8-bit values, dequantized during the gather.
 
 Rows are processed in portions that fit into the L2 cache. The functions that dequantize and round a portion are
-parameters: `dequantize` and `narrow`, written in NumPy as the reference, or the loops of
+parameters: either `dequantize` and `narrow`, which are the reference in NumPy, or the loops of
 `numba_cpu.block_quantized_kernel`.
 """
 
@@ -101,7 +101,10 @@ def run(
 def _check_arrays(
     plan: BlockQuantizedPlan, data: object, indices: object, out: object, scales: object, zero_points: object
 ) -> None:
-    """Check that all arrays are 1-D and contiguous, with the plan's sizes and the types for `run`. Raises TypeError."""
+    """Check that all arrays are 1-D and contiguous, with the plan's sizes and the types that `run` requires.
+
+    Raises TypeError.
+    """
     numbers = (plan.rows, plan.groups, plan.width, plan.tuples)
     if min(numbers) < 0 or plan.bits not in (4, 8) or plan.block_size < 2 or plan.width * plan.bits % 8:
         raise TypeError("the plan has a size that no array can have")

@@ -53,7 +53,7 @@ def gather(
 
 
 def _slices(plan: GatherPlan, data: NDArray[Any], batches: NDArray[np.int64], tuples: NDArray[Any]) -> NDArray[Any]:
-    """Return the slices that the tuples of these batches name. All components must be valid."""
+    """Return the slices that the tuples of these batches select. All components must be valid."""
     found: NDArray[Any] = data.reshape(plan.batches, -1, plan.slice_items)[batches, rows_of(plan.dims, tuples)]
     return found
 

@@ -1,4 +1,4 @@
-"""Index arithmetic in NumPy: find components out of bounds, and the items that valid ones name."""
+"""Index arithmetic in NumPy: find components that are out of bounds, and the items that valid components select."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def first_bad(plan: Plan, components: NDArray[Any], step: int) -> int:
 def element_offsets(
     plan: GatherElementsPlan | ScatterElementsPlan, indices: NDArray[Any], start: int
 ) -> NDArray[np.int64]:
-    """Return the item of data that each entry names, for the block that starts at entry `start`."""
+    """Return the item of data that each entry selects, for the block that starts at entry `start`."""
     entries = as_int64(indices[start : start + BLOCK_COMPONENTS])
     places = np.arange(start, start + len(entries), dtype=np.int64)
     offsets: NDArray[np.int64] = np.where(entries < 0, entries + plan.axis_size, entries) * plan.axis_stride
@@ -49,7 +49,10 @@ def element_offsets(
 
 
 def rows_of(dims: tuple[int, ...], tuples: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the row that each tuple names, if the axes `dims` are flattened to one. All components must be valid."""
+    """Return the row that each tuple selects when the axes `dims` are flattened into one.
+
+    All components must be valid.
+    """
     components = as_int64(tuples)
     rows = np.zeros(len(components), np.int64)
     for axis, size in enumerate(dims):

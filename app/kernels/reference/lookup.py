@@ -82,10 +82,10 @@ def _pool(plan: FeaturePlan, given: FeatureArrays) -> None:
 
 
 def _keep_largest(largest: NDArray[Any], bags: NDArray[np.int64], rows: NDArray[Any]) -> None:
-    """Update the maximum of each bag. Of 0 and -0 the first one is kept, which no ufunc guarantees."""
+    """Update the maximum of each bag. If both 0 and -0 occur, the first one is kept, which no ufunc guarantees."""
     before = largest.copy()
     np.maximum.at(largest, bags, rows)
     at, column = np.nonzero((rows == 0) & (largest[bags] == 0))
-    # In reverse, because NumPy keeps the last of several values for an item.
+    # This is done in reverse, because NumPy keeps the last of several values for an item.
     largest[bags[at[::-1]], column[::-1]] = rows[at[::-1], column[::-1]]
     np.copyto(largest, before, where=(before == 0) & (largest == 0))

@@ -1,6 +1,6 @@
 """The scatters in plain NumPy: copy data, then apply the updates in order.
 
-Updates are applied in blocks, so temporary memory is a few MiB. Float16 and bfloat16 are added and multiplied in
+Updates are applied in blocks, so temporary memory is a few MiB. Float16 and bfloat16 items are added and multiplied in
 float32 and rounded at each step, as in NumPy and ml_dtypes. Minimum and maximum follow IEEE 754-2019: the first NaN
 wins, and -0 is less than 0.
 """
@@ -91,14 +91,14 @@ class _ReducedItems:
             self._swap()
 
     def apply(self, items: NDArray[np.int64], updates: NDArray[Any]) -> None:
-        """Reduce the updates, in order, each into the item at the same position of `items`."""
+        """Reduce each update, in order, into the item at the same position of `items`."""
         if self._nans is None:
             with np.errstate(all="ignore"):
                 self._ufunc.at(self._items, items, updates.view(self._items.dtype))
             return
         bits = updates.view(self._bits.dtype)
         new = self._is_nan(bits) & ~self._nans[items]
-        # In reverse, because NumPy keeps the last of several values for an item.
+        # This is done in reverse, because NumPy keeps the last of several values for an item.
         self._bits[items[new][::-1]] = bits[new][::-1]
         self._nans[items[new]] = True
         numbers = ~self._nans[items]
@@ -114,7 +114,7 @@ class _ReducedItems:
         return found
 
     def _swap(self) -> None:
-        """Map floats, by their bits, to integers that sort like them, or back. NaNs are unchanged."""
+        """Map floats, by their bits, to integers that sort in the same order, or map them back. NaNs are unchanged."""
         assert self._nans is not None
         for start in range(0, self._bits.size, BLOCK_COMPONENTS):
             block, nans = (array[start : start + BLOCK_COMPONENTS] for array in (self._bits, self._nans))
@@ -122,6 +122,6 @@ class _ReducedItems:
 
     @staticmethod
     def _ordered(bits: NDArray[Any]) -> NDArray[Any]:
-        """Map float bits to integers that sort like the floats, and back."""
+        """Map float bits to integers that sort in the same order as the floats, and back."""
         found: NDArray[Any] = bits ^ ((bits >> (8 * bits.itemsize - 1)) & np.iinfo(bits.dtype).max)
         return found
