@@ -156,7 +156,7 @@ def test_a_service_that_is_starting_says_so_and_what_it_waits_for(start: Start) 
         until(lambda: "kernels" not in client.get("/readyz").json()["detail"])
         answer = client.get("/readyz")
         assert answer.status_code == 503
-        assert answer.json()["detail"].endswith("waits for: a kernel that never comes")
+        assert answer.json()["detail"].endswith("waiting for: a kernel that never comes")
         assert client.get("/livez").status_code == 200
 
 
