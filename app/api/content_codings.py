@@ -72,7 +72,7 @@ class Inflater:
         if self._members >= most:
             raise GatherError(
                 "limit_exceeded",
-                f"the body has more than {most} gzip members, too many for their content",
+                f"the body has more than {most} gzip members, too many for its data",
                 facts={"limit": "gzip_members", "maximum": most},
                 hint="Compress the body as one gzip stream.",
             )

@@ -24,11 +24,11 @@ from app.security.authorizer import Access
 _TEXTS: Final = sorted((text for row in OPERATORS.values() for text in row.texts), key=lambda text: text[:4] != "ONNX")
 _DESCRIPTION: Final = (
     f"Gathers slices of a tensor by index and scatters updates into one, exactly as {', '.join(_TEXTS[:-1])} and "
-    f"{_TEXTS[-1]} say, or answers with an error that names the broken rule and the place that broke it.\n\n"
-    "Every answer has the header fields `X-Request-ID`, `Server-Timing`, and `X-Content-Type-Options: nosniff`. The "
-    "service takes the `X-Request-ID` of the request if it has 1 to 128 letters, digits, `.`, `_` and `-`. A request "
-    "may say in `X-Gathernd-Timeout` how many seconds its caller waits. If its work has not begun by then, the answer "
-    "is `deadline_exceeded`."
+    f"{_TEXTS[-1]} say, or returns an error that says which rule was broken, and where.\n\nEvery response has the "
+    "header fields `X-Request-ID`, `Server-Timing`, and `X-Content-Type-Options: nosniff`. The service uses the "
+    "`X-Request-ID` of the request if it has 1 to 128 letters, digits, `.`, `_` and `-`. A request may say in "
+    "`X-Gathernd-Timeout` how many seconds its caller waits. If the work has not begun by then, the service responds "
+    "with `deadline_exceeded`."
 )
 _ABOUT: Final[dict[str, Any]] = {
     "title": "gathernd",
@@ -82,8 +82,8 @@ _HEADERS: Final[dict[int, Described]] = {
 _BEARER: Final = {
     "type": "http",
     "scheme": "bearer",
-    "description": "A key of the service, if its operator requires keys. Changes of tensors need a key with the scope "
-    "`tensors`, the metrics any key, everything else a key with the scope `gather`.",
+    "description": "A key of the service, if its operator requires keys. Changes of tensors require a key with the "
+    "scope `tensors`, the metrics accept any key, and everything else requires a key with the scope `gather`.",
 }
 
 

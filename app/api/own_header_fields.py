@@ -69,6 +69,6 @@ def check_target_shard(headers: Mapping[bytes, bytes], node: str) -> None:
     if meant != node.encode():
         raise GatherError(
             "precondition_failed",
-            f"this is the shard {node!r}, and {meant.decode(errors='replace')!r} is meant",
-            hint="Read the catalogue again: it says where each shard answers now.",
+            f"this is the shard {node!r}, but the request was meant for {meant.decode(errors='replace')!r}",
+            hint="Read the catalogue again: it says where each shard is now.",
         )

@@ -85,7 +85,7 @@ def _parse_target(move: AliasMove, record_of: Callable[[str], NameRecord[Version
         hint = f"Write the version that GET /aliases/{name} shows."
     else:
         detail = f"an alias points to a version of a tensor, but {shorten(reference)!r} has no number"
-        hint = "Name a tensor that GET /tensors lists, and behind @ a version that it has."
+        hint = "Name a tensor that GET /tensors lists, and after @ a version that it has."
         meant = record_of(reference.partition("@")[0])
         if meant.current is not None:
             hint = f"Write '{meant.name}@{meant.current.number}' at {pointer}, which is its current version."

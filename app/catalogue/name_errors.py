@@ -32,7 +32,10 @@ def unknown_reference(own: NameRecord[Version], reference: str, pointer: str, na
             "tensor_not_found",
             f"{name!r} is an alias, which has no versions of its own",
             pointer=pointer,
-            hint=f"Write {name!r} at {pointer} for the version that it names, or the name of the tensor and a number.",
+            hint=(
+                f"Write {name!r} at {pointer} for the version that it points to, or the name of the tensor and a "
+                "number."
+            ),
         )
     kept = [one.number for one in own.versions] if version is not None else []
     if kept:
@@ -41,7 +44,7 @@ def unknown_reference(own: NameRecord[Version], reference: str, pointer: str, na
             listed = f"{kept[0]}, ..., {listed}"
         return GatherError(
             "tensor_not_found",
-            f"{name!r} has no version {version}; kept are {listed}",
+            f"{name!r} has no version {version}; the versions kept are {listed}",
             pointer=pointer,
             hint=f"Use '{name}@{kept[-1]}' at {pointer}, or {name!r} for the current version.",
         )
@@ -84,10 +87,10 @@ def no_alias(alias: str, *, is_tensor: bool, names: Iterable[str] = ()) -> Gathe
             "tensor_not_found",
             f"{alias!r} is a tensor, not an alias",
             pointer="/name",
-            hint=f"Ask for the tensor at /tensors/{alias}.",
+            hint=f"Request the tensor at /tensors/{alias}.",
         )
     near = near_name(alias, names)
-    hint = "Use a name that GET /aliases lists, or make the alias with PUT first."
+    hint = "Use a name that GET /aliases lists, or create the alias with PUT first."
     if near is not None:
         hint = f"{replacement_text(alias, near)}."
     return GatherError("tensor_not_found", f"no alias is named {alias!r}", pointer="/name", hint=hint)

@@ -197,7 +197,7 @@ def cluster_start(
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(help="Key file of the certificate on each machine. If left out, the key is in the same file."),
+        typer.Option(help="Key file of the certificate on each machine. If omitted, the key is in the same file."),
     ] = None,
     cluster_ca: Authorities = None,
     metrics: Annotated[str, typer.Option(help="HOST:PORT on which the reconciler serves its metrics.")] = "",

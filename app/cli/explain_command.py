@@ -82,21 +82,23 @@ def explain(
     reduction: Annotated[
         str,
         typer.Option(
-            help=f"How to combine an update with the present value (scatters): {', '.join(get_args(Reduction))}."
+            help=f"How to combine an update with the current value (scatters): {', '.join(get_args(Reduction))}."
         ),
     ] = "none",
     sparse: Annotated[
-        bool, typer.Option("--sparse", help="Gradients: answer only the slices that an index names.")
+        bool, typer.Option("--sparse", help="Gradients: return only the slices that an index addresses.")
     ] = False,
     pooling: Annotated[
         str,
         typer.Option(help=f"How to combine the rows of a bag into one row: {', '.join(_BAGS)}.", show_default=False),
     ] = "sum",
-    concat: Annotated[bool, typer.Option(help="Join the outputs of a lookup on axis 1, or keep one each.")] = True,
+    concat: Annotated[
+        bool, typer.Option(help="Join the outputs of a lookup on axis 1, or keep one output per feature.")
+    ] = True,
     dialect: Annotated[
         str | None,
         typer.Option(
-            help="Specification and version whose rules apply. If left out: onnx-18 for scatters, onnxruntime-1 for "
+            help="Specification and version whose rules apply. If omitted: onnx-18 for scatters, onnxruntime-1 for "
             "gather_block_quantized, otherwise onnx-13.",
             show_default=False,
         ),

@@ -26,7 +26,7 @@ app = typer.Typer(
 
 KeysFile = Annotated[
     Path | None,
-    typer.Option("--file", help="File of API keys. If left out: GATHERND_API_KEYS_FILE.", show_default=False),
+    typer.Option("--file", help="File of API keys. If omitted: GATHERND_API_KEYS_FILE.", show_default=False),
 ]
 
 
@@ -42,7 +42,7 @@ def _keys_file(given: Path | None) -> Iterator[Path]:
     """Yield the path of the keys file. An error of the file ends the command with a message and exit code 1."""
     path = given or read_settings().api_keys_file
     if path is None:
-        raise failure("the keys file is not given: set GATHERND_API_KEYS_FILE or give --file", 2)
+        raise failure("no keys file was given: set GATHERND_API_KEYS_FILE or give --file", 2)
     try:
         yield path
     except (api_keys.BadKeysFile, OSError) as error:
@@ -55,8 +55,8 @@ def keys_add(
     scope: Annotated[
         list[KeyScope] | None,
         typer.Option(
-            help="What the key allows: gather to use the service, tensors to change tensors. Repeat to allow both. If "
-            "left out: gather."
+            help="What the key allows: use gather for using the service, and tensors for changing tensors. Repeat to "
+            "allow both. If omitted: gather."
         ),
     ] = None,
     file: KeysFile = None,

@@ -30,7 +30,7 @@ ROUTE_NAMES: Final[dict[Route, str]] = {
 }
 """The names of the routes in the output of commands."""
 
-CacheDir = Annotated[Path | None, typer.Option(help="Folder of the measured rates. If left out: GATHERND_CACHE_DIR.")]
+CacheDir = Annotated[Path | None, typer.Option(help="Folder of the measured rates. If omitted: GATHERND_CACHE_DIR.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

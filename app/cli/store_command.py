@@ -32,7 +32,7 @@ app = typer.Typer(
 
 StoreFolder = Annotated[
     Path | None,
-    typer.Option("--store-dir", help="Folder of the store. If left out: GATHERND_STORE_DIR.", show_default=False),
+    typer.Option("--store-dir", help="Folder of the store. If omitted: GATHERND_STORE_DIR.", show_default=False),
 ]
 
 

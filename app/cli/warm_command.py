@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 @app.command("warm")
 def warm_command(
     cache_dir: Annotated[
-        Path | None, typer.Option(help="Folder for the compiled code. If left out: GATHERND_CACHE_DIR.")
+        Path | None, typer.Option(help="Folder for the compiled code. If omitted: GATHERND_CACHE_DIR.")
     ] = None,
 ) -> None:
     """Compile kernels and parsers into the cache folder, so that the next start is fast."""

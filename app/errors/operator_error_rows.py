@@ -129,7 +129,7 @@ ROWS: Final[Mapping[OperatorCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"dtype": "float32", "shape": [], "values": [1]},
   "indices": {"dtype": "int64", "shape": [1], "values": [0]}}'""",
-            "data has rank 0 and needs rank 1 or more",
+            "data has rank 0, but needs rank 1 or more",
             members={
                 "rule": {"dialect": "onnx-13", "clause": "1", "text": "r >= 1 and q >= 1 are to be honored"},
                 "errors": [{"pointer": "/data/shape"}],
@@ -396,7 +396,7 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
             """curl -s http://127.0.0.1:8080/tensors/items/scatter -H 'Content-Type: application/json' -d '{
   "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]},
   "updates": {"dtype": "float32", "shape": [1, 3], "values": [7, 8, 9]}}'""",
-            "updates has shape [1, 3] and must have [1, 2]",
+            "updates has shape [1, 3], but must have [1, 2]",
             members={
                 "rule": {
                     "dialect": "onnx-18",
@@ -461,7 +461,10 @@ curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' --dat
   "features": [{"tensor": "items", "indices": {"dtype": "int64", "shape": [3], "values": [2, 0, 1]},
     "offsets": {"dtype": "int64", "shape": [2], "values": [0, 2]}, "pooling": "sum"},
     {"tensor": "items", "indices": {"dtype": "int64", "shape": [1], "values": [0]}}]}'""",
-            "the output of the tensor 'items' has 1 rows, and the first output has 2: they cannot be joined on axis 1",
+            (
+                "the output of the tensor 'items' has 1 rows, but the first output has 2, so they cannot be joined on "
+                "axis 1"
+            ),
             members={"errors": [{"pointer": "/features/1"}]},
             about="The service has the resident tensor `items`, float32 of shape [3, 2].",
         ),

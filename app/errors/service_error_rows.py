@@ -147,7 +147,7 @@ ROWS: Final[Mapping[ServiceCode, ErrorRow]] = {
             """curl -s http://127.0.0.1:8080/gathernd -H 'Content-Type: application/json' -d '{
   "data": {"tensor": "items"},
   "indices": {"dtype": "int64", "shape": [1, 1], "values": [0]}}'""",
-            "the content of 'items' is damaged: its checksums or its log do not match",
+            "the data of 'items' is damaged: its checksums or its log do not match",
             about="Another program has written into the file of the tensor `items`.",
         ),
     ),

@@ -57,7 +57,7 @@ def read_explain(query: bytes, body: type[BaseModel], where: str = "the body") -
         if name != _EXPLAIN:
             raise _not_in_query(name, body, where)
         if explain is not None:
-            raise invalid_field(_AT_EXPLAIN, "explain is given twice", "Give 'explain' once.")
+            raise invalid_field(_AT_EXPLAIN, "explain was sent twice", "Give 'explain' once.")
         explain = parse_explain(value)
     return explain is True
 

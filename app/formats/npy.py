@@ -162,7 +162,7 @@ def check_writable(dtype: DType) -> None:
     if dtype.npy is None:
         raise GatherError(
             "unsupported_dtype",
-            f"npy cannot carry {dtype.name}; ask for application/octet-stream",
+            f"npy cannot carry {dtype.name}; request application/octet-stream",
             pointer="/accept",
             hint="Send 'Accept: application/octet-stream', which carries every type.",
         )

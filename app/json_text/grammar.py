@@ -68,7 +68,7 @@ def check_framing(body: Buffer, memory: Memory = UNCOUNTED, *, bare: bool = Fals
     keys.sort()
     if (keys[1:] == keys[:-1]).any():
         hint = malformed_hint.hint_for_repeated_key(body[:end])
-        raise FramingFault("malformed_request", "the body names a key twice in one object", hint=hint)
+        raise FramingFault("malformed_request", "the body has a key twice in one object", hint=hint)
 
 
 def value_of(text: str, memory: Memory = UNCOUNTED) -> Any:

@@ -223,6 +223,6 @@ def hint_for_repeated_key(body: Buffer) -> str:
     if len(body) <= _SHORT_BODY:
         json.loads(bytes(body).decode(), object_pairs_hook=look, parse_int=str, parse_float=str)
     if not repeated:
-        return "Name each key once in an object."
+        return "Use each key only once in an object."
     key = repeated[0].encode("utf-8", "replace").decode()
     return f"Give '{key[:_SHOWN]}{'…' if len(key) > _SHOWN else ''}' once in its object."

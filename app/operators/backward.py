@@ -94,7 +94,7 @@ def check_backward_dtypes(dialect: Dialect, resident: Tensor | None, indices: Te
     if resident is not None and resident.dtype is not grad_output.dtype:
         raise GatherError(
             "unsupported_dtype",
-            f"grad_output is of type {grad_output.dtype.name} and the tensor is of type {resident.dtype.name}",
+            f"grad_output is of type {grad_output.dtype.name}, but the tensor is of type {resident.dtype.name}",
             pointer=grad_output.dtype_pointer,
             rule=_rule(dialect, "data_dtype"),
             hint=f"Convert grad_output to {resident.dtype.name}.",
@@ -106,7 +106,7 @@ def _check_float(dialect: Dialect, tensor: Tensor, role: str, hint: str) -> None
     if tensor.dtype.name not in allowed:
         raise GatherError(
             "unsupported_dtype",
-            f"{role} is of type {tensor.dtype.name}; the gradient of {dialect.name} takes {', '.join(allowed)}",
+            f"{role} is of type {tensor.dtype.name}; the gradient of {dialect.name} accepts {', '.join(allowed)}",
             pointer=tensor.dtype_pointer,
             rule=_rule(dialect, "data_dtype"),
             hint=hint,
@@ -123,7 +123,10 @@ def _check_grad_output_shape(
             hint = f"Send the sizes of the gather's data at {data.shape_pointer}: grad_output is of another gather."
         raise GatherError(
             "updates_shape_mismatch",
-            f"grad_output has shape {list(grad_output.shape)} and must have {list(wanted)}, the gather's output's",
+            (
+                f"grad_output has shape {list(grad_output.shape)}, but must have {list(wanted)}, the shape of the "
+                "gather's output"
+            ),
             pointer=grad_output.shape_pointer,
             rule=_rule(dialect, "updates_shape_mismatch"),
             hint=hint,
@@ -135,7 +138,7 @@ def _check_sparse(call: BackwardCall, first_axis: int, parameter: str) -> None:
     if call.sparse and first_axis != 0:
         raise invalid_field(
             call.pointer("sparse"),
-            f"sparse needs {parameter} 0, and it is {first_axis}: only slices along the first axes have indices of "
+            f"sparse needs {parameter} 0, but it is {first_axis}: only slices along the first axes have indices of "
             "their own",
             f"Leave out 'sparse', or send {parameter} 0.",
         )
@@ -151,7 +154,7 @@ def _check_limits(data: Tensor, indices: Tensor, grad_output: Tensor, plan: Back
         if plan.sparse:
             what = f"grad_indices and grad_values of up to {plan.rows} distinct tuples would have up to"
         elif plan.batches == 1 or not plan.broadcast_indices:
-            hint = "Ask for the distinct slices alone, with 'sparse' true, or for fewer at a time."
+            hint = "Request only the distinct slices, with 'sparse' true, or fewer slices at a time."
         raise GatherError(
             "output_too_large",
             f"{what} {plan.output_bytes} bytes; the limit is {limits.output_bytes}",

@@ -121,7 +121,7 @@ def plan_gather_block_quantized(
     if rank < 2:
         raise GatherError(
             "rank_too_small",
-            f"data has rank {rank} and needs rank 2 or more: rows along its first axis, and blocks along its last",
+            f"data has rank {rank}, but needs rank 2 or more: rows along its first axis, and blocks along its last",
             pointer=data.shape_pointer,
             rule=dialect.rules["rank_too_small"],
             hint="Give data a shape of rows and their bytes, such as [4, 64].",

@@ -142,7 +142,7 @@ def check_indices_shape(dialect: Dialect, data: Tensor, indices: Tensor, axis: i
                 )
             ],
             rule=dialect.rules["indices_shape_mismatch"],
-            hint=f"Make dimension {number} of indices {size}, the size of data there, or choose another axis."
+            hint=f"Set dimension {number} of indices to {size}, its size in data, or choose another axis."
             if dialect.equal_sizes
             else None,
         )

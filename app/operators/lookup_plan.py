@@ -192,8 +192,8 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
     if feature.pooling != "none" and table.dtype.name not in POOLED_DTYPES:
         raise GatherError(
             "unsupported_dtype",
-            f"pooling {feature.pooling} takes tables of {', '.join(POOLED_DTYPES)}, "
-            f"and {feature.tensor!r} is {table.dtype.name}",
+            f"pooling {feature.pooling} accepts tables of {', '.join(POOLED_DTYPES)}, but {feature.tensor!r} is "
+            f"{table.dtype.name}",
             pointer=f"{feature.pointer}/pooling",
             rule=RULES["data_dtype"],
             hint=f"Leave out {_pooling_fields(feature)} at {feature.pointer}, and pool the rows yourself.",
@@ -201,7 +201,7 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
     if indices.dtype.name not in INDEX_DTYPES:
         raise GatherError(
             "unsupported_dtype",
-            f"a lookup takes indices of type int32 or int64, not {indices.dtype.name}",
+            f"a lookup accepts indices of type int32 or int64, not {indices.dtype.name}",
             pointer=indices.dtype_pointer,
             rule=RULES["index_dtype"],
             hint=f"Convert the indices of {feature.pointer} to int64.",
@@ -214,7 +214,7 @@ def _check_dtypes(feature: Feature, table: Tensor) -> None:
             like = "the indices are" if name == "offsets" else f"the table {feature.tensor!r} is"
             raise GatherError(
                 "unsupported_dtype",
-                f"{name} are of type {tensor.dtype.name} and must be {wanted}, as {like}",
+                f"{name} are of type {tensor.dtype.name} but must be {wanted}, as {like}",
                 pointer=tensor.dtype_pointer,
                 rule=RULES["index_dtype" if name == "offsets" else "weights_dtype"],
                 hint=f"Convert the {name} of {feature.pointer} to {wanted}.",
@@ -235,7 +235,7 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
     if not table.shape:
         raise GatherError(
             "rank_too_small",
-            f"the tensor {feature.tensor!r} has rank 0 and needs rank 1 or more",
+            f"the tensor {feature.tensor!r} has rank 0, but needs rank 1 or more",
             pointer=f"{feature.pointer}/tensor",
             rule=RULES["rank_too_small"],
             hint="Name a tensor of rank 1 or more, whose rows lie along its first axis.",
@@ -246,7 +246,7 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
     if rank != 1:
         raise GatherError(
             "rank_mismatch",
-            f"indices has rank {rank} and needs rank 1, since its bags are pooled",
+            f"indices has rank {rank}, but needs rank 1, since its bags are pooled",
             places=[Place(feature.indices.shape_pointer, value=rank, allowed=(1, 1))],
             rule=RULES["rank_mismatch"],
             hint=f"Give the indices of {feature.pointer} one dimension: concatenate the bags and give the start of "
@@ -257,7 +257,7 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
     if rank != 1:
         raise GatherError(
             "offsets_invalid",
-            f"offsets has rank {rank} and needs rank 1",
+            f"offsets has rank {rank}, but needs rank 1",
             places=[Place(feature.offsets.shape_pointer, value=rank, allowed=(1, 1))],
             rule=RULES["offsets_invalid"],
             hint=f"Give the offsets of {feature.pointer} one dimension: for each bag the position of its first index.",
@@ -265,11 +265,11 @@ def _check_ranks(feature: Feature, table: Tensor) -> None:
     if feature.bags < 0:
         raise GatherError(
             "offsets_invalid",
-            "offsets are empty; with include_last_offset they have at least the end of the last bag",
+            "offsets are empty; with include_last_offset, they must have at least the end of the last bag",
             places=[Place(feature.offsets.shape_pointer, value=0)],
             rule=RULES["offsets_invalid"],
-            hint=f"Send the number of indices as the last of the offsets of {feature.pointer}, such as [0] for no "
-            "indices and no bag.",
+            hint=f"Send the number of indices as the last of the offsets of {feature.pointer}, such as [0] if there "
+            "are no indices and no bags.",
         )
 
 
@@ -279,7 +279,7 @@ def _check_weights(feature: Feature) -> None:
     if weights is not None and weights.shape != wanted:
         raise GatherError(
             "updates_shape_mismatch",
-            f"weights has shape {list(weights.shape)} and must have {list(wanted)}, one weight for each index",
+            f"weights has shape {list(weights.shape)}, but must have {list(wanted)}, one weight for each index",
             pointer=weights.shape_pointer,
             rule=RULES["updates_shape_mismatch"],
             hint=f"Send weights of shape {list(wanted)} for {feature.pointer}, one for each index.",
@@ -298,17 +298,17 @@ def _shape_of_joined(call: LookupCall, types: Sequence[DType], shapes: Sequence[
     for feature, dtype, shape in zip(call.features, types, shapes, strict=True):
         fault = None
         if dtype is not first_type:
-            fault = f"has type {dtype.name}, and the first output has type {first_type.name}"
+            fault = f"has type {dtype.name}, but the first output has type {first_type.name}"
         elif not feature.indices.shape:
             fault = "is the row of a single index, without an axis of rows"
         elif shape[0] != first[0]:
-            fault = f"has {shape[0]} rows, and the first output has {first[0]}"
+            fault = f"has {shape[0]} rows, but the first output has {first[0]}"
         elif shape[2:] != first[2:]:
-            fault = f"has shape {list(shape)}, and the first output has shape {list(first)}"
+            fault = f"has shape {list(shape)}, but the first output has shape {list(first)}"
         if fault is not None:
             raise GatherError(
                 "feature_mismatch",
-                f"the output of the tensor {feature.tensor!r} {fault}: they cannot be joined on axis 1",
+                f"the output of the tensor {feature.tensor!r} {fault}, so they cannot be joined on axis 1",
                 pointer=feature.pointer,
                 hint="Send 'concat': false to get one output for each feature, or give all features the same type and "
                 "number of rows.",
@@ -348,7 +348,7 @@ def check_offsets(feature: Feature) -> None:
         raise _wrong_offset(
             f"there are {count} indices but no bag for them",
             Place(offsets.pointer),
-            f"Send an offset for each bag of {feature.pointer}{end}, such as {one} for one bag of all indices.",
+            f"Send an offset for each bag of {feature.pointer}{end}, such as {one} for a single bag of all indices.",
         )
     if not values.size:
         return
@@ -359,7 +359,7 @@ def check_offsets(feature: Feature) -> None:
             if not ends_early(feature):
                 return
             item, low, high, wanted = last, count, count, str(count)
-            why = f"with include_last_offset the last offset is the number of indices, {count}"
+            why = f"with include_last_offset, the last offset must be the number of indices, {count}"
         elif item < 0:
             return
         else:

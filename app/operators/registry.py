@@ -199,9 +199,9 @@ _ROWS: Final[tuple[Operator, ...]] = (
         summary="Gather rows of 4-bit or 8-bit blocks, dequantized (GatherBlockQuantized)",
         schema=(
             "GatherBlockQuantizedRequest",
-            "A GatherBlockQuantized: each entry of `indices` picks a row of `data`, whose values become "
-            "(value - zero point) * scale, in the type of `scales`. `scales` has one element per block of values; "
-            "`zero_points` has one too, packed like data. If left out: 2^(bits - 1).",
+            "A GatherBlockQuantized: each entry of `indices` picks a row of `data`, whose values become (value - zero "
+            "point) * scale, in the type of `scales`. `scales` has one element per block of values; `zero_points` has "
+            "one too, packed like data. If omitted: 2^(bits - 1).",
         ),
         inputs=("data", "indices", "scales", "zero_points"),
         optional=("zero_points",),
@@ -217,7 +217,7 @@ _ROWS: Final[tuple[Operator, ...]] = (
         summary="Scatter slices by index tuples into a copy of the data (ScatterND)",
         schema=(
             "ScatterNDRequest",
-            "A ScatterND: a copy of `data` with updates. Each tuple in the last dimension of `indices` names the "
+            "A ScatterND: a copy of `data` with updates. Each tuple in the last dimension of `indices` addresses the "
             "element or slice to update.",
         ),
         inputs=("data", "indices", "updates"),
@@ -233,7 +233,7 @@ _ROWS: Final[tuple[Operator, ...]] = (
         schema=(
             "ScatterElementsRequest",
             "A ScatterElements: a copy of `data` with updates. Each entry of `indices`, which has data's rank, gives "
-            "the position along `axis` for the update at the same place in `updates`.",
+            "the position along `axis` for the update at the same position in `updates`.",
         ),
         inputs=("data", "indices", "updates"),
         kind="scatter",

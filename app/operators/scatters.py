@@ -145,7 +145,7 @@ def row_items(dtype: DType, shape: Sequence[int], call: KeyedCall) -> int:
     if rank != 1:
         raise GatherError(
             "rank_mismatch",
-            f"keys has rank {rank} and needs rank 1",
+            f"keys has rank {rank}, but needs rank 1",
             places=[Place(keys.shape_pointer, value=rank, allowed=(1, 1))],
             hint=f"Give the keys one dimension at {keys.shape_pointer}.",
         )

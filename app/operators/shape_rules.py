@@ -55,7 +55,7 @@ def check_data_dtype(dialect: Dialect, data: Tensor) -> None:
             rule=dialect.rules["data_dtype"],
             hint=f"Use the dialect '{other}', which accepts data of type {name}."
             if other is not None
-            else f"Convert data to {wanted}, since no dialect takes {name}.",
+            else f"Convert data to {wanted}, since no dialect accepts {name}.",
         )
 
 
@@ -82,7 +82,7 @@ def output_type(call: ReadingCall, dtype: DType) -> DType:
     if dtype.kind != "float":
         raise GatherError(
             "unsupported_dtype",
-            f"output_dtype is for data of a float type, and this is {dtype.name}",
+            f"output_dtype is for data of a float type, but this data is {dtype.name}",
             pointer=call.pointer("output_dtype"),
             hint=f"Leave out 'output_dtype': the output is {dtype.name}, as the data is.",
         )
@@ -94,7 +94,7 @@ def check_rank(dialect: Dialect, role: str, tensor: Tensor) -> None:
     if not tensor.shape:
         raise GatherError(
             "rank_too_small",
-            f"{role} has rank 0 and needs rank 1 or more",
+            f"{role} has rank 0, but needs rank 1 or more",
             pointer=tensor.shape_pointer,
             rule=dialect.rules["rank_too_small"],
         )
@@ -124,7 +124,7 @@ def check_updates_type(
     if updates.dtype is not dtype:
         raise GatherError(
             "unsupported_dtype",
-            f"updates are of type {updates.dtype.name} and {role} is of type {dtype.name}",
+            f"updates are of type {updates.dtype.name}, but {role} is of type {dtype.name}",
             pointer=updates.dtype_pointer,
             rule=dialect.rules["data_dtype"],
             hint=f"Convert updates to {dtype.name}.",
@@ -143,7 +143,7 @@ def check_wanted_shape(dialect: Dialect, name: str, tensor: Tensor, wanted: tupl
     if tensor.shape != wanted:
         raise GatherError(
             "updates_shape_mismatch",
-            f"{name} has shape {list(tensor.shape)} and must have {list(wanted)}",
+            f"{name} has shape {list(tensor.shape)}, but must have {list(wanted)}",
             pointer=tensor.shape_pointer,
             rule=dialect.rules["updates_shape_mismatch"],
             hint=f"Send {name} of shape {list(wanted)}.",

@@ -21,7 +21,7 @@ def check_one_given(given: Collection[str], pointer: Callable[[str], str]) -> No
     if "indices" not in given and KEYS not in given:
         raise invalid_field(at, "indices is missing", f"Add 'indices' at {at}.")
     if "indices" in given and KEYS in given:
-        raise invalid_field(at, "indices and keys are both given", f"Leave out 'indices' at {at}, or 'keys'.")
+        raise invalid_field(at, "indices and keys were both sent", f"Leave out 'indices' at {at}, or 'keys'.")
 
 
 def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> ByKey | None:
@@ -33,7 +33,7 @@ def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> By
     if not has_keys:
         for name in KEY_FIELDS:
             if name in given:
-                detail = f"{name} is for a request with keys, and this one has indices"
+                detail = f"{name} is for a request with keys, but this one has indices"
                 raise invalid_field(field(name), detail, f"Leave out '{name}', or send 'keys' in place of 'indices'.")
         return None
     at = field("missing_row")
@@ -44,7 +44,7 @@ def given_by_key(fields: Any, has_keys: bool, field: Callable[[str], str]) -> By
         return ByKey(fields.missing, None, fields.found)
     if "missing_row" not in given:
         raise invalid_field(
-            at, "missing_row is missing, and 'missing' is 'row'", f"Add 'missing_row' at {at}: {_FORMS}."
+            at, "missing_row is missing, but 'missing' is 'row'", f"Add 'missing_row' at {at}: {_FORMS}."
         )
     return ByKey(
         fields.missing, named_row(json_value(fields.missing_row, "missing_row", at), "missing_row", at), fields.found
@@ -77,7 +77,7 @@ def rows_of_bags(fields: Any, has_keys: bool, field: Callable[[str], str]) -> di
         at = field(name)
         if fields.pooling == "none":
             hint = f"Leave out '{name}' at {at}, or give the feature a 'pooling', such as 'sum'."
-            raise invalid_field(at, f"{name} is for pooling sum, mean or max, and this feature has none", hint)
+            raise invalid_field(at, f"{name} is for pooling sum, mean or max, but this feature has no pooling", hint)
         rows[name] = row = named_row(getattr(fields, name), name, at)
         is_key = row.key is not None
         if is_key != has_keys and (is_key or name == "padding_index"):
@@ -93,12 +93,12 @@ def check_gather(fields: Any, keys: str, field: Callable[[str], str]) -> None:
     `keys` is the pointer of the keys.
     """
     if not isinstance(fields.data, NamedTensor):
-        detail = "keys name rows of a resident tensor, and the data is in the request"
+        detail = "keys select rows of a resident tensor, but the data is in the request"
         raise invalid_field(keys, detail, "Send 'indices', positions of rows, or name a resident tensor with keys.")
     if fields.parameter != 0:
         at = field("axis")
         raise invalid_field(
-            at, "keys name rows, along axis 0", f"Write 0 at {at}, or send 'indices' in place of 'keys'."
+            at, "keys select rows, along axis 0", f"Write 0 at {at}, or send 'indices' in place of 'keys'."
         )
     check_no_out_of_bounds(fields, field)
 
@@ -107,5 +107,5 @@ def check_no_out_of_bounds(fields: Any, field: Callable[[str], str]) -> None:
     """Raise invalid_field if a request that has only keys sets `out_of_bounds`."""
     if "out_of_bounds" in fields.model_fields_set:
         at = field("out_of_bounds")
-        hint = "Leave out 'out_of_bounds'; 'missing' says what becomes of keys that the table lacks."
-        raise invalid_field(at, "out_of_bounds is for indices, and keys have no bounds", hint)
+        hint = "Leave out 'out_of_bounds'; 'missing' says how to treat keys that the table lacks."
+        raise invalid_field(at, "out_of_bounds is for indices; keys have no bounds", hint)

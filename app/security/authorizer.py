@@ -56,8 +56,9 @@ class ReadOnlyAuthorizer:
         if needed_scope(method, access) == "tensors":
             raise GatherError(
                 "forbidden",
-                "tensors cannot be changed on an address that others reach without keys: set GATHERND_API_KEYS_FILE to "
-                "a keys file ('gathernd keys add' makes one), or have the service listen on a loopback address",
+                "without keys, tensors cannot be changed on an address that others can reach: set "
+                "GATHERND_API_KEYS_FILE to a keys file ('gathernd keys add' creates one), or have the service listen "
+                "on a loopback address",
                 hint="Have the operator set GATHERND_API_KEYS_FILE to a keys file, and send a key of it with the scope "
                 "'tensors'.",
             )
@@ -115,8 +116,8 @@ class KeyAuthorizer:
         if scope is not None and scope not in key.scopes:
             raise GatherError(
                 "forbidden",
-                f"this route needs a key with the scope {scope!r}",
-                hint=f"Send a key with the scope '{scope}', which 'gathernd keys add' makes.",
+                f"this route requires a key with the scope {scope!r}",
+                hint=f"Send a key with the scope '{scope}', created with 'gathernd keys add'.",
             )
 
     def label(self, credential: bytes | None) -> str | None:

@@ -105,7 +105,7 @@ class CallPlanner:
                 size += plan.output_items * output_dtype.item_size
             cpu_only = NO_STRINGS if data.dtype.kind == "string" else None
             if not operator.on_gpu:
-                cpu_only = f"{operator.name} runs on the CPU alone"
+                cpu_only = f"{operator.name} runs only on the CPU"
             facts = Facts(cpu_only=cpu_only)
             usual = chooser.decide(plan, facts)
             planned = Planned(

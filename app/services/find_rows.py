@@ -162,7 +162,7 @@ def resolve_named_row(given: NamedRow, field: str, column: TableKeys | None, row
         value = value_of(key, 0)
         return GatherError(
             "key_not_found",
-            f"{field} names the key {value!r}, which {name!r} lacks",
+            f"{field} refers to the key {value!r}, which {name!r} does not have",
             places=[Place(given.key.pointer, value=value)],
             hint=f"Name a key that {name!r} has at {given.key.pointer}, or a row by its position at {given.pointer}.",
         )
@@ -172,7 +172,7 @@ def resolve_named_row(given: NamedRow, field: str, column: TableKeys | None, row
         return position
     return GatherError(
         "index_out_of_bounds",
-        f"{field} names row {position}, and {name!r} has {rows}",
+        f"{field} refers to row {position}, but {name!r} has {rows} rows",
         places=[Place(given.pointer, value=position, axis=0, size=rows, allowed=(0, rows - 1) if rows else None)],
         hint=f"Name a row from 0 to {rows - 1} at {given.pointer}." if rows else None,
     )

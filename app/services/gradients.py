@@ -72,7 +72,7 @@ class Gradients(Runner):
         Does not read the values of the indices.
         """
         data, planned = self._plan(call)
-        facts = Facts(call.device, f"{call.operator} runs on the CPU alone")
+        facts = Facts(call.device, f"{call.operator} runs only on the CPU")
         decision = check_offered(self.resources.chooser.decide(planned.plan, facts), call)
         return PreparedGradient(call, data, planned, decision)
 

@@ -53,7 +53,7 @@ from app.tensors.gather_call import Answer, TableRead
 from app.tensors.lookup_call import LookupCall
 from app.tensors.tensor import Tensor
 
-CPU_ONLY: Final = "lookups run on the CPU alone"
+CPU_ONLY: Final = "lookups run only on the CPU"
 Value = TypeVar("Value")
 _MAX_REMEMBERED_PLANS: Final = 256
 _MAX_REMEMBERED_FEATURES: Final = 64

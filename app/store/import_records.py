@@ -217,7 +217,7 @@ class ImportRecords:
         if not record.content:
             error = ImportFailure(
                 "import_failed",
-                f"the process that imported {record.url} has ended; whether its version was published is not known",
+                f"the process that imported {record.url} has ended; it is not known whether its version was published",
                 f"Send the request again unless {record.name!r} has a new version.",
             )
         return replace(record, state="failed", ended=time.time_ns(), error=error)

@@ -14,7 +14,7 @@ from app.tensors.tensor_name import split_reference
 
 def damaged(name: str, why: str) -> GatherError:
     """Return tensor_damaged for tensor `name`."""
-    return GatherError("tensor_damaged", f"the content of {name!r} is damaged: {why}")
+    return GatherError("tensor_damaged", f"the data of {name!r} is damaged: {why}")
 
 
 def unreadable(name: str, error: OSError) -> GatherError:
@@ -24,7 +24,7 @@ def unreadable(name: str, error: OSError) -> GatherError:
 
 def unsettled() -> GatherError:
     """Return overloaded for a replicated content whose primary has not yet said what is committed."""
-    return GatherError("overloaded", "what its replicas have committed is not known here yet", retry_after=1)
+    return GatherError("overloaded", "the service does not know yet what its replicas have committed", retry_after=1)
 
 
 def not_found(reference: str, store: Store, *, tell_names: bool = False) -> GatherError:
@@ -59,7 +59,7 @@ def keys_not_implemented(name: str) -> GatherError:
     """Return not_implemented for keys sent without data to tensor `name`, whose row ranges are on other machines."""
     return GatherError(
         "not_implemented",
-        f"{name!r} gets no keys by themselves: a cluster places rows by their keys when they are uploaded",
+        f"keys cannot be added to {name!r} separately: a cluster places rows by their keys when they are uploaded",
         hint=f"Upload keys and data together with PUT /tensors/{name}, as safetensors.",
     )
 

@@ -28,7 +28,7 @@ class Parameter(NamedTuple):
 
 
 BATCH_DIMS: Final = Parameter("batch_dims", "Number of leading dimensions that are batches.")
-AXIS: Final = Parameter("axis", "Axis of data to index; negative counts from the back.")
+AXIS: Final = Parameter("axis", "Axis of data to index; a negative axis counts from the end.")
 GATHER_AXIS: Final = Parameter("gather_axis", "Axis of data to index; must be the first.")
 QUANTIZE_AXIS: Final = Parameter(
     "quantize_axis", "Axis that is divided into blocks, each with a scale; must be the last one (-1 or rank - 1).", 1

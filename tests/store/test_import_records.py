@@ -96,7 +96,7 @@ def test_of_one_into_a_cluster_whose_process_died_it_is_said_that_its_end_is_not
     found = store.imports.find(running.record.id)
     assert found is not None
     assert found.error is not None
-    assert "whether its version was published is not known" in found.error.detail
+    assert "it is not known whether its version was published" in found.error.detail
     assert "'t' has a new version" in str(found.error.hint)
     store.close()
 

@@ -63,7 +63,7 @@ HINTS = {
     b'{"a": 1, "a": 2}': "Give 'a' once in its object.",
     b'{"b": {"\\u0061": 1, "a": [2]}}': "Give 'a' once in its object.",
     b'{"' + b"k" * 40 + b'": 1, "' + b"k" * 40 + b'": 2}': f"Give '{'k' * 24}…' once in its object.",
-    b'{"a": 1, "b": [' + b"1," * 50_000 + b'1], "a": 2}': "Name each key once in an object.",
+    b'{"a": 1, "b": [' + b"1," * 50_000 + b'1], "a": 2}': "Use each key only once in an object.",
     b'{"a": 1, "a": ' + b"1" * 5000 + b"}": "Give 'a' once in its object.",
 }
 

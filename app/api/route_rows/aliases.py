@@ -14,9 +14,9 @@ from app.tensors.tensor_name import PATTERN
 
 _ALIAS: Final = in_path("alias", "Name of the alias; no tensor may have it.", PATTERN)
 _ETAG: Final = {"ETag": header("Identifies the alias in its current state; it changes when the alias is moved.")}
-_IF_MATCH: Final = parameter("If-Match", "header", "ETags of the alias, of which one must match, or *.")
+_IF_MATCH: Final = parameter("If-Match", "header", "ETags, one of which must match the alias, or * for any.")
 _IF_NONE_MATCH: Final = parameter(
-    "If-None-Match", "header", "* if the alias must not exist, or ETags that it must not have."
+    "If-None-Match", "header", "* if the alias must not exist, or a list of ETags that it must not have."
 )
 _CHANGE: Final[tuple[Code, ...]] = (
     "tensor_not_found", "name_conflict", "precondition_failed", "payload_too_large", "unsupported_media_type",
@@ -42,8 +42,8 @@ ALIAS_ROUTES: Final = (
             answer=AliasList,
             answers={200: {"description": "All aliases point to their requested versions"}},
             description=f"Moves all or none of up to {MOST_ALIASES} aliases, in one step for all workers: a request "
-            "that names several tables reads all of them before the step, or all of them after it. An alias may have a "
-            "condition. If a condition does not hold, no alias is moved, and the error names the alias.",
+            "that names several tables reads all of them before the step, or all of them after it. An alias may have "
+            "a condition. If a condition does not hold, no alias is moved, and the error says which alias it was.",
         ),
     }),
     Route("/aliases/{alias}", TENSORS, Access.TENSORS, {
@@ -66,9 +66,9 @@ ALIAS_ROUTES: Final = (
                 200: {"description": "Moved, or already at that version", "headers": _ETAG},
                 201: {"description": "Created", "headers": _ETAG | LOCATION, "model": AliasBody},
             },
-            description="One step for all workers: after the answer, every request through the alias reads that "
-            "version. If the alias already points to the version, it keeps its ETag. A version with an alias cannot be "
-            "removed.",
+            description="The change is made in one step for all workers: once the response is sent, every request "
+            "through the alias reads that version. If the alias already points to the version, it keeps its ETag. A "
+            "version with an alias cannot be removed.",
         ),
         "DELETE": Operation(
             "deleteAlias",

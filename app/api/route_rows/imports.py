@@ -39,9 +39,9 @@ IMPORT_ROUTES: Final = (
                 }
             },
             status=202,
-            description="The answer comes when the service has found the file, read its header, and reserved space in "
-            "the store. It then reads the rest in ranges while it serves requests. The content becomes visible all at "
-            "once, as with an upload.",
+            description="The service responds once it has found the file, read its header, and reserved space in the "
+            "store. It then reads the rest in ranges while it serves requests. The data becomes visible all at once, "
+            "as with an upload.",
         )
     }),
     Route("/imports", TENSORS, Access.TENSORS, {
@@ -51,7 +51,7 @@ IMPORT_ROUTES: Final = (
             (),
             (limit("imports"), parameter("after", "query", "List the imports that began after this id.")),
             answer=ImportList,
-            description="Running imports, and the last thousand that have ended.",
+            description="The running imports and the last thousand finished ones.",
         )
     }),
     Route("/imports/{id}", TENSORS, Access.TENSORS, {
@@ -67,7 +67,7 @@ IMPORT_ROUTES: Final = (
             "Cancel an import, or forget one that has ended",
             ("not_found", "insufficient_storage"),
             (_ID,),
-            answers={204: {"description": "Canceled within a second; or forgotten, if it had ended"}},
+            answers={204: {"description": "Canceled within a second, or forgotten if it had ended"}},
             status=204,
         ),
     }),

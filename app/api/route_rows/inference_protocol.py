@@ -38,15 +38,15 @@ _INFER_HEADERS: Final = {
     "X-Gathernd-Data-Version": header("Number of the version that was read."),
     "X-Gathernd-Replaced": header("Number of index components that were out of bounds, unless that is an error."),
     "X-Gathernd-Missing": header("Number of keys that the table lacks, if the request has keys."),
-    "Content-Encoding": header("gzip or deflate, if the request asks for it."),
+    "Content-Encoding": header("gzip or deflate, if requested."),
     "Inference-Header-Content-Length": {
-        "description": "Bytes of JSON at the start of a binary answer.",
+        "description": "Bytes of JSON at the start of a binary response.",
         "schema": {"type": "integer"},
     },
 }
 _INFER_DESCRIPTION: Final = (
     "Items may also follow the JSON in binary (binary tensor data extension). The header field "
-    "`Inference-Header-Content-Length` then has the length of the JSON, in the request and in the answer. An answer "
+    "`Inference-Header-Content-Length` then has the length of the JSON, in the request and in the response. A response "
     "is compressed if `Accept-Encoding` is exactly `gzip` or `deflate`."
 )
 _INFER_REQUEST: Final = infer_request(*(operator.signature for operator in OPERATORS.values()))

@@ -33,23 +33,23 @@ _CODES: Final[tuple[Code, ...]] = (
     "value_not_representable", "element_count_mismatch", "output_too_large", "limit_exceeded", "deadline_exceeded",
 )  # fmt: skip
 _OF_RESIDENT: Final[tuple[Code, ...]] = ("shard_unavailable", "tensor_damaged", "not_implemented")
-_DIALECT: Final = {"X-Gathernd-Dialect": header("Dialect whose rules were applied; in binary answers only.")}
-_DEVICE: Final = {"X-Gathernd-Device": header("Device that ran the gather, cpu or gpu; in binary answers only.")}
+_DIALECT: Final = {"X-Gathernd-Dialect": header("Dialect whose rules were applied; in binary responses only.")}
+_DEVICE: Final = {"X-Gathernd-Device": header("Device that ran the gather, cpu or gpu; in binary responses only.")}
 _READ: Final = {
-    "X-Gathernd-Data-ETag": header("ETag of the resident tensor that was read; in binary answers only."),
-    "X-Gathernd-Data-Version": header("Number of the version that was read; in binary answers only."),
+    "X-Gathernd-Data-ETag": header("ETag of the resident tensor that was read; in binary responses only."),
+    "X-Gathernd-Data-Version": header("Number of the version that was read; in binary responses only."),
 }
 _REPLACED: Final = {
     "X-Gathernd-Replaced": header(
-        "Number of index components that were out of bounds, unless that is an error; in binary answers only."
+        "Number of index components that were out of bounds, unless that is an error; in binary responses only."
     )
 }
 _MISSING: Final = {
     "X-Gathernd-Missing": header(
-        "Number of keys that the table lacks, if the request has keys; in binary answers only."
+        "Number of keys that the table lacks, if the request has keys; in binary responses only."
     )
 }
-_OR_FOUND: Final = f", and `{FOUND}` if the request asks for it"
+_OR_FOUND: Final = f", and `{FOUND}` if requested"
 _RESIDENT: Final = f"Rows of the resident tensor {examples.RESIDENT_NAME!r}, uploaded earlier"
 
 
@@ -62,7 +62,7 @@ def _operator(row: Operator) -> Operation:
     shown = {**examples.REQUESTS[row.name], "resident": (_RESIDENT, *examples.RESIDENT[row.name])}
     others = " and ".join(f"`{name}`" for name in row.signature.inputs if name != "data")
     if row.signature.keyed:
-        others += f", or `{KEYS}` in place of `indices`"
+        others += f", or `{KEYS}` instead of `indices`"
     return Operation(
         row.operation,
         row.summary,
@@ -71,8 +71,8 @@ def _operator(row: Operator) -> Operation:
         body=operator_request(row.signature),
         request=content(
             requests_of(shown),
-            f"A safetensors body with the tensors `data` (unless the query names a resident tensor) and "
-            f"{others}. complex128 and string need JSON.",
+            f"A safetensors body with the tensors `data` (unless the query names a resident tensor) and {others}. "
+            "complex128 and string require JSON.",
         ),
         answer=GatherAnswer,
         answers=_answer(
@@ -122,15 +122,15 @@ def _lookup(row: Lookup) -> Operation:
         answers=_answer(
             "The rows or pooled rows",
             {
-                "X-Gathernd-Device": header("Device that ran the lookup, cpu; in binary answers only."),
+                "X-Gathernd-Device": header("Device that ran the lookup, cpu; in binary responses only."),
                 "X-Gathernd-Replaced": header(
-                    "Number of indices that were out of bounds, unless that is an error; in binary answers only."
+                    "Number of indices that were out of bounds, unless that is an error; in binary responses only."
                 ),
                 **_MISSING,
             },
             examples.LOOKUPS,
             "A safetensors body with the tensor `output`, or `0.output`, `1.output` and so on, and `0.found` if "
-            "feature 0 asks for it. The text `lookup` in `__metadata__` is the JSON answer without its outputs.",
+            "feature 0 requests it. The text `lookup` in `__metadata__` is the JSON response without its outputs.",
         ),
         tag="gather",
     )

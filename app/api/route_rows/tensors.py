@@ -55,23 +55,23 @@ _UNCHANGED_ETAG: Final = {"ETag": header("ETag of the current content.")}
 _BY_ACCEPT: Final = {"Vary": header("Accept: it selects the format.")}
 IF_MATCH: Final = parameter("If-Match", "header", "ETags, one of which must match the tensor, or * for any.")
 IF_NONE_MATCH: Final = parameter(
-    "If-None-Match", "header", "* if the tensor must not exist, or ETags that it must not have."
+    "If-None-Match", "header", "* if the tensor must not exist, or a list of ETags that it must not have."
 )
-IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags; if one matches, the answer is 304 and empty.")
+IF_CHANGED: Final = parameter("If-None-Match", "header", "ETags; if one matches, the response is an empty 304.")
 LOCATION: Final = {"Location": header("Path of the new version.")}
 UNCHANGED: Final[Answers] = {304: {"description": "The ETag matches If-None-Match", "headers": _UNCHANGED_ETAG}}
 _FLAG: Final = {"type": "boolean", "default": False}
 MEMORY: Final = (
-    parameter("prefault", "query", "Read the content into memory ahead of requests.", _FLAG),
-    parameter("lock", "query", "Keep the content in memory, if the system allows it.", _FLAG),
+    parameter("prefault", "query", "Read the data into memory ahead of requests.", _FLAG),
+    parameter("lock", "query", "Keep the data in memory, if the system allows it.", _FLAG),
 )
 
 
 _IDEMPOTENCY_KEY: Final = parameter(
     "Idempotency-Key",
     "header",
-    "1 to 256 visible characters. A request repeated with its key within 24 hours gets the same answer and is not "
-    "carried out again.",
+    "1 to 256 visible characters. A request repeated with its key within 24 hours gets the original response and is "
+    "not carried out again.",
 )
 
 
@@ -89,8 +89,8 @@ def keep(text: str) -> Described:
 REPLICAS: Final = parameter(
     "replicas",
     "query",
-    "In a cluster only: number of shards that hold a copy of each row range, for all versions from now on. If left "
-    "out: unchanged.",
+    "In a cluster only: number of shards that hold a copy of each row range, for all versions from now on. If omitted: "
+    "unchanged.",
     {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS},
 )
 
@@ -119,15 +119,15 @@ _KEEP: Final = keep(
 _NOTE: Final = parameter(
     "note",
     "query",
-    f"A note about this version, such as its run, commit and author; it is shown wherever the version is described. At "
-    f"most {MAX_NOTE_BYTES} bytes of UTF-8 without control characters.",
+    "A note about this version, such as its run, commit and author. The note is shown wherever the version is "
+    f"described. At most {MAX_NOTE_BYTES} bytes of UTF-8 without control characters.",
     {"type": "string", "maxLength": MAX_NOTE_BYTES},
 )
 _CAPACITY: Final = parameter(
     "capacity",
     "query",
-    "Tables with keys only: how many rows to reserve room for, at least the number uploaded, which is the default. The "
-    "table grows when it has to.",
+    "Tables with keys only: number of rows to reserve space for; at least the number uploaded, which is the default. "
+    "The table grows when necessary.",
     {"type": "integer", "minimum": 0},
 )
 _PUT: Final = Operation(
@@ -149,7 +149,9 @@ _PUT: Final = Operation(
         _CAPACITY,
         IF_MATCH,
         IF_NONE_MATCH,
-        parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent; the service verifies it."),
+        parameter(
+            "Content-Digest", "header", "sha-256=:BASE64:, the digest of the body as sent; the service verifies it."
+        ),
     ),
     request={
         "required": True,
@@ -163,8 +165,8 @@ _PUT: Final = Operation(
                 "`keys.offsets` (int64, n + 1), `keys.bytes` (uint8, the UTF-8 of all keys) and `data`, in this order."
             ),
             RAW: binary(
-                "The items, row-major and little endian; bool one byte, 0 or 1; strings each a little-endian uint32 "
-                "length and then UTF-8. An npy file is read too."
+                "The items, row-major and little-endian. A bool is one byte, 0 or 1. A string is its length as a "
+                "little-endian uint32, then its UTF-8. An npy file is also accepted."
             ),
         },
     },
@@ -173,8 +175,8 @@ _PUT: Final = Operation(
         200: {"description": "The next version of an existing tensor", "headers": _ETAG},
         201: {"description": "Created", "headers": _ETAG | LOCATION, "model": ResidentTensor},
     },
-    description="The content becomes visible to all workers at once, and is durable when the answer comes. Requests "
-    "that read the old version finish on it. Version numbers are never reused.",
+    description="The new version becomes visible to all workers at once, and is durable by the time the response "
+    "arrives. Requests that are reading the old version finish on it. Version numbers are never reused.",
 )
 _CONTENT: Final = Operation(
     "tensorContent",
@@ -189,14 +191,14 @@ _CONTENT: Final = Operation(
     ),
     (
         _NAME,
-        parameter("rows", "query", "a:b, rows a to b - 1 of the first dimension, 0 <= a <= b <= n."),
+        parameter("rows", "query", "a:b selects rows a to b - 1 of the first dimension, where 0 <= a <= b <= n."),
         IF_MATCH,
         IF_CHANGED,
     ),
     answers=_download("The content", "The element type.", "Sizes with commas between them."),
     description=f"As {RAW} (the items, in the form of an upload), {NPY} or {SAFETENSORS}: the format that Accept "
     f"prefers among those that carry the type. If the table has keys, {SAFETENSORS} includes the keys of these rows, "
-    "as in an upload. The whole download is the content of its ETag, even if scatters arrive meanwhile.",
+    "as in an upload. The whole download is the data identified by its ETag, even if scatters arrive in the meantime.",
 )
 _PUT_KEYS: Final = Operation(
     "putKeys",
@@ -209,7 +211,9 @@ _PUT_KEYS: Final = Operation(
         _KEEP,
         _NOTE,
         IF_MATCH,
-        parameter("Content-Digest", "header", "sha-256=:BASE64: of the body as sent; the service verifies it."),
+        parameter(
+            "Content-Digest", "header", "sha-256=:BASE64:, the digest of the body as sent; the service verifies it."
+        ),
     ),
     request={
         "required": True,
@@ -218,13 +222,13 @@ _PUT_KEYS: Final = Operation(
             SAFETENSORS: binary(
                 "One tensor, int64 or uint64; or `keys.offsets` (int64, n + 1) and `keys.bytes` (uint8), in this order."
             ),
-            RAW: binary("int64 or uint64, little endian. An npy file is read too."),
+            RAW: binary("int64 or uint64, little-endian. An npy file is also accepted."),
         },
     },
     answer=ResidentTensor,
     answers={200: {"description": "The next version", "headers": _ETAG}},
     description="One distinct key for each row. The current version must have no keys, and If-Match must name its "
-    "ETag. The next version has the keys and a copy of the rows. If the rows change meanwhile, the error is "
+    "ETag. The next version has the keys and a copy of the rows. If the rows change in the meantime, the error is "
     "precondition_failed.",
 )
 _GET_KEYS: Final = Operation(
@@ -233,9 +237,8 @@ _GET_KEYS: Final = Operation(
     (*_READ, "no_keys", "precondition_failed", "unsupported_dtype", "shard_unavailable"),
     (_NAME, IF_MATCH, IF_CHANGED),
     answers=_download("The keys", "The type of the keys.", "Number of keys."),
-    description="In the order of the rows of a download: "
-    f"as {RAW} (each string after its length), {NPY} (no strings) or "
-    f"{SAFETENSORS} (`keys`; strings as `keys.offsets` and `keys.bytes`).",
+    description=f"The keys, in the order of the rows of a download, as {RAW} (each string after its length), {NPY} (no "
+    f"strings) or {SAFETENSORS} (`keys`; strings as `keys.offsets` and `keys.bytes`).",
 )
 _SCATTER: Final = Operation(
     "scatterTensor",
@@ -254,16 +257,17 @@ _SCATTER: Final = Operation(
     request={"content": {SAFETENSORS: binary("A safetensors body with `indices` and `updates`.")}},
     answer=ScatterAnswer,
     answers={200: {"description": "Done", "headers": _ETAG}},
-    description="A gather sees all of a scatter or none of it, and the scatter is durable when the answer comes. In a "
-    "cluster this holds for each row range: the ranges change one after the other, and `ranges` counts them. If-Match "
-    "needs a table of one range there. After shard_unavailable send the scatter again with the same Idempotency-Key.",
+    description="A gather sees all of a scatter or none of it, and the scatter is durable by the time the response "
+    "arrives. In a cluster this holds for each row range: the ranges change one after the other, and `ranges` counts "
+    "them. There, If-Match requires a table of one range. After shard_unavailable, send the scatter again with the "
+    "same Idempotency-Key.",
 )  # fmt: skip
 _BY_KEY: Final[tuple[Code, ...]] = (
     *_READ, *_BODY, "no_keys", "rank_mismatch", "shard_unavailable", "not_implemented",
 )  # fmt: skip
 _BY_KEY_IN_RANGES: Final = (
     " In a cluster this holds for each row range: the ranges change one after the other, and `ranges` counts them. "
-    "If-Match needs a table of one range there. After shard_unavailable send the request again with the same "
+    "There, If-Match requires a table of one range. After shard_unavailable, send the request again with the same "
     "Idempotency-Key."
 )
 _UPSERT: Final = Operation(
@@ -281,8 +285,8 @@ _UPSERT: Final = Operation(
     answers={200: {"description": "Done", "headers": _ETAG}},
     description="`reduction` combines the row of each known key with its update. A new key gets a row that starts from "
     "zeros. If a key occurs several times, its updates apply in order. A request sees all of an upsert or none of it, "
-    "and it is durable when the answer comes. The table grows when it has to; insufficient_storage changes nothing."
-    + _BY_KEY_IN_RANGES,
+    "and the upsert is durable by the time the response arrives. The table grows when necessary; insufficient_storage "
+    "changes nothing." + _BY_KEY_IN_RANGES,
 )
 _REMOVE: Final = Operation(
     "removeRows",
@@ -294,8 +298,8 @@ _REMOVE: Final = Operation(
     answer=RemoveAnswer,
     answers={200: {"description": "Done", "headers": _ETAG}},
     description="The last rows move into the gaps, so rows stay dense. Keys that the table does not have are counted "
-    "and are not an error. A request sees all of a removal or none of it, and it is durable when the answer comes."
-    + _BY_KEY_IN_RANGES,
+    "and are not an error. A request sees all of a removal or none of it, and the removal is durable by the time the "
+    "response arrives." + _BY_KEY_IN_RANGES,
 )
 TENSOR_ROUTES: Final = (
     Route("/tensors", TENSORS, Access.TENSORS, {
@@ -319,7 +323,7 @@ TENSOR_ROUTES: Final = (
         "PUT": _PUT,
         "DELETE": Operation(
             "deleteTensor",
-            "Remove a tensor with all its versions, or one version of it",
+            "Remove a tensor with all its versions, or only one version",
             (
                 "tensor_not_found", "name_conflict", "tensor_in_use", "precondition_failed",
                 "insufficient_storage", "not_implemented",
@@ -346,7 +350,7 @@ TENSOR_ROUTES: Final = (
             body=ReplicasRequest,
             answer=ResidentTensor,
             answers={200: {"description": "The metadata of the current version", "headers": _ETAG}},
-            description="In a cluster only. The answer comes at once; the cluster then adds or removes copies.",
+            description="In a cluster only. The service responds at once; the cluster then adds or removes copies.",
         ),
     }),
 )  # fmt: skip
@@ -372,8 +376,8 @@ ROW_ROUTES: Final = (
             ),
             (in_path("name", f"{RESIDENT}.", REFERENCE_PATTERN), _KEY),
             answer=GatherAnswer,
-            description="The answer of `POST /gather` to these keys with `missing` fill and `found`. A key that the "
-            "table lacks gives a row of zeros, false or empty strings; `found` tells which keys the table has.",
+            description="The response of `POST /gather` to these keys with `missing` fill and `found`. A key that the "
+            "table lacks returns a row of zeros, false or empty strings; `found` says which keys the table has.",
             tag="gather",
         ),
     }),

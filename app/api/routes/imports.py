@@ -78,7 +78,7 @@ class ImportsRoute:
 def _unknown_import(number: str) -> GatherError:
     return GatherError(
         "not_found",
-        f"no import has the id {number[:64]!r}, or it was forgotten",
+        f"no import has the id {number[:64]!r}, or the service has forgotten it",
         hint="Use an id that GET /imports lists.",
     )
 

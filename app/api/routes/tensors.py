@@ -107,7 +107,7 @@ class TensorsRoute:
         def begin(start: Start) -> Upload:
             if start.only_keys:
                 raise invalid_field(
-                    "/body", "the body has keys and no data", "Send 'data' behind the keys, or PUT them to /keys."
+                    "/body", "the body has keys and no data", "Send 'data' after the keys, or PUT the keys to /keys."
                 )
             check_shape(start.dtype, start.shape, self.limits, start.shape_pointer)
             if capacity is not None:
@@ -127,13 +127,13 @@ class TensorsRoute:
         """Raise invalid_field and limit_exceeded for a capacity that an upload cannot have."""
         if start.keys is None:
             hint = f"Leave out 'capacity' at {_AT_CAPACITY}, or send keys."
-            raise invalid_field(_AT_CAPACITY, "capacity is for tables with keys: only they grow", hint)
+            raise invalid_field(_AT_CAPACITY, "capacity is only for tables with keys, because no others grow", hint)
         rows = start.shape[0]
         if capacity < rows:
             raise invalid_field(
                 _AT_CAPACITY,
-                f"capacity is {capacity}, and the upload has {rows} rows",
-                f"Write a number from {rows} on at {_AT_CAPACITY}, or leave it out.",
+                f"capacity is {capacity}, but the upload has {rows} rows",
+                f"Write a number of at least {rows} at {_AT_CAPACITY}, or leave it out.",
             )
         check_shape(start.dtype, (capacity, *start.shape[1:]), self.limits, _AT_CAPACITY)
 
@@ -146,7 +146,7 @@ class TensorsRoute:
         if conditions.match is None:
             raise invalid_field(
                 "/if-match",
-                "If-Match is missing: it names the rows that the keys belong to",
+                "If-Match is missing; it must have the ETag of the rows that the keys belong to",
                 f"Read the ETag with GET /tensors/{name}, and send it in If-Match.",
             )
         codec = _codec_of(context.headers.get(b"content-type"))
@@ -256,17 +256,17 @@ def keys_of(start: Start) -> KeysSpec:
     """Return the spec of the keys in a body that contains only keys. Raises invalid_field and unsupported_dtype."""
     if start.keys is not None:
         if not start.only_keys:
-            raise invalid_field("/body", "the body has keys and data", "Send the keys alone, or PUT both as a version.")
+            raise invalid_field("/body", "the body has keys and data", "Send only the keys, or PUT both as a version.")
         return start.keys
     if start.dtype.name not in ("int64", "uint64"):
         raise GatherError(
             "unsupported_dtype",
-            f"keys are int64, uint64 or strings, and not {start.dtype.name}",
+            f"keys must be int64, uint64 or strings, not {start.dtype.name}",
             pointer="/body",
-            hint="Send int64 or uint64, or texts as safetensors with keys.offsets and keys.bytes.",
+            hint="Send int64 or uint64, or strings as safetensors with keys.offsets and keys.bytes.",
         )
     if len(start.shape) != 1:
-        raise invalid_field(start.shape_pointer, f"keys have one dimension, not the shape {list(start.shape)}")
+        raise invalid_field(start.shape_pointer, f"keys must have one dimension, not the shape {list(start.shape)}")
     return KeysSpec("int64" if start.dtype.name == "int64" else "uint64", start.shape[0], swap=start.swap)
 
 
@@ -333,14 +333,14 @@ def read_note(text: str | None, pointer: str) -> str:
     if wrong is not None:
         raise invalid_field(
             pointer,
-            f"note has the character U+{ord(wrong):04X}, and may have no control characters and no lone surrogates",
-            "Write the note in one line, without tabs or line breaks.",
+            f"note has the character U+{ord(wrong):04X}, but must not have control characters or lone surrogates",
+            "Write the note on one line, without tabs or line breaks.",
         )
     size = len(note.encode())
     if size > MAX_NOTE_BYTES:
         raise invalid_field(
             pointer,
-            f"note has {size} bytes of UTF-8, and may have {MAX_NOTE_BYTES}",
+            f"note has {size} bytes of UTF-8; the limit is {MAX_NOTE_BYTES}",
             f"Write at most {MAX_NOTE_BYTES} bytes, such as the ids of the run and of the commit.",
         )
     return note
@@ -363,7 +363,7 @@ def _codec_of(field: bytes | None) -> TensorCodec | None:
     kind = (field or b"").partition(b";")[0].strip().lower().decode("latin-1")
     if kind and kind != _FORM and kind not in TENSORS:
         near = near_name(kind, TENSORS) or NPY.media_type
-        hint = f"Send 'Content-Type: {near}' if the body is that; {MEDIA_TYPES} are read."
+        hint = f"Send 'Content-Type: {near}' if the body has that type; {MEDIA_TYPES} are accepted."
         raise GatherError("unsupported_media_type", f"{kind!r} is not supported; use {MEDIA_TYPES}", hint=hint)
     return TENSORS.get(kind)
 

@@ -91,7 +91,7 @@ def codec_for_keys(context: RequestContext, dtype: str) -> TensorCodec:
 
 def no_keys(name: str) -> GatherError:
     """Return the error no_keys for tensor `name`."""
-    return GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or ask for /content.")
+    return GatherError("no_keys", f"{name!r} has no keys", hint="Upload keys with PUT, or request /content.")
 
 
 def _accepted_codecs(context: RequestContext) -> list[TensorCodec]:

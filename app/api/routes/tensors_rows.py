@@ -60,7 +60,7 @@ def keys_of_query(query: bytes) -> list[str]:
         texts.append(value)
     if not texts:
         raise invalid_field(
-            _AT, "key is missing", "Add a key to the query, as in ?key=7, and once more for each other."
+            _AT, "key is missing", "Add a key to the query, as in ?key=7, and repeat it for each further key."
         )
     return texts
 

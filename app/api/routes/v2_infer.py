@@ -86,6 +86,6 @@ def read_json_size(headers: dict[bytes, bytes]) -> int | None:
         raise GatherError(
             "malformed_request",
             f"Inference-Header-Content-Length is {text[:64].decode('latin-1')!r}; it must be a number of bytes",
-            hint="Send in Inference-Header-Content-Length the number of bytes of the JSON, with which the body starts.",
+            hint="Send the number of bytes of the JSON at the start of the body in Inference-Header-Content-Length.",
         )
     return int(text)

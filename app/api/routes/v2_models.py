@@ -231,7 +231,9 @@ def log_settings(log_level: str) -> dict[str, Any]:
 
 async def refuse_settings(context: RequestContext) -> None:
     """`POST /v2/logging` and `POST /v2/trace/setting`."""
-    raise GatherError("not_implemented", "log and trace settings can only be set by the operator at start-up")
+    raise GatherError(
+        "not_implemented", "log and trace settings can be set only by the operator, when the service starts"
+    )
 
 
 async def refuse_shared_memory(context: RequestContext) -> None:

@@ -67,14 +67,14 @@ class ExplainedRoute(OpenModel):
     route: Route
     open: bool
     reason: str = Field(description="Why it is open or not.")
-    threshold: ExplainedSize | SkipJsonSchema[None] = Field(None, description="The size that decided, if one did.")
+    threshold: ExplainedSize | SkipJsonSchema[None] = Field(None, description="The size that decided, if any.")
 
 
 class ExplainedChoice(OpenModel):
     """The chosen route."""
 
     route: Route
-    parts: int = Field(description="Number of threads it is split over.")
+    parts: int = Field(description="Number of threads that share it.")
 
 
 class ExplainedShards(OpenModel):
@@ -97,7 +97,7 @@ class Explanation(OpenModel):
     output_bytes: Size | None = Field(description="Bytes of the output's items; null for strings.")
     plan: ExplainedPlan
     size: ExplainedSize
-    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is taken.")
+    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is used.")
     choice: ExplainedChoice
     shards: list[ExplainedShards] | SkipJsonSchema[None] = Field(
         None, description="For a table in row ranges: the ranges that are needed."
@@ -138,10 +138,10 @@ class ExplainedBackward(OpenModel):
     data: ExplainedTensor = Field(description="The gather's data, given by its shape only.")
     indices: ExplainedTensor
     grad_output: ExplainedTensor
-    output_bytes: Size = Field(description="Bytes of the answer's items; for a sparse gradient an upper bound.")
+    output_bytes: Size = Field(description="Bytes of the response's items; for a sparse gradient, an upper bound.")
     plan: ExplainedPlan
     size: ExplainedSize
-    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is taken.")
+    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is used.")
     choice: ExplainedChoice
     not_checked: str = Field(description="What running the request would check in addition.")
 
@@ -196,7 +196,7 @@ class LookupExplanation(OpenModel):
     features: list[ExplainedFeature]
     output_bytes: Size | None = Field(description="Bytes of all outputs' items; null for strings.")
     size: ExplainedSize
-    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is taken.")
+    routes: list[ExplainedRoute] = Field(description="In order of preference: the first open one is used.")
     choice: ExplainedChoice
     not_checked: str = Field(description="What running the request would check in addition.")
 
@@ -266,7 +266,7 @@ class Problem(OpenModel):
     limit: str | SkipJsonSchema[None] = Field(None, description="Name of the limit that was exceeded.")
     maximum: Size | SkipJsonSchema[None] = Field(None, description="Value of that limit.")
     ranges: list[UnavailableRange] | SkipJsonSchema[None] = Field(
-        None, description="For shard_unavailable: the rows for which no replica answers."
+        None, description="For shard_unavailable: the rows for which no replica is responding."
     )
     hint: str = Field(description="One sentence on how to correct the request.")
     request_id: str

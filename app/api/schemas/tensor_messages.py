@@ -48,18 +48,18 @@ class ResidentTensor(OpenModel):
     versions: list[Size] = Field(description="Numbers of all versions that are kept.")
     dtype: DTypeName
     shape: list[Size]
-    bytes: Size = Field(description="Bytes of its items. A string takes its UTF-8 and 4 bytes for its length.")
+    bytes: Size = Field(description="Bytes of its items. A string needs its UTF-8 and 4 bytes for its length.")
     etag: str = Field(
-        description="Identifies this content, across all tensors and all times. In quotes, as in the header."
+        description="Identifies this data, across all tensors and all times. In quotes, as in the header."
     )
     sha256: str = Field(
         description="SHA-256 of dtype, shape and items as uploaded, in hex. The same for every format of the upload; "
         "scatters do not change it."
     )
     created: str = Field(description="When the name was created (RFC 3339).", json_schema_extra=_TIME)
-    modified: str = Field(description="When the content last changed.", json_schema_extra=_TIME)
-    prefault: bool = Field(description="Whether the content is read into memory ahead of requests.")
-    lock: bool = Field(description="Whether the service keeps the content in memory.")
+    modified: str = Field(description="When the data last changed.", json_schema_extra=_TIME)
+    prefault: bool = Field(description="Whether the data is read into memory ahead of requests.")
+    lock: bool = Field(description="Whether the service keeps the data in memory.")
     keys: TableKeys | None = Field(description="The keys of its rows; null if it has none.")
     capacity: Size | SkipJsonSchema[None] = Field(
         None,
@@ -72,7 +72,7 @@ class ResidentTensor(OpenModel):
         None, description=f"In a cluster, but not in lists: its first {MOST_RANGES} row ranges."
     )
     note: str | SkipJsonSchema[None] = Field(None, description="The note of the upload, if it had one.")
-    damaged: bool | SkipJsonSchema[None] = Field(None, description="In lists: true if the content is damaged.")
+    damaged: bool | SkipJsonSchema[None] = Field(None, description="In lists: true if the data is damaged.")
 
 
 class TensorList(OpenModel):
@@ -84,7 +84,9 @@ class TensorList(OpenModel):
 
 _CHANGED_RANGES: Final = Field(
     None,
-    description="In a cluster: number of row ranges that it changed. Each range changes at once, one after the other.",
+    description=(
+        "In a cluster: number of row ranges that it changed. Each range changes in one step, one range after the other."
+    ),
 )
 
 

@@ -58,7 +58,9 @@ class ShardedDownloads:
                 "not_implemented",
                 f"the rows of {name!r} have no positions: a cluster places them by key",
                 pointer="/query/rows",
-                hint=f"Ask for rows by key, as in /tensors/{name}/rows?key=7, or for all with /tensors/{name}/content.",
+                hint=(
+                    f"Request rows by key, as in /tensors/{name}/rows?key=7, or all rows with /tensors/{name}/content."
+                ),
             )
         dtype = DTYPES[metadata.dtype]
         if metadata.keys is not None and codec is SAFETENSORS_FILE:

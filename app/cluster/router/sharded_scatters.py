@@ -333,7 +333,7 @@ def _refuse_strings(name: str) -> NoReturn:
 def _refuse_conditions(name: str, count: int) -> NoReturn:
     raise GatherError(
         "not_implemented",
-        f"{name!r} has {count} row ranges, which do not change together: a scatter to them takes no ETags",
+        f"{name!r} has {count} row ranges, which do not change together, so a scatter to it accepts no ETags",
         hint="Leave out If-Match and If-None-Match.",
     )
 

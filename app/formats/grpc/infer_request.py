@@ -95,7 +95,7 @@ def read_grpc_request(parsed: ParsedMessage, model: Model, limits: Limits, memor
     split, message = parsed
     raws, inputs = split.raws, message.inputs
     if raws and len(raws) != len(inputs):
-        raise malformed(f"{len(raws)} raw_input_contents came for {len(inputs)} inputs")
+        raise malformed(f"{len(raws)} raw_input_contents were sent for {len(inputs)} inputs")
 
     def items(one: Input) -> ReadArray:
         given = inputs[one.number]
@@ -247,7 +247,7 @@ def _check_field(one: Input, contents: Any) -> None:
                 f"items of {one.datatype} have no field in contents",
                 f"Send the items of {one.datatype} in raw_input_contents, and with them those of all inputs.",
             )
-        raise invalid_field(pointer, f"items of {one.datatype} stand in {wanted}", f"Send the items in {wanted}.")
+        raise invalid_field(pointer, f"items of {one.datatype} belong in {wanted}", f"Send the items in {wanted}.")
 
 
 def _check_range(one: Input, field: str, dtype: DType, items: NDArray[Any]) -> None:

@@ -316,7 +316,7 @@ def _check_own_parameters(parameters: Mapping[str, Any], model: Model) -> None:
             if not model.is_lookup:
                 hint = f"Leave out {name!r}, since the model {model.name} has {model.signature.own_fields[0]}."
             elif name in READING_FIELDS:
-                hint = f"Write {name!r} in the JSON text of the parameter 'lookup', beside 'features'."
+                hint = f"Write {name!r} in the JSON text of the parameter 'lookup', next to 'features'."
             else:
                 hint = f"Leave out {name!r}, since a lookup runs on the CPU and has no operator's parameters."
             raise invalid_field(f"/parameters/{name}", f"the model {model.name} has no parameter {name}", hint)

@@ -176,7 +176,7 @@ def _find_arrays(text: Buffer, model: Model, limits: Limits, memory: Memory) -> 
         if found.closed and found.arrays > MOST_ARRAYS:
             raise GatherError(
                 "limit_exceeded",
-                f"{found.arrays} objects of the request have a member data; {MOST_ARRAYS} may",
+                f"{found.arrays} objects of the request have a member data; the limit is {MOST_ARRAYS}",
                 pointer="/inputs",
                 facts={"limit": "data_members", "maximum": MOST_ARRAYS},
             )
@@ -229,7 +229,7 @@ class _Items:
             raise invalid_field(
                 one.pointer,
                 "an input has its items in data, or parameters/binary_data_size says how many bytes",
-                "Send the items in data, or as bytes behind the JSON with binary_data_size, and not both.",
+                "Send the items in data, or as bytes after the JSON with binary_data_size, but not both.",
             )
         if one.size is None:
             assert self._view is not None

@@ -110,7 +110,7 @@ def _validate(body: Buffer, query: bytes, row: Signature, limits: Limits, memory
             raise invalid_field(
                 _LOOKUP_TEXT,
                 f"the header has no text {LOOKUP!r} in its __metadata__",
-                f"Add the text '{LOOKUP}' to __metadata__, with the JSON of the request but for the arrays.",
+                f"Add the text '{LOOKUP}' to __metadata__, with the JSON of the request without the arrays.",
             )
         named, validated = validate_lookup(
             text, _LOOKUP_TEXT, found, lambda name: f"/{escape(name)}", "a tensor", limits, memory
@@ -169,7 +169,7 @@ def _check_inputs(
         if name in found:
             raise invalid_field(
                 f"/query/{fields[name]}",
-                f"the {name} is given twice: in the body, and by name in the query",
+                f"the {name} was sent twice: in the body, and by name in the query",
                 f"Leave out '{fields[name]}' in the query, or the tensor '{name}' in the body.",
             )
     for name in inputs:
@@ -226,8 +226,8 @@ def _read(entry: Entry, items: memoryview, memory: Memory) -> Tensor:
 def _unsupported(entry: Entry) -> GatherError:
     return GatherError(
         "unsupported_dtype",
-        f"{shown(entry.dtype)!a} is not an element type that is read here; of safetensors' types "
-        f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 carries complex128 and string",
+        f"{shown(entry.dtype)!a} is not an element type that is accepted here; of safetensors' types "
+        f"{', '.join(BY_SAFETENSORS)} are, and JSON with base64 supports complex128 and string",
         pointer=f"/{entry.name}",
         hint=hint_for_type(str(shown(entry.dtype)), entry.name),
     )

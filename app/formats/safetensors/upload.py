@@ -67,7 +67,7 @@ def _keyed_start(entries: Sequence[Entry], offset: int) -> Start:
             )
         raise invalid_field(
             "/body",
-            f"the bytes of {', '.join(names)} come in this order, and must come as {', '.join(meant)}",
+            f"the bytes of {', '.join(names)} come in this order, but must come as {', '.join(meant)}",
             f"Write the bytes of {', '.join(meant)} in this order; save_file of safetensors sorts tensors by type.",
         )
     for entry in entries:
@@ -109,14 +109,14 @@ def check_column(entry: Entry, dtypes: Sequence[str]) -> None:
     if entry.known.name not in dtypes:
         raise GatherError(
             "unsupported_dtype",
-            f"{entry.name} is of {entry.known.name}, and must be of {' or '.join(dtypes)}",
+            f"{entry.name} is of {entry.known.name}, but must be of {' or '.join(dtypes)}",
             pointer=entry.pointer,
             hint=f"Send {entry.name} as {' or '.join(dtypes)}; strings as keys.offsets and keys.bytes.",
         )
     if len(entry.shape) != 1:
         raise invalid_field(
             entry.pointer,
-            f"{entry.name} has shape {list(entry.shape)}, and must have one dimension",
+            f"{entry.name} has shape {list(entry.shape)}, but must have one dimension",
             "Send one key for each row.",
         )
 

@@ -22,7 +22,7 @@ def check_writable(dtype: DType, pointer: str) -> None:
     if dtype.safetensors is None:
         raise GatherError(
             "unsupported_dtype",
-            f"a safetensors body cannot carry {dtype.name}; ask for application/json, with output_encoding base64 if "
+            f"a safetensors body cannot carry {dtype.name}; request application/json, with output_encoding base64 if "
             "it is large",
             pointer=pointer,
             hint="Send 'Accept: application/json', which carries every type.",

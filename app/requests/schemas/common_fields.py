@@ -26,15 +26,15 @@ OUT_OF_BOUNDS_DESCRIPTION: Final = (
     "nearest valid index (`clip`) or the index modulo the size of the axis (`wrap`); or fill its whole slice (`fill`)."
 )
 FILL_VALUE_DESCRIPTION: Final = (
-    "The value for slices that `out_of_bounds` fill fills. If left out: 0, false or an empty string."
+    "The value for slices filled by `out_of_bounds` fill. If omitted: 0, false or an empty string."
 )
 _OUTPUT_DTYPE: Final = (
-    "Element type of the output, if the data has a float type. Each item is rounded once, half to even. If left out: "
+    "Element type of the output, if the data has a float type. Each item is rounded once, half to even. If omitted: "
     "the data's type."
 )
 _REDUCTION: Final = (
-    "How to combine an update with the present value. Updates apply in row-major order; with `none` the last update of "
-    "a place replaces the value. Types bool, string and complex support `none` only."
+    "How to combine an update with the current value. Updates are applied in row-major order; with `none`, the last "
+    "update of a position replaces the value. Types bool, string and complex support `none` only."
 )
 
 ResidentName = Annotated[TensorName, Field(description=f"{RESIDENT}.")]
@@ -52,17 +52,17 @@ def dialect_field(dialects: Any, default: str) -> Any:
 
 
 KEYS_DESCRIPTION: Final = (
-    "Keys of rows, in place of `indices`, for a table with keys. Element type: that of the table's keys (int64, uint64 "
-    "or string); int32 is accepted for int64. The output has the same shape as for indices of this shape."
+    "Row keys, instead of `indices`, for a table that has keys. They must have the type of the table's keys (int64, "
+    "uint64 or string); int32 is accepted for int64. The output has the same shape as for indices of this shape."
 )
 _MISSING: Final = (
-    "With `keys`: how to treat a key that the table does not have. `error` reports it, `fill` answers a row of "
-    "`fill_value`, and `row` answers the row that `missing_row` names."
+    "With `keys`: how to treat a key that the table does not have. `error` reports it, `fill` returns a row of "
+    "`fill_value`, and `row` returns the row given in `missing_row`."
 )
 MISSING_ROW_DESCRIPTION: Final = (
-    'With `missing` row: the row to answer for missing keys, by position, such as 0, or by key, such as {"key": 7}.'
+    'With `missing` row: the row to return for missing keys, by position, such as 0, or by key, such as {"key": 7}.'
 )
-_FOUND: Final = "With `keys`: whether to answer `found` as well, one bool per key, true if the table has the key."
+_FOUND: Final = "With `keys`: whether to also return `found`, one bool per key, true if the table has the key."
 
 MissingMode = Annotated[Missing, Field(description=_MISSING)]
 RowForMissing = Annotated[AnyJson, JSON_VALUE, Field(description=MISSING_ROW_DESCRIPTION)]
@@ -76,7 +76,8 @@ KEY_MEMBERS: Final[dict[str, Any]] = {
 
 
 _BATCH_DIMS: Final = (
-    "number of leading dimensions of data and indices that are batches. Negative: counted from the rank of indices."
+    "number of leading dimensions of data and indices that are batches. If negative, it is counted from the rank "
+    "of indices."
 )
 
 
@@ -107,7 +108,7 @@ def further_batch_dims(signature: Signature, fields: Any, pointer: str) -> int:
             having = " and ".join(_with_batch_dims(signature))
             raise invalid_field(
                 f"{pointer}/batch_dims",
-                f"{signature.operator} has batch_dims in the dialect {having} only, and this is {dialect}",
+                f"{signature.operator} has batch_dims only in the dialect {having}, but this is {dialect}",
                 f"Leave out 'batch_dims', or use the dialect '{having}'.",
             )
         batch_dims = 0
@@ -126,12 +127,12 @@ def dialect_fields(signature: Signature) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     having = _with_batch_dims(signature)
     if having:
-        described = f"In the dialect {' or '.join(having)} only: {_BATCH_DIMS} If left out: 0."
+        described = f"In the dialect {' or '.join(having)} only: {_BATCH_DIMS} If omitted: 0."
         fields["batch_dims"] = JsonInteger, Field(ABSENT, description=described, json_schema_extra=INT64)
     filling = [name for name, own in signature.dialect_fields.items() if own.fills]
     if filling:
         of = f"{' or '.join(filling)} of {signature.operator}"
-        described = f"{OUT_OF_BOUNDS_DESCRIPTION} If left out: `fill` in the dialect {of}, otherwise `error`."
+        described = f"{OUT_OF_BOUNDS_DESCRIPTION} If omitted: `fill` in the dialect {of}, otherwise `error`."
         fields["out_of_bounds"] = OutOfBounds, Field(ABSENT, description=described)
     return fields
 

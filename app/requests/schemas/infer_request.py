@@ -101,8 +101,8 @@ class InferInput(OpenRequestModel):
     """An input tensor. Its items are in `data`, or `parameters.binary_data_size` bytes after the JSON hold them."""
 
     name: Annotated[JsonString, Needed("an input needs a name, a string")] = Field(
-        description="`data`, `indices`, or for a scatter `updates`. The model of a resident tensor takes `indices` or "
-        "`keys`. A lookup takes `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on."
+        description="`data`, `indices`, or for a scatter `updates`. The model of a resident tensor accepts `indices` "
+        "or `keys`. A lookup accepts `0.indices`, `0.offsets`, `0.weights`, `1.indices` and so on."
     )
     datatype: Annotated[Datatype, OrNull(), Detail("datatype must be a string")] = Field(
         ABSENT, description="Optional for the `indices` of a resident tensor, where it is INT64 by default."
@@ -145,8 +145,8 @@ class InferRequestedOutput(OpenRequestModel):
 
     name: Annotated[JsonString, WithJsonSchema(_OUTPUT_OF_ANY_MODEL), Needed("an output needs a name, a string")] = (
         Field(
-            description="`output`, or `found` if the request asks for it. A lookup with `concat` false has `0.output`, "
-            "`1.output` and so on."
+            description="`output`, or `found` if requested. A lookup with `concat` false has `0.output`, `1.output` "
+            "and so on."
         )
     )
     parameters: Annotated[InferRequestedOutputParameters, OrNull(), _OBJECT] = ABSENT
@@ -168,7 +168,7 @@ class LookupInferParameters(InferRequestParameters):
 
     lookup: Annotated[
         JsonString,
-        Needed("the parameter lookup is missing, the JSON of the request but for the arrays"),
+        Needed("the parameter lookup is missing; it must be the JSON of the request without the arrays"),
         LOOKUP_TEXT,
     ]
 
@@ -179,7 +179,7 @@ class InferRequest(OpenRequestModel):
     of a lookup without its arrays. Parameters of other models are errors; unknown ones are ignored."""
 
     id: Annotated[UnicodeString, OrNull(), Detail("id must be a string of Unicode")] = Field(
-        ABSENT, description="Repeated in the answer."
+        ABSENT, description="Repeated in the response."
     )
     inputs: Annotated[
         list[Annotated[InferInput, Detail("an input must be an object")]],
@@ -223,7 +223,7 @@ def infer_request(*signatures: Signature) -> type[InferRequest]:
     for signature in signatures:
         own = dialect_fields(signature) | own
     for name in dict.fromkeys(name for signature in signatures for name in signature.named_beside.values()):
-        described = f"{RESIDENT}, in place of the input {'data' if name == 'tensor' else name}."
+        described = f"{RESIDENT}, instead of the input {'data' if name == 'tensor' else name}."
         own[name] = TensorName, Field(ABSENT, description=described)
     common: dict[str, Any] = {
         name: (field.annotation, field) for name, field in InferRequestParameters.model_fields.items()

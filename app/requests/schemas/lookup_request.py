@@ -41,8 +41,8 @@ class LookupFeature(RequestModel):
     )
     pooling: Pooling = Field(
         "none",
-        description="How to combine the rows of a bag into one row: `sum`, `mean`, or `max` per column; `none` answers "
-        "each row by itself. Sums add in index order in float32 (float64 for float64) and are rounded once.",
+        description="How to combine the rows of a bag into one row: `sum`, `mean`, or `max` per column; `none` returns "
+        "each row separately. Sums are added in index order in float32 (float64 for float64) and rounded once.",
     )
     weights: Tensor = Field(
         ABSENT,
@@ -55,13 +55,13 @@ class LookupFeature(RequestModel):
     )
     padding_index: AnyJson = Field(
         ABSENT,
-        description="With pooling: an entry to skip in every bag, by its position, such as 0, or with `keys` by its "
+        description="With pooling: an entry to skip in every bag, by its position, such as 0, or, with `keys`, by its "
         'key, such as {"key": 7}. The table may lack the key. A mean divides by the number of remaining entries.',
     )
     default_index: AnyJson = Field(
         ABSENT,
-        description="With pooling: the row to answer for an empty bag, by its position or with `keys` by its key. If "
-        "left out: zeros. A bag is also empty if all its entries are skipped.",
+        description="With pooling: the row to return for an empty bag, by its position or, with `keys`, by its key. If "
+        "omitted: zeros. A bag is also empty if all its entries are skipped.",
     )
     missing: MissingMode = "error"
     missing_row: RowForMissing = ABSENT
@@ -98,8 +98,8 @@ class _LookupFields(RequestModel):
     )
     fill_value: AnyJson = Field(
         ABSENT,
-        description="The value for rows that `out_of_bounds` or `missing` fill fills, written like one item of "
-        "`values`. If left out: 0, false or an empty string.",
+        description="The value for rows filled by `out_of_bounds` fill or `missing` fill, written like one item of "
+        "`values`. If omitted: 0, false or an empty string.",
     )
     output_dtype: Rounded = ABSENT
     output_encoding: Encoding = Field("values", description="Encoding of the outputs' items.")
@@ -134,7 +134,7 @@ def check_last_offset(feature: LookupFeature, pointer: str) -> None:
     if feature.include_last_offset and feature.pooling == "none":
         raise invalid_field(
             f"{pointer}/include_last_offset",
-            "include_last_offset is for pooling sum, mean or max, and this feature has none",
+            "include_last_offset is for pooling sum, mean or max, but this feature has no pooling",
             f"Leave out 'include_last_offset' at {pointer}, or give the feature a 'pooling', such as 'sum'.",
         )
 
@@ -150,7 +150,7 @@ def check_arrays_given(pooling: Pooling, given: Sequence[str], pointer: Callable
                 which = "sum" if name == "weights" else "sum, mean or max"
                 raise invalid_field(
                     pointer(name),
-                    f"{name} are for pooling {which}, and this feature has none",
+                    f"{name} are for pooling {which}, but this feature has no pooling",
                     f"Leave out '{name}' at {pointer(name)}, or give the feature a 'pooling', such as 'sum'.",
                 )
         return
@@ -158,8 +158,8 @@ def check_arrays_given(pooling: Pooling, given: Sequence[str], pointer: Callable
         at = pointer("offsets")
         raise invalid_field(
             at,
-            f"offsets is missing, which pooling {pooling} needs",
-            f"Add 'offsets' at {at}: for each bag the position of its first index, such as [0] for one bag of all.",
+            f"offsets is missing; pooling {pooling} requires it",
+            f"Add 'offsets' at {at}: for each bag the position of its first index, such as [0] for a single bag.",
         )
     if "weights" in given and pooling != "sum":
         at = pointer("weights")

@@ -17,9 +17,9 @@ MOST_ALIASES: Final = 100
 MOST_BYTES: Final = MOST_ALIASES << 10
 """Bytes of the largest body: each alias with longest names and ETags takes about 500."""
 _MEMBER: Final = "aliases"
-_TARGET: Final = Detail("tensor must be a text, the version that the alias is to name, as in 'items@7'")
+_TARGET: Final = Detail("tensor must be a string, the version that the alias points to, such as 'items@7'")
 _ALIASES: Final = Detail(f"aliases must be an object with 1 to {MOST_ALIASES} members, from aliases to versions")
-_CONDITION: Final = Detail("{name} must be a text, the ETag of the alias with its double quotes, or *")
+_CONDITION: Final = Detail("{name} must be a string, the ETag of the alias with its double quotes, or *")
 
 
 class AliasRequest(RequestModel):
@@ -37,7 +37,7 @@ class AliasMoveRequest(AliasRequest):
         ABSENT, description="ETags, separated by commas, one of which the alias must have; or * for any."
     )
     if_none_match: Annotated[JsonString, _CONDITION] = Field(
-        ABSENT, description="* if the alias must not exist, or ETags that it must not have."
+        ABSENT, description="* if the alias must not exist, or a list of ETags that it must not have."
     )
 
 
@@ -77,7 +77,10 @@ def alias_moves(document: Any) -> Iterator[AskedMove]:
             found = validate_document(AliasMoveRequest, given, pointer)
             yield AskedMove(alias, pointer, f"{pointer}/tensor", found)
         else:
-            detail = "an alias is given the version that it is to name, as in 'items@7', or an object with that"
+            detail = (
+                "an alias must be given the version that it points to, such as 'items@7', or an object with that "
+                "version"
+            )
             raise invalid_field(pointer, detail, f'Write at {pointer} a version, such as "items@7".')
 
 
@@ -99,10 +102,10 @@ def asked_replicas(document: Any) -> int:
     return validate_document(ReplicasRequest, document).replicas
 
 
-_URL: Final = Detail("url must be a text, such as 'https://host/folder/table.npy'")
-_NOTE: Final = Detail("note must be a text, what is said of the version wherever it is described")
-_TENSOR: Final = Detail("tensor must be a text, the name of one of the tensors of a safetensors file")
-_KEYS: Final = Detail("keys must be a text, the name of the tensor that holds the keys of the rows")
+_URL: Final = Detail("url must be a string, such as 'https://host/folder/table.npy'")
+_NOTE: Final = Detail("note must be a string, shown wherever the version is described")
+_TENSOR: Final = Detail("tensor must be a string, the name of one of the tensors of a safetensors file")
+_KEYS: Final = Detail("keys must be a string, the name of the tensor that holds the keys of the rows")
 
 
 class ImportRequest(RequestModel):

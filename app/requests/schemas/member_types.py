@@ -110,7 +110,7 @@ BOOLEAN: Final = Detail("{name} must be true or false")
 TRUE_OR_FALSE: Final = Detail("{name} must be one of true, false")
 FINITE: Final = Detail("{name} must be a finite number")
 JSON_TEXT: Final = Detail("{name} must be a string, the JSON text of a value")
-LOOKUP_TEXT: Final = Detail("{name} must be a string, the JSON text of the request but for the arrays")
+LOOKUP_TEXT: Final = Detail("{name} must be a string, the JSON text of the request without the arrays")
 SIZES_TEXT: Final = Detail("{name} must be integers of 0 or more with commas between them")
 FEATURES: Final = Detail("features must be a list of at least one feature")
 DIMENSION: Final = Detail("a dimension must be an integer of 0 or more")
@@ -181,9 +181,9 @@ DTypeName = Annotated[
 """The name of an element type. Whether the type exists is checked after all members have been validated, because its
 error, unsupported_dtype, comes after errors of members."""
 VALUES: Final = (
-    "The items in row-major order: numbers, true and false, strings, or [re, im] for complex types. "
-    'Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity". Lists nested as `shape` says are '
-    "accepted too; then `shape` may be left out."
+    "The items in row-major order: numbers, true and false, strings, or [re, im] for complex types. Non-finite numbers "
+    'are the strings "NaN", "Infinity" and "-Infinity". Lists nested like `shape` are also accepted; in that '
+    "case, `shape` may be omitted."
 )
 BASE64: Final = (
     "The items in base64, row-major and little-endian. A bool is one byte, 0 or 1. A string is its length as "
@@ -210,7 +210,7 @@ def simplify_schema(schema: dict[str, Any]) -> None:
             member["enum"] = [member.pop("const")]
         default = member.pop("default", None)
         if default is not None:
-            member["description"] += f" If left out: {str(default).lower() if type(default) is bool else default}."
+            member["description"] += f" If omitted: {str(default).lower() if type(default) is bool else default}."
         member.pop("title", None)
 
 

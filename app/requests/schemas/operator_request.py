@@ -41,7 +41,7 @@ _KEYS: Final = "Shape [n]. Has the type of the table's keys (int64, uint64 or st
 class ScatterRequest(RequestModel):
     """A ScatterND (ONNX 18) into a resident tensor."""
 
-    indices: Tensor = Field(description="int64. Each tuple in the last dimension names an element or slice.")
+    indices: Tensor = Field(description="int64. Each tuple in the last dimension addresses an element or slice.")
     updates: Tensor = Field(description="Has the tensor's type and shape indices.shape[:-1] + tensor.shape[k:].")
     reduction: Combined = "none"
 
@@ -95,9 +95,9 @@ def check_reduction(signature: Signature, dialect: str, reduction: Reduction, po
 _DATA_SHAPE: Final = "Shape of the gather's data. Send exactly one of `data_shape` and `tensor`."
 _TENSOR: Final = "Name of a resident tensor with the shape of the gather's data and the type of grad_output."
 _LDA_COEFF: Final = "Factor for the sum, rounded to the type of the sum and applied once."
-_SPARSE: Final = "Answer only the slices that an index names, as `grad_indices` and `grad_values`. Needs {} 0."
+_SPARSE: Final = "Return only the slices that an index addresses, as `grad_indices` and `grad_values`. Requires {} 0."
 _DEVICE: Final = "Device to run on. Gradients run on the CPU."
-_ENCODING: Final = "Encoding of the answer's items."
+_ENCODING: Final = "Encoding of the response's items."
 
 
 class BackwardRequest(RequestModel):
@@ -124,12 +124,12 @@ def check_one_shape(request: BackwardRequest, prefix: str = "") -> None:
     if request.tensor is ABSENT:
         raise invalid_field(
             f"{prefix}/data_shape",
-            "neither data_shape nor tensor says which shape grad_data has",
+            "the shape of grad_data is missing: neither data_shape nor tensor was sent",
             "Add 'data_shape', the shape of the gather's data, or 'tensor', the name of a resident one.",
         )
     raise invalid_field(
         f"{prefix}/tensor",
-        "the shape of grad_data is given twice: by data_shape and by tensor",
+        "the shape of grad_data is specified twice: by data_shape and by tensor",
         "Leave out 'data_shape' or 'tensor'.",
     )
 

@@ -26,9 +26,9 @@ class ExplainQuery(BaseModel):
 
     explain: Explain = Field(
         "false",
-        description="If true, validate the request and answer with the output's type and shape, and in `explanation` "
-        "with the plan, its size, the routes with their thresholds, and the choice. Nothing runs, and the values of "
-        "the indices are not checked. The answer is JSON for either kind of body. If left out: false.",
+        description="If true, validate the request and return the output's type and shape; `explanation` has the plan, "
+        "its size, the routes with their thresholds, and the choice. Nothing runs, and the values of the indices are "
+        "not checked. The response is JSON for either kind of body. If omitted: false.",
     )
 
 
@@ -93,7 +93,7 @@ def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
 
 def _resident(name: str) -> dict[str, Any]:
     """Return the schema of a parameter that specifies a resident tensor."""
-    described = f"{RESIDENT}, in place of `{name}` in the body."
+    described = f"{RESIDENT}, instead of `{name}` in the body."
     return {"type": "string", "pattern": REFERENCE_PATTERN, "description": described}
 
 

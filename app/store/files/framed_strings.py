@@ -61,7 +61,7 @@ class FramedStrings:
     def _refusal(self, item: int, too_many: bool, too_long: bool) -> GatherError:
         """Return the error for the string at index `item`. If neither flag is set, the string is not UTF-8."""
         if too_many:
-            return self._mismatch(f"more than {self._expected} strings are given")
+            return self._mismatch(f"more than {self._expected} strings were sent")
         places = [Place(BODY, coordinates(item, self._shape))]
         if too_long:
             return GatherError(

@@ -245,7 +245,7 @@ def check_key_count(keys: KeysSpec, shape: tuple[int, ...]) -> None:
     if not shape or shape[0] != keys.count:
         rows = f"{shape[0]} rows" if shape else "no rows, since it is a scalar"
         raise GatherError(
-            "element_count_mismatch", f"{keys.count} keys are given, and the table has {rows}", pointer=KEYS_POINTER
+            "element_count_mismatch", f"{keys.count} keys were sent, but the table has {rows}", pointer=KEYS_POINTER
         )
 
 
@@ -254,12 +254,12 @@ def check_capacity(spec: UploadSpec, capacity: int, limits: Limits) -> None:
     if capacity < spec.shape[0]:
         raise invalid_field(
             CAPACITY_POINTER,
-            f"the capacity is {capacity}, and the table has {spec.shape[0]} rows",
+            f"the capacity is {capacity}, but the table has {spec.shape[0]} rows",
             "Leave capacity out, or give at least the number of rows.",
         )
     if capacity > spec.shape[0] and spec.dtype.kind == "string":
         raise invalid_field(
-            CAPACITY_POINTER, "a table of strings has room for its own rows alone", "Leave capacity out."
+            CAPACITY_POINTER, "a table of strings has room only for its own rows", "Leave capacity out."
         )
     check_shape(spec.dtype, (capacity, *spec.shape[1:]), limits, CAPACITY_POINTER)
 

@@ -141,7 +141,7 @@ class Upload:
     def write(self, piece: Buffer) -> None:
         """Write the next bytes. Raises OSError, element_count_mismatch, value_not_representable and limit_exceeded."""
         if self.expected is not None and self._size + len(self._incomplete) + len(piece) > self.expected:
-            raise self._wrong_count(f"more than {self.expected} bytes are given")
+            raise self._wrong_count(f"more than {self.expected} bytes were sent")
         if self._swap_bytes > 1:
             piece = self._to_little_endian(piece)
         if self._fortran:
@@ -228,7 +228,7 @@ class Upload:
         """Raise element_count_mismatch if too few bytes were received."""
         if self.expected is not None and self._size + len(self._incomplete) != self.expected:
             raise self._wrong_count(
-                f"{self._size + len(self._incomplete)} bytes are given and not the {self.expected} that are needed"
+                f"{self._size + len(self._incomplete)} bytes were sent instead of the required {self.expected}"
             )
 
     def _reorder(self) -> None:

@@ -56,7 +56,7 @@ def backward(
     axis: Annotated[int, typer.Option(help="Axis of data that was indexed (gather).")] = 0,
     lda_coeff: Annotated[float, typer.Option(help="Factor for the sum.")] = 1.0,
     sparse: Annotated[
-        bool, typer.Option("--sparse", help="Answer only the slices that an index names: their indices and values.")
+        bool, typer.Option("--sparse", help="Return only the slices that an index addresses: their indices and values.")
     ] = False,
     dialect: Annotated[str, typer.Option(help="Specification and version whose rules apply.")] = "onnx-13",
     output: Annotated[

@@ -82,12 +82,15 @@ def call(
     axis: Annotated[
         int,
         typer.Option(
-            help="Axis of data to index; negative counts from the back (gather, gather_elements, scatter_elements)."
+            help=(
+                "Axis of data to index; a negative axis counts from the end (gather, gather_elements, "
+                "scatter_elements)."
+            )
         ),
     ] = 0,
     keys: Annotated[
         Path | None,
-        typer.Option(help="npy file with keys of rows, in place of INDICES (gather from a table with keys)."),
+        typer.Option(help="npy file with row keys, instead of INDICES (gather from a table with keys)."),
     ] = None,
     missing: MissingMode = Missing.ERROR,
     missing_row: MissingRow = None,
@@ -103,26 +106,26 @@ def call(
         ),
     ] = None,
     bits: Annotated[
-        int | None, typer.Option(help="Bits of a value of gather_block_quantized: 4 or 8. If left out: 4.")
+        int | None, typer.Option(help="Bits of a value of gather_block_quantized: 4 or 8. If omitted: 4.")
     ] = None,
     block_size: Annotated[
         int | None,
-        typer.Option(help="Number of values in a block of gather_block_quantized. If left out: 128."),
+        typer.Option(help="Number of values in a block of gather_block_quantized. If omitted: 128."),
     ] = None,
     reduction: Annotated[
-        Reduction, typer.Option(help="How to combine an update with the present value (scatters).")
+        Reduction, typer.Option(help="How to combine an update with the current value (scatters).")
     ] = Reduction.NONE,
     dialect: Annotated[
         str | None,
         typer.Option(
-            help="Specification and version whose rules apply. If left out: onnx-18 for scatters, otherwise onnx-13."
+            help="Specification and version whose rules apply. If omitted: onnx-18 for scatters, otherwise onnx-13."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="Device to run on: auto, cpu or gpu.")] = "auto",
     out_of_bounds: Annotated[
         OutOfBounds | None,
         typer.Option(
-            help="How to treat an index that is out of bounds (gathers). If left out: fill for gather in the dialect "
+            help="How to treat an index that is out of bounds (gathers). If omitted: fill for gather in the dialect "
             "openvino-8, otherwise error."
         ),
     ] = None,

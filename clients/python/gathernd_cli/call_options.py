@@ -23,8 +23,8 @@ class OutOfBounds(Enum):
 FillValue = Annotated[
     str | None,
     typer.Option(
-        help='The value for what the mode fill fills (indices out of bounds, missing keys), as JSON: -1, true, "NaN". '
-        "If left out: 0, false or an empty string."
+        help='The value that mode fill uses (for indices out of bounds and missing keys), as JSON: -1, true, "NaN". '
+        "If omitted: 0, false or an empty string."
     ),
 ]
 
@@ -42,10 +42,10 @@ AskedDType = Annotated[
     OutputDType | None,
     typer.Option(
         "--output-dtype",
-        help="Element type of the output, if the data has a float type. If left out: the data's type.",
+        help="Element type of the output, if the data has a float type. If omitted: the data's type.",
     ),
 ]
-Output = Annotated[Path | None, typer.Option(help="npy file to write. If left out, the output is printed.")]
+Output = Annotated[Path | None, typer.Option(help="npy file to write. If omitted, the output is printed.")]
 
 
 class Missing(Enum):
@@ -59,21 +59,21 @@ class Missing(Enum):
 MissingMode = Annotated[
     Missing,
     typer.Option(
-        help="How to treat a key that the table does not have: error reports it, fill answers a row of --fill-value, "
-        "and row answers the row that --missing-row names."
+        help="How to treat a key that the table does not have: error reports it, fill returns a row of --fill-value, "
+        "and row returns the row given in --missing-row."
     ),
 ]
 MissingRow = Annotated[
     str | None,
     typer.Option(
-        help="With --missing row: the row to answer for missing keys, as JSON: by position, such as 0, or by key, such "
+        help="With --missing row: the row to return for missing keys, as JSON: by position, such as 0, or by key, such "
         'as {"key": 7}.'
     ),
 ]
 
 
 class Reduction(Enum):
-    """How to combine an update with the present value."""
+    """How to combine an update with the current value."""
 
     NONE = "none"
     ADD = "add"
@@ -86,8 +86,8 @@ IfMatch = Annotated[str | None, typer.Option(help="ETag that the tensor must hav
 IdempotencyKey = Annotated[
     str | None,
     typer.Option(
-        help="Idempotency-Key of the change: repeated with the same key, it is not carried out again. If left out: a "
-        "new key."
+        help="Idempotency-Key of the change: if the change is repeated with the same key, it is not carried out again. "
+        "If omitted: a new key."
     ),
 ]
 

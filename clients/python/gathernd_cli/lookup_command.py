@@ -68,7 +68,7 @@ def lookup(
     ],
     pooling: Annotated[
         Pooling | None,
-        typer.Option(help="How to combine the rows of a bag into one row. If left out: sum.", show_default=False),
+        typer.Option(help="How to combine the rows of a bag into one row. If omitted: sum.", show_default=False),
     ] = None,
     include_last_offset: Annotated[
         bool,
@@ -85,7 +85,7 @@ def lookup(
     concat: Annotated[bool, typer.Option(help="Join the outputs on axis 1, or keep one for each feature.")] = True,
     out_of_bounds: Annotated[
         OutOfBounds | None,
-        typer.Option(help="How to treat an index that is out of bounds. If left out: error."),
+        typer.Option(help="How to treat an index that is out of bounds. If omitted: error."),
     ] = None,
     fill_value: FillValue = None,
     output_dtype: AskedDType = None,

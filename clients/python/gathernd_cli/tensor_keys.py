@@ -35,7 +35,7 @@ AnyTable = Annotated[str, typer.Argument(help="Table: NAME, NAME@7, or an alias.
 def keys(
     name: Table,
     output: Annotated[
-        Path | None, typer.Option(help="npy file to write. If left out, the keys are printed, one on each line.")
+        Path | None, typer.Option(help="npy file to write. If omitted, the keys are printed, one on each line.")
     ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -61,7 +61,7 @@ def rows(
             help="Keys, or positions in a table without keys. Write -- before them if the first is negative."
         ),
     ] = None,
-    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file with keys, in place of WANTED.")] = None,
+    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file with keys, instead of WANTED.")] = None,
     missing: MissingMode = Missing.ERROR,
     missing_row: MissingRow = None,
     fill_value: FillValue = None,
@@ -72,7 +72,7 @@ def rows(
 ) -> None:
     """Print the rows with these keys, or at these positions in a table without keys, or write them to an npy file."""
     if bool(wanted) == (keys_file is not None):
-        exit_with_usage_error("give keys or positions, or else --keys with an npy file of keys")
+        exit_with_usage_error("give keys or positions, or --keys with an npy file of keys")
     options = missing_options(missing, missing_row) | value_option(fill_value)
 
     from .npy_files import load, print_or_save  # noqa: PLC0415  (imports NumPy, which a help does not need)
@@ -96,7 +96,7 @@ def upsert(
         typer.Argument(help="npy file with one row per key, in the table's type."),
     ],
     reduction: Annotated[
-        Reduction, typer.Option(help="How to combine an update with the present row.")
+        Reduction, typer.Option(help="How to combine an update with the current row.")
     ] = Reduction.NONE,
     if_match: IfMatch = None,
     idempotency_key: IdempotencyKey = None,
@@ -125,7 +125,7 @@ def remove(
     wanted: Annotated[
         list[str] | None, typer.Argument(help="Keys. Write -- before them if the first is negative.")
     ] = None,
-    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file with keys, in place of WANTED.")] = None,
+    keys_file: Annotated[Path | None, typer.Option("--keys", help="npy file with keys, instead of WANTED.")] = None,
     if_match: IfMatch = None,
     idempotency_key: IdempotencyKey = None,
     url: Url = DEFAULT_URL,
@@ -134,7 +134,7 @@ def remove(
 ) -> None:
     """Remove the rows with these keys; the last rows move into the gaps. Prints the table's new ETag."""
     if bool(wanted) == (keys_file is not None):
-        exit_with_usage_error("give keys, or else --keys with an npy file of keys")
+        exit_with_usage_error("give keys, or --keys with an npy file of keys")
     with connect_or_exit(url, key, ca) as service:
         given = _requested_keys(service, name, wanted, keys_file)
         done = service.remove(name, given, if_match=if_match, idempotency_key=idempotency_key)

@@ -104,7 +104,7 @@ def put(
     columns: Annotated[
         str | None,
         typer.Option(
-            help="Columns of a Parquet or Arrow file that make up the rows, separated by commas. If left out: all "
+            help="Columns of a Parquet or Arrow file that make up the rows, separated by commas. If omitted: all "
             "except the keys."
         ),
     ] = None,
@@ -113,16 +113,14 @@ def put(
         str | None, typer.Option(help="Name of the tensor to upload, if a safetensors file has several.")
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Fail if the tensor exists already.")] = False,
-    prefault: Annotated[
-        bool, typer.Option("--prefault", help="Read the content into memory ahead of requests.")
-    ] = False,
-    lock: Annotated[bool, typer.Option("--lock", help="Keep the content in memory, if the system allows it.")] = False,
+    prefault: Annotated[bool, typer.Option("--prefault", help="Read the data into memory ahead of requests.")] = False,
+    lock: Annotated[bool, typer.Option("--lock", help="Keep the data in memory, if the system allows it.")] = False,
     keep: Annotated[
         int | None,
         typer.Option(
             min=1,
             help="How many of the newest versions to keep, including this one; versions with aliases are kept as well. "
-            "If left out: the service's setting.",
+            "If omitted: the service's setting.",
         ),
     ] = None,
     note: Annotated[
@@ -133,19 +131,19 @@ def put(
         typer.Option(
             min=1,
             help="In a cluster only: number of shards that hold a copy of each row range, for all versions from now "
-            "on. If left out: unchanged.",
+            "on. If omitted: unchanged.",
         ),
     ] = None,
     capacity: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Tables with keys only: how many rows to reserve room for. The table grows when it has to. If left "
-            "out: the number uploaded.",
+            help="Tables with keys only: number of rows to reserve space for. The table grows when necessary. If "
+            "omitted: the number uploaded.",
         ),
     ] = None,
     server: Annotated[
-        bool, typer.Option("--server", help="The service reads the URL itself, in place of this machine.")
+        bool, typer.Option("--server", help="The service, instead of this machine, reads the URL.")
     ] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -405,7 +403,7 @@ def scatter(
         typer.Argument(help="npy file with the updates: one slice per index tuple, in the tensor's type."),
     ],
     reduction: Annotated[
-        Reduction, typer.Option(help="How to combine an update with the present value.")
+        Reduction, typer.Option(help="How to combine an update with the current value.")
     ] = Reduction.NONE,
     if_match: IfMatch = None,
     idempotency_key: IdempotencyKey = None,
