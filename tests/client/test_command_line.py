@@ -95,7 +95,7 @@ def test_the_help_of_serve_has_every_setting_once_under_its_topic() -> None:
     assert shown == {"help": "Options", **topics()}
     assert [title for title, _ in panels] == ["Options", *TOPICS.values()]
     assert "numba|numpy" in output
-    assert "Largest JSON body, as sent and after decompression (default: 64MiB)." in output
+    assert "Maximum size of a JSON body, as sent and after decompression (default: 64MiB)." in output
 
 
 def test_flags_of_serve_are_read_as_settings(monkeypatch: pytest.MonkeyPatch) -> None:
